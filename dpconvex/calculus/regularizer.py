@@ -5,6 +5,7 @@ import math
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
@@ -110,6 +111,14 @@ def least_hessian(
     matrix = matrix - sp.diags_array(missing)
     name = "square" if node.atom is POWER and node.option("p") == 2 else atom.strong.name
     return sp.csr_array(matrix), name, atom.strong.statement
+
+
+def ridge_of(form: LossForm) -> Array | None:
+    """Return the Hessian's diagonal, shape (dim,), if the regularizer is squares of coordinates, and parameters are free."""
+    public = quadratic(form.template.regularizer, form.space)
+    if public is None or public.slope.any() or not form.feasible.is_space or not is_diagonal(public.hessian):
+        return None
+    return np.asarray(public.hessian.diagonal())
 
 
 def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math.inf) -> Reach:

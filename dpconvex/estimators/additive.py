@@ -283,7 +283,7 @@ class AdditiveClassifier(
             why = "a release of adaptive steps does not say how far noise moved it, which bands and shapes need"
             raise TemplateError(f"AdditiveClassifier: {why}; leave `mechanism` out.")
         usual = self.mechanism is None and self.delta and self.whitening in (None, "auto")
-        return {**super()._ways(), **({"whitening": True} if usual else {})}
+        return super()._ways() | ({"whitening": True} if usual else {})
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)

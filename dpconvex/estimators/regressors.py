@@ -272,10 +272,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         mechanism, whitening = self.mechanism or usual, self.whitening
         if not self.fit_intercept:  # standard errors need the weight of all records, which is released with one alone
             whitening = super()._ways()["whitening"]
-        elif (
-            self.mechanism is None and whitening is None
-        ):  # whose weights leave no number of records for standard errors
-            whitening = False if self.keep == "weights" else "auto"
+        elif self.mechanism is None and whitening is None:
+            whitening = False if self.keep == "weights" else "auto"  # weights leave out that number
         if self.keep == "weights" and whitening:
             raise TemplateError('LinearRegression: keep="weights" leaves whitening out; nothing was spent.')
         return {"mechanism": mechanism, "whitening": whitening}

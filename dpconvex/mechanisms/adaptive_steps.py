@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.regularizer import ridge_of
 from dpconvex.core.arrays import Array
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.plain_data import check_whole
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.people import WEIGHT
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
@@ -90,9 +89,7 @@ class AdaptiveSteps(ForUnits):
 def tells_classes(form: LossForm) -> bool:
     """Say whether losses take nothing but one field and labels, and parameters are free, or regularized by squares."""
     read = {field.name for loss in form.losses for field in loss.fields}
-    public = quadratic(form.template.regularizer, form.space)
-    plain = public is not None and is_diagonal(public.hessian) and not public.slope.any()
-    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1 and plain and form.feasible.is_space
+    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1 and ridge_of(form) is not None
 
 
 def whole_level(privacy: Privacy) -> float:

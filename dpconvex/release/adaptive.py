@@ -35,14 +35,15 @@ def release_steps(
     looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
     public = known_of(form)
     take = descend_for_classes if public.is_flat and tells_classes(form) else descend
+    overflow = DomainError("the steps overflow; nothing is released. Use other units.")
     try:
         theta = take(looks, form, certificate.settings, certificate.size, public)
-    except (ArithmeticError, ValueError) as error:  # of noisy answers alone: no record makes a sum of theirs raise
-        if isinstance(error, DPConvexError):
-            raise
-        theta = np.full(1, np.nan)
+    except DPConvexError:
+        raise
+    except (ArithmeticError, ValueError):  # of noisy answers alone: no record makes a sum of theirs raise
+        raise overflow from None
     if not np.isfinite(theta).all():
-        raise DomainError("the steps overflow; nothing is released. Use other units.")
+        raise overflow
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
     return Release(form.space.unpack(form.feasible.project(theta)), **known, **functions_of(form.template))
 

@@ -4,18 +4,18 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.bilinear_forms import is_diagonal
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.arrays import Array
+from dpconvex.calculus.regularizer import ridge_of
+from dpconvex.core.arrays import Array, Indices
 from dpconvex.evaluation.linear_scores import LinearScores
 from dpconvex.evaluation.private_looks import PrivateLooks
-from dpconvex.geometry.quadratics import quadratic
 from dpconvex.solvers.noisy_quadratic import least_point
 
 # Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
@@ -128,6 +128,15 @@ def cosine(one: Array, other: Array) -> float:
     return float((one * other).sum()) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-300)
 
 
+def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = math.inf) -> tuple[Metric, Array, float]:
+    """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
+    longest = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2
+    deviation = looks.counted(longest, math.sqrt(2)) / level
+    moment = looks.second_moment(level)
+    edge = math.sqrt(2 * looks.rows.count) * deviation
+    return Metric.of(moment, ridge * edge, most), moment, deviation
+
+
 def metric_of(
     looks: PrivateLooks, level: float, size: float, columns: float
 ) -> tuple[Metric, Array, float, float, float]:
@@ -136,12 +145,9 @@ def metric_of(
     A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
     What is left is a part of the squared level.  The last number is how much longer rows are, squared, than cut ones.
     """
-    one, edge = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2, math.sqrt(2 * looks.rows.count)
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
     share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
-    deviation = looks.counted(one, math.sqrt(2)) / (level * math.sqrt(share))
-    moment = looks.second_moment(level * math.sqrt(share))
-    rough = Metric.of(moment, ridge * edge * deviation, most)
+    rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
     turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
@@ -151,7 +157,8 @@ def metric_of(
         return rough, turn, number, left, 1.0
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
     fine = looks.second_moment_in_metric(longest, second)
-    metric = Metric.of(fine, SECOND_EDGE * edge * looks.counted(longest**2, math.sqrt(2)) / second, most)
+    edge = math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
+    metric = Metric.of(fine, SECOND_EDGE * edge, most)
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT)
 
@@ -198,24 +205,34 @@ def shortened(point: Array, variance: Array, weights: Array, constant: Array | N
     return np.asarray(fixed + max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300)) * moving)
 
 
+def row_units(scores: LinearScores, constant: float) -> Array:
+    """Return the units of the table's rows, next to those of x: the last one is of the constant; shape (rows, 1)."""
+    units = np.ones((scores.shape[0], 1))
+    if constant:
+        units[-1] = constant
+    return units
+
+
+def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
+    """Yield the numbers of columns that are equal, and their entries."""
+    kinds, owner = np.unique(table, axis=1, return_inverse=True)
+    for k, entries in enumerate(kinds.T):
+        yield np.flatnonzero(owner.ravel() == k), entries
+
+
 def regularized(
     table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float
 ) -> Array:
     """Minimise a quadratic model of the loss about the end of the steps, with the regularizer, on K; shape (dim,)."""
-    units = np.ones(len(table))
-    if constant:
-        units[-1] = constant
-    theta, public = scores.coordinates(table * units[:, None]), quadratic(form.template.regularizer, form.space)
-    free = form.feasible.is_space and public is not None and not public.slope.any()
-    if free and public is not None and not public.hessian.nnz:
+    units, ridge = row_units(scores, constant), ridge_of(form)
+    theta = scores.coordinates(table * units)
+    if ridge is not None and not ridge.any():
         return theta
-    inside = scores.scale[:, 0] / units
+    inside = scores.scale[:, 0] / units[:, 0]
     block = hessian * np.outer(inside, inside)
-    if free and public is not None and is_diagonal(public.hessian):
-        kinds, owner = np.unique(size * public.hessian.diagonal()[scores.places], axis=1, return_inverse=True)
+    if ridge is not None:
         pulled = block @ theta[scores.places]
-        for k, more in enumerate(kinds.T):
-            own = np.flatnonzero(owner.ravel() == k)
+        for own, more in alike(size * ridge[scores.places]):
             theta[scores.places[:, own]] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return theta
     places = scores.places.T.ravel()

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.regularizer import ridge_of
 from dpconvex.core.arrays import Array, Indices
-from dpconvex.evaluation.linear_scores import LinearScores
 from dpconvex.evaluation.private_looks import PrivateLooks
-from dpconvex.geometry.quadratics import quadratic
-from dpconvex.solvers.adaptive_descent import Metric, Public
+from dpconvex.solvers.adaptive_descent import Public, alike, row_units, whole_rows
 
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
 MOMENT, LENGTHS = 0.12, 0.06
@@ -37,9 +36,11 @@ def descend_for_classes(
 ) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
-    metric = metric_of(looks, level * math.sqrt(MOMENT))
+    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
     matrix = looks.in_metric(metric.matrix)
-    squares, units = squares_of(form, scores, looks.constant, size)
+    units, ridge = row_units(scores, looks.constant), ridge_of(form)
+    assert ridge is not None
+    squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
     part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
     unit, rounds, clip = math.sqrt(metric.directions / size), int(settings.get("rounds", ROUNDS)), part * public.slope
@@ -59,35 +60,16 @@ def descend_for_classes(
             average += point / averaged
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
-    ridge, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
-    table *= length(looks, table, spread, ridge, size * public.curvature, look_level)
+    curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
+    table *= length(looks, table, spread, curved, size * public.curvature, look_level)
     return scores.coordinates(table * units)
-
-
-def metric_of(looks: PrivateLooks, level: float) -> Metric:
-    """Return the metric of a noisy second moment, whose ridge stands out of the noise."""
-    rows = looks.rows
-    moved = looks.counted(rows.squared_norm(looks.scores.radius) * rows.grid**2, math.sqrt(2))
-    edge = math.sqrt(2 * rows.count) * moved / level
-    return Metric.of(looks.second_moment(level), EDGE * edge, math.inf)
-
-
-def squares_of(form: LossForm, scores: LinearScores, constant: float, size: float) -> tuple[Array, Array]:
-    """Return twice the regularizer's weights of squares in the table, for all records, and the units of the table's rows."""
-    units = np.ones((scores.shape[0], 1))
-    if constant:
-        units[-1] = constant
-    public = quadratic(form.template.regularizer, form.space)
-    assert public is not None
-    return size * public.hessian.diagonal()[scores.places] * (units / scores.scale) ** 2, units
 
 
 def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:
     """Yield columns, and the matrix by which an implicit step of the regularizer moves them."""
-    kinds, owner = np.unique(squares, axis=1, return_inverse=True)
-    for k, own in enumerate(kinds.T):
+    for columns, own in alike(squares):
         if own.any():
-            yield np.flatnonzero(owner.ravel() == k), np.linalg.inv(np.eye(len(own)) + step * (matrix * own) @ matrix.T)
+            yield columns, np.asarray(np.linalg.inv(np.eye(len(own)) + step * (matrix * own) @ matrix.T))
 
 
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:
