@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from dpconvex.checker.constants import Loss, difference, joint
 from dpconvex.checker.exact import ONE, ZERO, root, up
-from dpconvex.checker.mechanisms import Claim, curvature_of_people, moved, person, shifts_of
+from dpconvex.checker.mechanisms import Claim, curvature_of_people, margin_of, moved, person, shifts_of
 from dpconvex.checker.reading import require
-from dpconvex.checker.rows import Rows, multiple
+from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import ends_of
 
 NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
@@ -23,7 +23,9 @@ class Kind(NamedTuple):
     bounds: tuple[Fraction, ...]  # of the dimension, the length, and the curvature of the record in front
     vertices: Lengths | None  # how many vertices have each length; None if nobody knows
     behind: Lengths | None  # of the record that is not in front; None if no margin is known
-    slopes: tuple[Fraction, ...]  # of the margin in front
+    slopes: tuple[
+        Fraction, ...
+    ]  # of the margin in front: the steepest, that of the other sign, the flattest, and its bend
 
 
 def check_event(event: Any, losses: list[Loss], rows: Rows, claim: Claim) -> None:
@@ -38,9 +40,12 @@ def check_event(event: Any, losses: list[Loss], rows: Rows, claim: Claim) -> Non
 
 def kinds(losses: list[Loss], rows: Rows, claim: Claim) -> list[Kind]:
     sigma, mu, (most, weight) = claim["noise_scale"], claim["strong_convexity"], person(claim)
-    replaced, found = claim["privacy"]["adjacency"] == "replace-one", []
-    together = curvature_of_people(losses, rows, mu, most, weight)
-    for front, back in product(losses, losses if replaced else [None]):
+    replaced, found = claim["privacy"]["adjacency"] == "replace-one", list[Kind]()
+    together, farthest = curvature_of_people(losses, rows, mu, most, weight), moved(claim, losses, rows, ZERO) / sigma
+    # Of a person some records may stand alone where others are replaced.
+    backs = [*([None] if most > 1 or not replaced else []), *(losses if replaced else [])]
+    terms = 1 if most == 1 else 2 * most - 1 if replaced and weight < most else most
+    for front, back in product(losses, backs):
         ends = ((),) if back is None else back.vertices
         rank = min(most * (front.rank + (back.rank if back else 0)), front.most)
         vertices = behind = None
@@ -48,25 +53,26 @@ def kinds(losses: list[Loss], rows: Rows, claim: Claim) -> list[Kind]:
             fronts = front.vertices if back else ends_of((*front.vertices, ()))
             vertices = shifts_of(fronts, ends, rows, sigma / weight)
             for shift in vertices:
-                vertices[shift] *= 1 if most == 1 else 2 * most - 1 if back and weight < most else most
-            behind = Counter(up(root(rows.square(w))[1] / sigma) for w in ends) if most == 1 else None
-        length = (
-            moved(claim, losses, rows, ZERO) if most > 1 else difference(front, back, rows) if back else front.length
-        )
-        curved = together if most > 1 else joint(front, rows, ZERO, mu, ZERO)
-        slopes = margin(front, rows, sigma)
+                vertices[shift] *= terms
+            behind = Counter(up(root(rows.square(w))[1] / sigma) for w in ends)
+        if most > 1:
+            if losses[0].most == 1:  # an interval, with two ends
+                vertices = Counter({farthest: 2})
+            found.append(Kind((Fraction(rank), farthest, together), vertices, None, ()))
+            continue
+        length, curved = difference(front, back, rows) if back else front.length, joint(front, rows, ZERO, mu, ZERO)
+        slopes = margin(front, rows, sigma, mu)
         found.append(Kind((Fraction(rank), length / sigma, curved), vertices, behind if slopes else None, slopes))
     return found
 
 
-def margin(front: Loss, rows: Rows, sigma: Fraction) -> tuple[Fraction, ...]:
-    """Return the steepest slope of a margin, that of the other sign, and the flattest; nothing where gradients have no margin."""
-    vertices = front.vertices or ((),)
-    steepest = max(vertices, key=rows.square)
-    slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
-    unit, least = root(rows.square(steepest))[1] / sigma, min(slopes)
-    straight = [multiple(steepest, slope) for slope in slopes] == [*vertices]
-    return (unit, unit * max(-least, ZERO), unit * max(least, ZERO)) if straight else ()
+def margin(front: Loss, rows: Rows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
+    """Return the slopes of a margin and its bend; nothing where gradients have no margin."""
+    known = margin_of(front, rows)
+    if known is None:
+        return ()
+    unit, least = root(known.square)[1] / sigma, min(known.slopes)
+    return unit, unit * max(-least, ZERO), unit * max(least, ZERO), known.bend / mu
 
 
 def covers(hull: dict[str, Any], kind: Kind) -> bool:
@@ -76,10 +82,14 @@ def covers(hull: dict[str, Any], kind: Kind) -> bool:
     if hull.get("lengths") is not None:
         holds &= as_many(zip(map(Fraction, hull["lengths"]), map(Fraction, hull["counts"]), strict=True), kind.vertices)
     if hull.get("slopes") is not None:
-        up, down, flattest, _ = map(Fraction, hull["slopes"])
-        holds &= bool(kind.slopes) and as_many(((Fraction(a), ONE) for a in hull["behind"]), kind.behind)
-        holds = holds and flattest <= kind.slopes[2] * NEAR
-        holds = holds and max(up, down) * NEAR >= kind.slopes[0] and min(up, down) * NEAR >= kind.slopes[1]
+        if not kind.slopes:
+            return False
+        (up, down, flattest, ratio), (steep, other, flat, bend) = map(Fraction, hull["slopes"]), kind.slopes
+        holds &= (
+            as_many(((Fraction(length), ONE) for length in hull["behind"]), kind.behind) and flattest <= flat * NEAR
+        )
+        holds &= max(up, down) * NEAR >= steep and min(up, down) * NEAR >= other
+        holds &= ratio == 0 or ratio * NEAR >= bend > 0  # without a ratio all curvature counts at every slope
     return holds
 
 

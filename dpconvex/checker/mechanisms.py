@@ -3,7 +3,7 @@
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpconvex.checker.constants import Loss, difference, joint, spread_out
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
@@ -149,18 +149,35 @@ def of_vertices(epsilon: Fraction, shifts: Counter[Fraction]) -> Fraction:
     return sum((n * gaussian_delta(epsilon, shift) for shift, n in shifts.items()), ZERO)
 
 
+class Margin(NamedTuple):
+    """Gradients that are slopes times one row: what matters of them."""
+
+    square: Fraction  # of the longest gradient
+    slopes: list[Fraction]  # next to its slope
+    bend: Fraction  # of a logistic loss: the curvature at a slope of s is at most this times s (1 - s); else 0
+
+
+def margin_of(front: Loss, rows: Rows) -> Margin | None:
+    """Return the margin of a loss; None where gradients are no multiples of one row."""
+    vertices, lead, pieces = front.vertices or ((),), front.scalar.lead, front.scalar.pieces
+    steepest = max(vertices, key=rows.square)
+    slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
+    if [multiple(steepest, slope) for slope in slopes] != [*vertices]:
+        return None
+    square, bend = rows.square(steepest), ZERO
+    if lead and not pieces[0].outer and {*pieces[0].hull} == {(), multiple(steepest, 1 / lead)}:
+        bend = pieces[0].spread * square / lead**2
+    return Margin(square, slopes, bend)
+
+
 def moving(
     front: Loss, ends: Hull, rows: Rows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
 ) -> Fraction:
     """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
-    vertices, lead, pieces = front.vertices or (), front.scalar.lead, front.scalar.pieces
-    steepest = max(vertices, key=rows.square)
-    slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
-    if [multiple(steepest, slope) for slope in slopes] != [*vertices]:
+    margin = margin_of(front, rows)
+    if margin is None:
         return ONE
-    unit, bend, total = root(rows.square(steepest))[1] / sigma, ZERO, ZERO
-    if lead and not pieces[0].outer and {*pieces[0].hull} == {(), multiple(steepest, 1 / lead)}:
-        bend = pieces[0].spread * rows.square(steepest) / (lead**2 * mu)  # at a slope of s, times s (1 - s)
+    unit, bend, total, slopes = root(margin.square)[1] / sigma, margin.bend / mu, ZERO, margin.slopes
     for side in (slopes, [-slope for slope in slopes]):
         steep, least = max(side), max(min(side), ZERO)
         for k in range(SLICES if steep > least else 0):

@@ -5,6 +5,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -293,6 +294,41 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
         assert read.event is None or "was not checked" in read.replayed
     leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
     assert dp.Certificate.from_json(json.dumps(whole)).event is not None
+
+
+GAUSSIAN = dp.ObjectivePerturbation("gaussian")
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "quantile_regression"])
+def test_events_whose_curvature_is_less_than_the_graph_has_where_slopes_move_are_rejected(name):
+    certificate = dp.verify(dp.load(name, features=3), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
+    event = certificate.event.to_dict()
+    (leaf,) = (part for part in event["parts"] if "kinds" in part)
+    assert not check(certificate.proof, event).unreplayed
+    for hull in leaf["kinds"]:
+        hull["slopes"] = [*hull["slopes"][:3], 1e-12]
+    with pytest.raises(Rejected, match="fewer or shorter"):
+        check(certificate.proof, event)
+
+
+def test_events_of_people_whose_records_never_stand_alone_are_rejected():
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Box([1.0, -0.01], [1.02, 0.01]))  # gradients are alike, and pairs much shorter
+    template = dp.Template(record, lambda x: cp.logistic(x @ w) + 5 * (x @ w), 0.05 * cp.sum_squares(w))
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6, unit="patient", most=3), 10**5, GAUSSIAN)
+    event = certificate.event.to_dict()
+    (leaf,) = (part for part in event["parts"] if "kinds" in part)
+    assert not check(certificate.proof, event).unreplayed
+    leaf["kinds"] = [min(leaf["kinds"], key=lambda hull: max(hull["lengths"]))]
+    with pytest.raises(Rejected, match="fewer or shorter"):
+        check(certificate.proof, event)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("keep", [None, "weights"])
+def test_true_events_of_people_on_the_line_are_replayed(keep, adjacency):
+    privacy = dp.Privacy(1.0, 1e-6, adjacency, unit="patient", most=3, keep=keep)
+    assert not dp.verify(dp.load("logistic_regression", features=1), privacy, 1000, GAUSSIAN).check().unreplayed
 
 
 def of_people(keep):
