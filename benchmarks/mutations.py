@@ -156,7 +156,7 @@ def replayed(proof):
 def why(kind, genuine, mutant, beyond):
     """Explain why a mutant is accepted."""
     fixed = ("claim", "record", "moments") if genuine["claim"]["perturbed"] == "statistics" else STATEMENT
-    if all(genuine[part] == mutant[part] for part in fixed):
+    if all(genuine.get(part) == mutant.get(part) for part in fixed):
         return "same", ""
     far = beyond is not None and replayed(beyond) == "accepted"
     if far and kind in UNUSED:

@@ -154,7 +154,12 @@ def observed(text, curved):
 
 def broken(proof):
     """Attack a statement: return what is found to be false of it, in words; nothing otherwise."""
-    claim, cover, settings = proof["claim"], proof["claim"]["cover"], proof["claim"]["settings"]
+    claim, settings = proof["claim"], proof["claim"]["settings"]
+    if claim["perturbed"] == "queries":  # whatever the graph is
+        epsilon, delta = (number(claim["privacy"][name]) for name in ("epsilon", "delta"))
+        found = profile(epsilon, max(number(settings["level"]), 1 / number(claim["noise_scale"])))
+        return "" if found <= delta * (1 + 1e-9) else f"delta is {found:.9g}"
+    cover = claim["cover"]
     kind, replaced = claim["perturbed"], claim["privacy"]["adjacency"] == "replace-one"
     side, scale = math.sqrt(claim["noise_dimension"]), number(claim["noise_scale"])
     epsilon, delta = (number(claim["privacy"][name]) - number(cover[name]) for name in ("epsilon", "delta"))
