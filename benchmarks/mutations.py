@@ -136,7 +136,7 @@ def mutate(proof, rng):
         chosen = pick(("missing", "of another", "true", "infinite"))
         old = part.pop(key)
         part |= {
-            "of another": {key: old, more: other.get(more, old)},
+            "of another": {key: old, more: json.loads(json.dumps(other.get(more, old)))},
             "true": {key: True},
             "infinite": {key: "inf"},
         }.get(chosen, {})

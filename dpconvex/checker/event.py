@@ -29,13 +29,16 @@ class Kind(NamedTuple):
 
 
 def check_event(event: Any, losses: list[Loss], rows: Rows, claim: Claim) -> None:
-    """Check that a part of the event has, for each kind of neighbours, differences as many and as long."""
+    """Check that one part of the event is of this noise, and has for each kind of neighbours differences as many and as long."""
     parts = [event]
     for part in parts:
         parts += part.get("parts", ())
-    found, wanted = [part["kinds"] for part in parts if "kinds" in part], kinds(losses, rows, claim)
-    whole = any(all(any(covers(hull, kind) for hull in hulls) for kind in wanted) for hulls in found)
-    require(whole or not found, "the event has fewer or shorter differences of gradients than the graph")
+    found = [part for part in parts if "kinds" in part]
+    sigma = claim["noise_scale"]
+    same = len(found) == 1 and sigma <= Fraction(found[0]["sigma"]) * NEAR <= sigma * NEAR**2
+    require(same, "the event is not of this noise")
+    enough = all(any(covers(hull, kind) for hull in found[0]["kinds"]) for kind in kinds(losses, rows, claim))
+    require(enough, "the event has fewer or shorter differences of gradients than the graph")
 
 
 def kinds(losses: list[Loss], rows: Rows, claim: Claim) -> list[Kind]:

@@ -249,7 +249,9 @@ def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     slopes, weights = (np.concatenate([own for _, own in found[kind]]) for kind in (True, False))
     scaled = sp.csr_array(inner.T * weights)
     slope = lines.T @ slopes + 2 * (scaled @ offsets)
-    return Quadratic(sp.csr_array(2 * (scaled @ inner)), slope, float(slopes @ heights) + float(weights @ offsets**2))
+    hessian = sp.csr_array(2 * (scaled @ inner))
+    hessian.sort_indices()  # it is remembered, and others sort it where it is
+    return Quadratic(hessian, slope, float(slopes @ heights) + float(weights @ offsets**2))
 
 
 def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:

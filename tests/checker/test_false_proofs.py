@@ -311,6 +311,16 @@ def test_events_whose_curvature_is_less_than_the_graph_has_where_slopes_move_are
         check(certificate.proof, event)
 
 
+@pytest.mark.parametrize("sigma", [1e3, 1e-3, None])
+def test_events_of_other_noise_or_of_none_are_rejected(sigma):
+    certificate = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
+    event = certificate.event.to_dict()
+    parts = [part | {"sigma": sigma * part["sigma"]} if sigma and "kinds" in part else part for part in event["parts"]]
+    forged = event | {"parts": [part for part in parts if sigma or "kinds" not in part]}
+    with pytest.raises(Rejected, match="not of this noise"):
+        check(certificate.proof, forged)
+
+
 def test_events_of_people_whose_records_never_stand_alone_are_rejected():
     w = cp.Variable(2, name="w")
     record = dp.Record(x=dp.Box([1.0, -0.01], [1.02, 0.01]))  # gradients are alike, and pairs much shorter
