@@ -19,8 +19,9 @@ from dpconvex.core.arrays import Array
 from dpconvex.mechanisms import clipped_descent as clipped
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
+from dpconvex.mechanisms.clustering_noise import ClusteringNoise
 from dpconvex.mechanisms.grid import LAPLACE, WhiteningNoise, perturb
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.private_whitening import Stages
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator

@@ -17,8 +17,8 @@ from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.clipped_descent import slope_bound, slope_reach
+from dpconvex.mechanisms.clustering_noise import ClusteringNoise
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.loss_distributions import sampled_delta

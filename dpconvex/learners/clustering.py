@@ -27,7 +27,8 @@ from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Record, check_clip, feature_names, table
 from dpconvex.language.template import Template
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels, finite_numbers
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans, grid_step, nearest
+from dpconvex.mechanisms.clustering_noise import ClusteringNoise
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.files import Released

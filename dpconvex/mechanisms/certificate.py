@@ -20,9 +20,9 @@ from dpconvex.core.plain_data import built, check_whole, finite
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import RUNS, CertificateText
+from dpconvex.mechanisms.clustering_noise import ClusteringNoise
 from dpconvex.mechanisms.grid import IntegerNoise, WhiteningNoise
 from dpconvex.mechanisms.loaded_event import believed, tail_of
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 MOST_PEOPLE = 10**6  # of a group
 QUICK = 3000  # Proofs of so many bytes are replayed where they are read
