@@ -73,7 +73,7 @@ def growth(output: Path, repetitions: int) -> None:
     import jax
     import matplotlib.pyplot as plt
 
-    from dpconvex.evaluation.batch_loss import BatchedLoss
+    from dpconvex.sums.batch_loss import BatchedLoss
 
     figure, axes = plt.subplots(1, len(GROWTH), figsize=(4.2 * len(GROWTH), 3.6), layout="constrained")
     kind_of = jax.default_backend()

@@ -20,9 +20,9 @@ from benchmarks.one_fit import one_fit
 from benchmarks.passes import all_passes
 from benchmarks.timing import Row, compare, seconds
 from dpconvex.errors import DomainError
-from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.solvers import backend as backends
-from dpconvex.solvers.problem import Problem
+from dpconvex.optim import backend as backends
+from dpconvex.optim.problem import Problem
+from dpconvex.sums.batch_loss import BatchedLoss
 
 __all__ = ["CASES", "GROWTH", "evaluation"]
 

@@ -26,8 +26,8 @@ import numpy as np
 import dpconvex as dp
 from benchmarks import chosen, fewer
 from benchmarks.slow_network import Link, cluster
-from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.sums.batch_loss import BatchedLoss
 
 __all__ = ["Constants", "measured", "pass_time"]
 

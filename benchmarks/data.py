@@ -8,10 +8,10 @@ import numpy as np
 
 import dpconvex as dp
 from benchmarks import fewer
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
-from dpconvex.solvers.conic import ConicSolver
-from dpconvex.solvers.problem import Problem
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
+from dpconvex.optim.conic import ConicSolver
+from dpconvex.optim.problem import Problem
 
 __all__ = ["clouds", "halves", "problem_of", "scaled_letters"]
 

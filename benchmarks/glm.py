@@ -24,8 +24,8 @@ import dpconvex as dp
 from benchmarks import chosen
 from benchmarks.utility import tables
 from benchmarks.utility.glm_cases import CASES, Case, Data, linear, synthetic
-from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.sums.batch_loss import BatchedLoss
 
 __all__ = ["main", "measured"]
 

@@ -1,7 +1,7 @@
 """Mutants of the code that proofs rest on: how many do the tests catch?
 
 ``python -m benchmarks mutants [--count 20]`` changes one operator, constant, comparison or term at a time in
-a copy of `core/atoms`, `calculus` and `mechanisms`, runs the tests of that wing until one fails, and prints the survivors.
+a copy of `expressions/atoms`, `calculus` and `mechanisms`, runs the tests of that wing until one fails, and prints the survivors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks import chosen
 ROOT = Path(__file__).resolve().parents[1]
 # The tests that are to catch a mutant of each wing, the quickest first.
 TESTS = {
-    "core/atoms": ["tests/core/test_atoms.py", "tests/calculus/test_soundness.py"],
+    "expressions/atoms": ["tests/expressions/test_atoms.py", "tests/sensitivity/test_soundness.py"],
     "calculus": ["tests/calculus", "tests/regression/test_golden.py"],
     "mechanisms": ["tests/mechanisms", "tests/test_exact_density.py", "tests/auditing/test_audit.py"],
 }

@@ -14,10 +14,10 @@ import dpconvex as dp
 from benchmarks.data import distorted_digits, halves, problem_of, scaled_letters
 from benchmarks.timing import Row, compare
 from dpconvex.errors import DomainError
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
-from dpconvex.solvers import backend as backends
-from dpconvex.solvers.problem import Solution
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
+from dpconvex.optim import backend as backends
+from dpconvex.optim.problem import Solution
 
 __all__ = ["all_passes"]
 

@@ -71,7 +71,7 @@ def edges(records: int, pieces: int) -> list[tuple[int, int]]:
 def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list[float]]) -> dict[str, Any]:
     """Fit several times; returns the shortest time, what processors were busy then, and what was released."""
     import dpconvex as dp
-    from dpconvex.solvers.distance import Composite
+    from dpconvex.optim.distance import Composite
 
     passes = [0]
     counted = Composite.smooth
@@ -140,7 +140,7 @@ def peak() -> int:
 def killed(options: argparse.Namespace) -> dict[str, Any]:
     """Kill a worker, in another pass of each of some small fits."""
     import dpconvex as dp
-    from dpconvex.language.partitions import Workers
+    from dpconvex.data.partitions import Workers
 
     pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
     template, data, privacy = learner(options.features, options.classes), dp.Partitions(pieces), dp.Privacy(*PRIVACY)

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from benchmarks import chosen, soak_sets
 from benchmarks.soak_templates import drawn
-from dpconvex.learners.problem_files import options
+from dpconvex.fitting.problem_files import options
 
 LARGEST, FITS_OF_A_SET = 5000, 8
 OWN, SETS = "own template", "set and cost"

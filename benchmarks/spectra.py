@@ -16,7 +16,7 @@ import numpy as np
 
 import dpconvex as dp
 from benchmarks import MOST, Run, chosen
-from dpconvex.solvers import certify
+from dpconvex.optim import certify
 
 LEVELS = (None, 1e-4, 1e-2)  # regularizations; None is the default one
 PRIVACIES = {"none": None, "pure": dp.Privacy(1.0), "with delta": dp.Privacy(1.0, 1e-5)}

@@ -21,51 +21,51 @@ import numpy as np
 import dpconvex as dp
 from benchmarks import chosen
 from dpconvex.errors import DPConvexError
-from dpconvex.learners.problem_files import options
+from dpconvex.fitting.problem_files import options
 
 __all__ = ["main"]
 
 PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = (
-    *("mechanisms/recipe.py", "mechanisms/added_quadratic.py", "solvers/smooth.py", "solvers/proximal.py"),
+    *("mechanisms/recipe.py", "mechanisms/added_quadratic.py", "optim/smooth.py", "optim/proximal.py"),
     *(
-        "solvers/proximal_newton.py",
-        "solvers/hessian_models.py",
-        "solvers/spectral_coordinates.py",
-        "geometry/barrier.py",
+        "optim/proximal_newton.py",
+        "optim/hessian_models.py",
+        "optim/spectral_coordinates.py",
+        "sets/barrier.py",
     ),
-    *("language/template.py", "evaluation/translation.py", "release/budget.py", "release/ledger.py", "errors.py"),
-    *("checker/", "release/proof.py", "core/deprecated.py", "core/markup.py"),
-    *("mechanisms/certificate_text.py", "__init__.py", "learners/evaluate.py"),
+    *("model/template.py", "sums/translation.py", "accounting/budget.py", "accounting/ledger.py", "errors.py"),
+    *("checker/", "fitting/proof.py", "util/deprecated.py", "util/markup.py"),
+    *("certificates/text.py", "__init__.py", "selection/evaluate.py"),
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.
-DOOR = "evaluation/private_looks.py"
+DOOR = "sums/private_looks.py"
 PUBLIC = (
     "solvers/",
     "geometry/",
     "calculus/",
-    "language/template.py",
-    "learners/problem_files.py",
-    "evaluation/translation.py",
+    "model/template.py",
+    "fitting/problem_files.py",
+    "sums/translation.py",
 )
 NOT_FOR_STEPS = (
     *(
-        "core/expression.py",
-        "core/atom.py",
-        "core/expansion.py",
-        "core/polynomial.py",
-        "evaluation/forms.py",
+        "expressions/expression.py",
+        "expressions/atom.py",
+        "expressions/expansion.py",
+        "expressions/polynomial.py",
+        "sums/forms.py",
     ),  # read it
     *(
-        "core/parameter_space.py",
+        "expressions/parameter_space.py",
         "accounting/",
-        "core/plain_data.py",
+        "util/plain_data.py",
         "mechanisms/base.py",
     ),  # name answers, charge, refuse
     # Asked for what this fit has not: files elsewhere, schemas, people, devices, whitening, covers, solvers, saved files.
-    *("language/partitions.py", "language/schema.py", "language/people.py", "evaluation/devices.py"),
-    *("mechanisms/private_whitening.py", "mechanisms/residual_noise.py", "release/engine.py", "release/files.py"),
+    *("data/partitions.py", "data/schema.py", "model/people.py", "sums/devices.py"),
+    *("mechanisms/private_whitening.py", "mechanisms/residual_noise.py", "fitting/engine.py", "fitting/files.py"),
 )
 DELTA, ADDED = dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 

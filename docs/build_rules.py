@@ -15,16 +15,16 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.core.atom import Atom
-from dpconvex.core.atoms import ATOMS
-from dpconvex.core.atoms.matrices import never_smooth
-from dpconvex.release.verify import analyse
+from dpconvex.expressions.atom import Atom
+from dpconvex.expressions.atoms import ATOMS
+from dpconvex.expressions.atoms.matrices import never_smooth
+from dpconvex.fitting.verify import analyse
 
 PAGE = Path(__file__).resolve().parent / "rules.md"
 
 HEAD = """# Rules
 
-<!-- Written by docs/build_rules.py from the atoms in dpconvex/core/atoms/. Edit the atoms, then run it again. -->
+<!-- Written by docs/build_rules.py from the atoms in dpconvex/expressions/atoms/. Edit the atoms, then run it again. -->
 
 A loss is read from its affine leaves up. [Affine atoms](#affine-atoms) build the leaves, [functions of the
 record](#what-each-atom-can-do) are bounded over its declared domain, and [curved atoms](#curved-atoms) turn ranges, gradient

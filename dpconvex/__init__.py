@@ -31,7 +31,7 @@ def __getattr__(name: str) -> object:
     if name in ("datasets", "interop", "plots"):  # modules that are there, and not listed
         return import_module(f"{__name__}.{name}")
     if name not in _names:
-        from dpconvex.core.deprecated import NAMES
+        from dpconvex.util.deprecated import NAMES
 
         if name in NAMES:
             warn(f"dpconvex.{name} is now dpconvex.{NAMES[name]}.", DeprecationWarning, stacklevel=2)

@@ -2,6 +2,6 @@
 
 import sys
 
-from dpconvex.apps.cli import main
+from dpconvex.cli.main import main
 
 sys.exit(main())

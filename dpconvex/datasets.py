@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.record_domains import Box
+from dpconvex.data.columns import dense
+from dpconvex.data.domains import Box
+from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.columns import dense
-from dpconvex.language.record import Record
+from dpconvex.util.arrays import Array
 
 __all__ = ["adult", "breast_cancer", "unit_ball"]
 ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")

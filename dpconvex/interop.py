@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.accounting.totals import Amount, best_total, tails_delta
-from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.budget import Budget
-from dpconvex.release.solve import solve
-from dpconvex.release.verify import verify
+from dpconvex.fitting.solve import solve
+from dpconvex.fitting.verify import verify
+from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.template import Template
+from dpconvex.util.plain_data import is_real, is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
 # Truncation failures are counted for totals of epsilon up to this; the most parts of an event; how far numbers are rounded up.

@@ -13,7 +13,7 @@ import pytest
 from nbclient import NotebookClient
 
 import dpconvex as dp
-from dpconvex.core.atoms import ATOMS
+from dpconvex.expressions.atoms import ATOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

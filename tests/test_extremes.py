@@ -10,8 +10,8 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.datasets import unit_ball
-from dpconvex.language.privacy import COMPUTABLE
-from dpconvex.solvers.certify import FirstOrder
+from dpconvex.model.privacy import COMPUTABLE
+from dpconvex.optim.certify import FirstOrder
 
 X = np.eye(3)[np.arange(30) % 3]
 DATA = {"x": X, "y": np.where(np.arange(30) % 2, 1, -1)}

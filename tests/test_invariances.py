@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.release.verify import analyse
+from dpconvex.fitting.verify import analyse
 
 D, C = 2, 3
 SIZE = 100

@@ -44,7 +44,7 @@ ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 LOOK_AT_ATOMS = {f"dpconvex.core.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
 WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "batch_program")}
 SPEAK_CVXPY = (
-    LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.solvers.conic", "dpconvex.release.bounded", "dpconvex.release.intervals"}
+    LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.optim.conic", "dpconvex.selection.bounded", "dpconvex.fitting.intervals"}
 )
 ATOMS = {"atoms", "constraints", "expressions"}
 
@@ -119,7 +119,7 @@ def test_every_module_has_a_place():
 @pytest.mark.parametrize(
     ("source", "name", "allowed"),
     [
-        ("def f():\n    from dpconvex.apps.cli import main", "core.expansion", False),
+        ("def f():\n    from dpconvex.cli.main import main", "core.expansion", False),
         ("from ..solvers import conic", "mechanisms.base", False),
         ("import dpconvex as dp", "release.release", False),
         ("import problems.huber_svm", "estimators.base", False),
@@ -175,7 +175,7 @@ def test_what_a_shell_asks_often_is_answered_without_what_learns(tmp_path, comma
     dpconvex.Budget(dpconvex.Privacy(1.0), ledger).spend(dpconvex.Privacy(0.3), "a fit")
     words = command.replace("ledger.jsonl", str(ledger)).split()
     after = modules_after(
-        f"import contextlib, os, sys; from dpconvex.apps.cli import main; sys.stdout = open(os.devnull, 'w')\n"
+        f"import contextlib, os, sys; from dpconvex.cli.main import main; sys.stdout = open(os.devnull, 'w')\n"
         f"with contextlib.suppress(SystemExit): main({words})\nsys.stdout = sys.__stdout__"
     )
     assert not after & {*HEAVY, "cvxpy", "pandas", "narwhals"}

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 import dpconvex as dp
-from dpconvex.apps.cli import main
+from dpconvex.cli.main import main
 
 X, Y = np.array([[0.5, 0.1], [-0.5, 0.2]] * 20), np.array([0, 1] * 20)
 DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.core.deprecated import NAMES
+from dpconvex.util.deprecated import NAMES
 
 LEARNER, DATA = dp.load("logistic_regression", features=2), {"x": np.zeros((100, 2)), "y": np.ones(100)}
 

@@ -9,7 +9,7 @@ import scipy.sparse
 from learners_of_tests import records_of
 
 import dpconvex as dp
-from dpconvex.learners.problem_files import execute, locate, options
+from dpconvex.fitting.problem_files import execute, locate, options
 
 # What no mechanism with a pure guarantee can take: an objective without strong convexity.
 REFUSED = {"pathak_raj_2010"}

@@ -5,12 +5,12 @@ import sys
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners import problem_files
+from dpconvex.fitting import problem_files
 
 # At least so much of a certified constant is observed.  A sensitivity that is certified as 2 G need not be attained: with
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
 LEAST = {"gradient_bound": 0.95, "sensitivity": 0.5, "hessian_bound": 0.9, "hessian_trace": 0.9, "noise_dimension": 1.0}
-STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bounds: tests/calculus/test_moments.py
+STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bounds: tests/sensitivity/test_moments.py
 TWO_CLASSES = {"elastic_net_logistic", "fair_logistic_regression", "hinge_svm", "huber_svm", "kernel_svm"}
 TWO_CLASSES |= {"logistic_regression", "multi_task_logistic", "smooth_hinge_svm"}
 # Every shipped problem with two and three classes, and with more components.

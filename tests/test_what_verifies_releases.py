@@ -1,7 +1,7 @@
 """What `verify` accepts, `solve` releases: learners over all kinds of K, and regularizers that meet them.
 
 Each is verified, fitted privately, and compared with a reference that a conic solver finds to about twelve digits.  More
-regularizers: tests/geometry/test_kinks.py.
+regularizers: tests/sets/test_kinks.py.
 """
 
 from functools import partial
@@ -12,8 +12,8 @@ import pytest
 from learners_of_tests import free, logistic, records_of
 
 import dpconvex as dp
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
 
 SIZE, D = 60, 3
 PROMISE = dp.Privacy(1.0)

@@ -7,23 +7,23 @@ the exact minimiser, or any other point of K.  The bounds hold for every data se
 import math
 from dataclasses import dataclass, replace
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import largest_row_sum, slope_of, walked
-from dpconvex.core.expression import Expression
-from dpconvex.core.plain_data import is_real
-from dpconvex.core.rewriting import terms
+from dpconvex.certificates.certificate import Certificate, ObjectiveCertificate, OutputCertificate
+from dpconvex.certificates.loaded_event import TAIL
+from dpconvex.certificates.text import RUNS, number
 from dpconvex.errors import TemplateError
-from dpconvex.geometry.quadratics import quadratic
-from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate, ObjectiveCertificate, OutputCertificate
-from dpconvex.mechanisms.certificate_text import RUNS, number
-from dpconvex.mechanisms.loaded_event import TAIL
+from dpconvex.expressions.expression import Expression
+from dpconvex.expressions.rewriting import terms
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.objective_perturbation import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import answer_radius
+from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.release.verify import analyse
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import largest_row_sum, slope_of, walked
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.plain_data import is_real
 
 # The part of the probability that is kept for the residual noise.
 COVER_SHARE = 1e-3

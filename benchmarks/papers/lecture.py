@@ -23,12 +23,12 @@ import dpconvex as dp
 from benchmarks import RESULTS, chosen
 from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
-from dpconvex.calculus.analysis import Analysis
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.datasets import breast_cancer
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
+from dpconvex.sensitivity.analysis import Analysis
 
 Array = NDArray[np.float64]
 

@@ -26,8 +26,8 @@ from benchmarks import RESULTS, chosen
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import reproduce
 from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.fitting.verify import analyse
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 Fit = Callable[[dict[str, NDArray], float, int], dp.Release]

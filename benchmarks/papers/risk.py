@@ -34,11 +34,11 @@ from benchmarks.published.risk_bounds import (
     pathak_raj_theorem_5_2,
     pathak_raj_theorem_5_3,
 )
+from dpconvex.certificates.integer_noise import perturb
 from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.mechanisms.grid import perturb
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
 from dpconvex.noise.samplers import gamma_direction, seeded_generator
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 

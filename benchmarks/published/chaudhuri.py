@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpconvex.calculus.analysis import Analysis
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.sensitivity.analysis import Analysis
 
 __all__ = ["PublishedCalibration", "objective_calibration", "output_calibration", "published_calibration"]
 

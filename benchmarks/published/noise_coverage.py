@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.sensitive_subspace import coefficient_vectors
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.sensitive_subspace import coefficient_vectors
 
 Array = NDArray[np.float64]
 

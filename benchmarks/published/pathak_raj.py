@@ -23,15 +23,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from benchmarks.published.noise_coverage import check_coverage
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.parameter_space import Block, Space
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.expressions.parameter_space import Block, Space
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import gamma_direction
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
 
 __all__ = ["PublishedPerturbation"]
 

@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.published.chaudhuri import published_calibration
 from benchmarks.published.pathak_raj import PublishedPerturbation
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.language.privacy import Privacy
-from dpconvex.language.template import Template
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.verify import analyse
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
 from dpconvex.noise.samplers import gamma_direction, seeded_generator, system_generator
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse
+from dpconvex.sensitivity.analysis import Analysis
 
 __all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce", "reproduce_chaudhuri"]
 

@@ -26,14 +26,14 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.published.pathak_raj import PublishedPerturbation
-from dpconvex.calculus.loss_form import LossForm
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.convex_sets import Interval, Spectral
-from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.verify import analyse
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sets.convex_sets import Interval, Spectral
 
 __all__ = ["Explanation", "explain", "tell_apart"]
 

@@ -1,7 +1,7 @@
 """What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
 
 ``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
-`dpconvex.mechanisms.certificate` that follow from it, and the regret of the choice on public data.  ``--classes`` compares
+`dpconvex.certificates.certificate` that follow from it, and the regret of the choice on public data.  ``--classes`` compares
 the default for classes with clipped steps on whitened records, on problems that nothing was ever chosen by.
 """
 
@@ -20,9 +20,9 @@ import dpconvex as dp
 from benchmarks import chosen
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, HELD_OUT, REGRESSION, Array, Split, find, heavy_tails
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import Automatic, clipped_steps
-from dpconvex.release.verify import analyse
 
 __all__ = ["Setting", "factors", "measured", "real", "regret", "synthetic"]
 

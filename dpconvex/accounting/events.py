@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpconvex.core.plain_data import built, is_real, names_of
 from dpconvex.errors import TemplateError
 from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
+from dpconvex.util.plain_data import built, is_real, names_of
 
 SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
 DEEPEST = 50  # Compositions of compositions are read down to here

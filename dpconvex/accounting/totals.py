@@ -11,7 +11,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Privacy, text
+from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
 

@@ -11,29 +11,29 @@ from dpconvex.auditing.drawn import attack_draws
 from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.queries import attack_queries
 from dpconvex.auditing.report import Attack, Audit, written
-from dpconvex.core.arrays import Array
-from dpconvex.core.deprecated import public
-from dpconvex.core.plain_data import is_real, is_whole
-from dpconvex.errors import TemplateError
-from dpconvex.language.people import for_promise
-from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.template import Template
-from dpconvex.learners.mixtures import Plan
-from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import (
+from dpconvex.certificates.certificate import (
     Certificate,
     DescentCertificate,
     OutputCertificate,
     QueriesCertificate,
     StatisticsCertificate,
 )
+from dpconvex.errors import TemplateError
+from dpconvex.fitting.engine import resolved
+from dpconvex.fitting.solve import run
+from dpconvex.fitting.verify import Method, Proved, analyse, check_template, verify
+from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.model.people import for_promise
+from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.engine import resolved
-from dpconvex.release.solve import run
-from dpconvex.release.verify import Method, Proved, analyse, check_template, verify
+from dpconvex.selection.mixtures import Plan
+from dpconvex.util.arrays import Array
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import is_real, is_whole
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40

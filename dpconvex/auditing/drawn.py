@@ -14,17 +14,17 @@ from scipy.stats import beta, gamma, t as student
 
 from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import Certificate, DescentCertificate, StatisticsCertificate
+from dpconvex.certificates.clustering_noise import ClusteringNoise
+from dpconvex.certificates.integer_noise import LAPLACE, WhiteningNoise, perturb
 from dpconvex.mechanisms import clipped_descent as clipped
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, StatisticsCertificate
-from dpconvex.mechanisms.clustering_noise import ClusteringNoise
-from dpconvex.mechanisms.grid import LAPLACE, WhiteningNoise, perturb
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.private_whitening import Stages
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array
 
 # Draws that are compared with their law, and the probability with which an honest sampler is called broken, for each part.
 DRAWS, ALARM = 8000, 1e-9

@@ -11,15 +11,15 @@ import numpy as np
 
 from dpconvex.auditing.report import Place, Row, columns, written
 from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
-from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.plain_data import check_whole
+from dpconvex.certificates.certificate import Certificate, DescentCertificate, ObjectiveCertificate
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.geometry.region import slope_of
-from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate, ObjectiveCertificate
-from dpconvex.release.verify import analyse
+from dpconvex.fitting.verify import analyse
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sets.region import slope_of
+from dpconvex.util.arrays import Array
+from dpconvex.util.markup import aligned, paragraph
+from dpconvex.util.plain_data import check_whole
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
 TOLERANCE = 1e-9

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import TemplateError
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom
+from dpconvex.util.arrays import Array
 
 ROUNDING, LEAST = 1e-15, 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
 OFFSET = 1.2345e-7  # No cell begins or ends at a number that a declaration would name, such as a kink at 0

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite, scaled, unit
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array
 
 # How far from the middle noise is counted, in units of its scale, and beyond which K has no end.
 FAR, ENDLESS = 12.0, 1e9

@@ -8,22 +8,22 @@ import numpy as np
 
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal, pairs
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moments import Moments
+from dpconvex.certificates.certificate import Certificate, DescentCertificate
+from dpconvex.certificates.clustering_noise import ClusteringNoise
+from dpconvex.certificates.integer_noise import LAPLACE, IntegerNoise
 from dpconvex.checker.reading import Rejected
-from dpconvex.core.arrays import Array
-from dpconvex.evaluation.moment_sums import record_moments
-from dpconvex.language.batch import Batch
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
+from dpconvex.data.batch import Batch
+from dpconvex.fitting.whitening import second_moment
 from dpconvex.mechanisms.clipped_descent import slope_bound, slope_reach
-from dpconvex.mechanisms.clustering_noise import ClusteringNoise
-from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.loss_distributions import sampled_delta
 from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
-from dpconvex.release.whitening import second_moment
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.moments import Moments
+from dpconvex.sums.moment_sums import record_moments
+from dpconvex.util.arrays import Array
 
 # Newton steps to another minimiser, and how far from K a point of it may be by rounding.
 STEPS, CLOSE = 40, 1e-9

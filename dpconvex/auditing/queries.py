@@ -10,16 +10,16 @@ import numpy as np
 from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, compared
 from dpconvex.auditing.parts import gaussian_attack
 from dpconvex.auditing.report import Attack
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.arrays import Array, Indices
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.integer_noise import GAUSSIAN
+from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
-from dpconvex.evaluation.linear_scores import linear_scores
-from dpconvex.evaluation.private_looks import PrivateLooks
-from dpconvex.language.batch import Batch
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import GAUSSIAN
 from dpconvex.mechanisms.noisy_queries import Queries, cut
 from dpconvex.noise.profiles import GRID_VARIANCE
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array, Indices
 
 PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along")
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused

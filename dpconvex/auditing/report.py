@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dpconvex.auditing.laws import Masses
-from dpconvex.core.arrays import Array
-from dpconvex.core.markup import aligned, paragraph
-from dpconvex.language.privacy import Privacy
+from dpconvex.model.privacy import Privacy
+from dpconvex.util.arrays import Array
+from dpconvex.util.markup import aligned, paragraph
 
 Place = Mapping[str, Any] | None
 Row = tuple[str, str, str, str]

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.arithmetic import total
-from dpconvex.core.atoms.arrangement import hstack, vec
-from dpconvex.core.expression import Field
-from dpconvex.core.parameter_space import entries_matrix
-from dpconvex.core.record_domains import Ball, Box
-from dpconvex.core.runtime import once
-from dpconvex.evaluation.programs import entry_rows, lowered
+from dpconvex.data.domains import Ball, Box
+from dpconvex.expressions.atoms.arithmetic import total
+from dpconvex.expressions.atoms.arrangement import hstack, vec
+from dpconvex.expressions.expression import Field
+from dpconvex.expressions.parameter_space import entries_matrix
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.programs import entry_rows, lowered
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
 
 Derivatives = tuple[Array, Array]
 # Whether there is a first record and a second; under add-remove, one is missing.

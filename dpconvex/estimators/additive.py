@@ -15,7 +15,9 @@ from scipy.special import expit
 from sklearn.base import is_classifier
 from sklearn.utils.validation import column_or_1d
 
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import DescentCertificate
+from dpconvex.data.record import in_one_place
+from dpconvex.data.schema import Schema, check_unit
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
@@ -23,14 +25,12 @@ from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
-from dpconvex.language.record import in_one_place
-from dpconvex.language.schema import Schema, check_unit
+from dpconvex.fitting.solve import solve, statistics
+from dpconvex.fitting.statistics import Statistics
+from dpconvex.fitting.whitening import typical_length
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
-from dpconvex.mechanisms.certificate import DescentCertificate
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.release.solve import solve, statistics
-from dpconvex.release.statistics import Statistics
-from dpconvex.release.whitening import typical_length
+from dpconvex.util.arrays import Array
 
 # What a shape asks of the slopes of a curve: the sign of them, or of their differences.
 MONOTONE = {"increasing": 1, "decreasing": -1}

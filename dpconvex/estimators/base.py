@@ -17,27 +17,27 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_real
-from dpconvex.core.record_domains import Choice
+from dpconvex.accounting.budget import Budget
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.columns import check_names, names_of
+from dpconvex.data.domains import Choice
+from dpconvex.data.schema import Schema, check_encoded, check_unit
+from dpconvex.data.tables import text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
-from dpconvex.language.columns import check_names, names_of
-from dpconvex.language.privacy import Privacy
-from dpconvex.language.schema import Schema, check_encoded, check_unit
-from dpconvex.language.tables import text_of
-from dpconvex.language.template import Template
-from dpconvex.learners.problem_files import load, options as options_of
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.fitting.problem_files import load, options as options_of
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.solve import note_fit, solve
+from dpconvex.fitting.verify import verify
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.release.budget import Budget
-from dpconvex.release.release import Release
-from dpconvex.release.solve import note_fit, solve
-from dpconvex.release.verify import verify
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
 

@@ -7,23 +7,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array, column_or_1d
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.record_domains import Choice
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.domains import Choice
+from dpconvex.data.record import in_one_place
+from dpconvex.data.validation import check_labels
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
 from dpconvex.features.bases import ClassifierMixin
+from dpconvex.features.fourier_features import RandomFourierFeatures
 from dpconvex.features.transformers import unquoted
-from dpconvex.language.record import in_one_place
-from dpconvex.language.validation import check_labels
-from dpconvex.learners.clustering import ComponentCenters
-from dpconvex.learners.fourier_features import RandomFourierFeatures
-from dpconvex.learners.mixtures import SHARE, solve_mixture, verify_mixture
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.fitting.solve import solve
+from dpconvex.fitting.verify import verify
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
-from dpconvex.release.solve import solve
-from dpconvex.release.verify import verify
+from dpconvex.selection.clustering import ComponentCenters
+from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
+from dpconvex.util.arrays import Array
 
 
 class PrivateClassifier(ClassifierMixin, Private, has_scores=True):

@@ -8,11 +8,11 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from dpconvex.data.columns import check_aligned
 from dpconvex.errors import DPConvexError, TemplateError, warn
-from dpconvex.language.columns import check_aligned
-from dpconvex.language.template import Template
-from dpconvex.learners.problem_files import options as options_of
-from dpconvex.release.solve import AGAIN, note_fit
+from dpconvex.fitting.problem_files import options as options_of
+from dpconvex.fitting.solve import AGAIN, note_fit
+from dpconvex.model.template import Template
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
 TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed", "whitening")

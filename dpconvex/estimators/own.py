@@ -7,11 +7,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 
-from dpconvex.core.record_domains import Choice
+from dpconvex.data.domains import Choice
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
-from dpconvex.language.template import Template
+from dpconvex.model.template import Template
 
 
 class PrivateEstimator(Private):

@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Box
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.domains import Box
+from dpconvex.data.record import counted
+from dpconvex.data.schema_columns import Categorical, interval
+from dpconvex.data.validation import check_column
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
+from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
-from dpconvex.language.record import counted
-from dpconvex.language.schema_columns import Categorical, interval
-from dpconvex.language.validation import check_column
+from dpconvex.fitting.release import functions_of
+from dpconvex.fitting.solve import statistics
+from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
+from dpconvex.fitting.verify import form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
-from dpconvex.release.release import functions_of
-from dpconvex.release.solve import statistics
-from dpconvex.release.statistics import Coefficients, Statistics, coefficients, fields_of
-from dpconvex.release.verify import form_of
+from dpconvex.util.arrays import Array
 
 # Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held.
 FAR = 6.0

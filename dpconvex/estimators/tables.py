@@ -17,12 +17,12 @@ from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
+from dpconvex.data.columns import FileRows, Stored, records_of
+from dpconvex.data.partitions import Partitions, has_partitions, is_frame
+from dpconvex.data.schema import Schema
+from dpconvex.data.validation import TIMES, has_masked, numbers
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
-from dpconvex.language.columns import FileRows, Stored, records_of
-from dpconvex.language.partitions import Partitions, has_partitions, is_frame
-from dpconvex.language.schema import Schema
-from dpconvex.language.validation import TIMES, has_masked, numbers
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
@@ -134,7 +134,7 @@ class SchemaEncoder(TableTransformer):
 
     Examples
     --------
-    >>> from dpconvex.language.schema import Schema
+    >>> from dpconvex.data.schema import Schema
     >>> encoder = SchemaEncoder(Schema({"age": (0, 100), "weight": (0, 200)}, "sick", [0, 1]))
     >>> encoder.fit_transform({"age": [0, 50], "weight": [200, 100]}).round(3)
     array([[-0.707,  0.707],

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.plain_data import is_real, is_whole
+from dpconvex.data.columns import at_once
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
-from dpconvex.language.columns import at_once
+from dpconvex.util.plain_data import is_real, is_whole
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
 SMALLEST, INSIDE = 1e-300, 1 - 1e-6

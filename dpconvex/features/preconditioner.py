@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_real
+from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
-from dpconvex.language.validation import numbers
-from dpconvex.release.whitening import Whitening
+from dpconvex.fitting.whitening import Whitening
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
 
 
 @dataclass(eq=False, repr=False)

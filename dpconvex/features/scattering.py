@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import fft
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import check_whole, is_whole
-from dpconvex.core.runtime import in_order, one_blas_thread
+from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
-from dpconvex.language.validation import numbers
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import check_whole, is_whole
+from dpconvex.util.runtime import in_order, one_blas_thread
 
 # So many images are transformed at a time, whose wavelet coefficients fit into a cache.  There are always so many, and black ones
 # where some are missing: libraries compute in another order for other shapes.

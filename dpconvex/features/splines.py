@@ -17,12 +17,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_real
+from dpconvex.data.schema import Schema
+from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
 from dpconvex.errors import TemplateError
 from dpconvex.features.transformers import TableTransformer
-from dpconvex.language.schema import Schema
-from dpconvex.language.schema_columns import INDICATOR, Categorical, Column, Levels
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
 
 # Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.
 GRID = 2.0**-20
@@ -157,7 +157,7 @@ class SplineEncoder(TableTransformer):
 
     Examples
     --------
-    >>> from dpconvex.language.schema import Schema
+    >>> from dpconvex.data.schema import Schema
     >>> encoder = SplineEncoder(Schema({"age": (0, 100), "ward": {"levels": ["a", "b"]}}, "sick", [0, 1]))
     >>> X = encoder.fit_transform({"age": [0, 50, 99], "ward": ["a", "b", "b"]})
     >>> X.shape, bool(np.linalg.norm(X, axis=1).max() <= 1)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
+from dpconvex.data.schema import Schema
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.features.bases import BaseEstimator, TransformerMixin
-from dpconvex.language.schema import Schema
 
 
 class LearnsNothing(TransformerMixin, BaseEstimator):

@@ -7,19 +7,19 @@ Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise
 from dataclasses import dataclass
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import ridge_of
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import check_whole
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.people import WEIGHT
-from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_queries import ROOM
+from dpconvex.model.people import WEIGHT
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import check_whole
 
 SOURCE = "docs/theory.md, theorem 8.9"
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."

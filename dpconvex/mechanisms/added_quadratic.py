@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.plain_data import is_real
-from dpconvex.core.runtime import once
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.plain_data import is_real
+from dpconvex.util.runtime import once
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
 # the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.

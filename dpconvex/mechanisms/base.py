@@ -5,15 +5,15 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.powers import DECLARED
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.expression import postorder
-from dpconvex.core.runtime import once
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
-from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.expressions.atoms.powers import DECLARED
+from dpconvex.expressions.expression import postorder
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
 
 
 class Engine(Protocol):

@@ -7,20 +7,20 @@ import math
 
 import numpy as np
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import slope_of
-from dpconvex.core.arrays import Array
-from dpconvex.core.runtime import once
+from dpconvex.certificates.certificate import DescentCertificate
+from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.kinks import split_kinks
-from dpconvex.geometry.quadratics import linear_parts, squares, weighted_sum
-from dpconvex.language.privacy import Privacy, not_for_units
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.certificate import DescentCertificate
-from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
+from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.sets.kinks import split_kinks
+from dpconvex.sets.quadratics import linear_parts, squares, weighted_sum
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
 
 GAUSSIAN = SPHERICAL["gaussian"]
 # The rule for steps, in margins: how far the noise of all steps moves a margin, and, times the number of directions that the

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpconvex.accounting.events import Gaussian
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.regularizer import slope_of
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import check_whole
+from dpconvex.certificates.certificate import Certificate, DescentCertificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy, left, not_for_units
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import check_options
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
-from dpconvex.mechanisms.loaded_event import TAIL
+from dpconvex.model.privacy import Privacy, left, not_for_units
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import check_whole
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by

@@ -10,14 +10,14 @@ import numpy as np
 from scipy.special import gammaln
 from scipy.stats import beta as beta_law
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import GammaLaw
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.util.arrays import Array
 
 # Relative slack of bounds on matrices, and the moments that a bound by Markov's inequality is tried with.
 MATRIX_SLACK, ORDERS = 1 + 1e-6, 64

@@ -8,15 +8,15 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Hull, Perturbation, Pure
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import differences, of_people
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
-from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import check_delta
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.neighbour_differences import differences, of_people
+from dpconvex.util.arrays import Array
 
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import check_whole, is_whole
+from dpconvex.certificates.clustering_noise import ClusteringNoise
+from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.clustering_noise import ClusteringNoise
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, seeded_generator
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import check_whole, is_whole
 
 Statistics = Callable[[Array], tuple[Array, Array]]
 

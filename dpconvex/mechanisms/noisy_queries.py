@@ -10,10 +10,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpconvex.core.arrays import Indices
+from dpconvex.certificates.integer_noise import GAUSSIAN, drawn
 from dpconvex.errors import DPConvexError
-from dpconvex.mechanisms.grid import GAUSSIAN, drawn
 from dpconvex.noise.profiles import GRID_VARIANCE, integer_level
+from dpconvex.util.arrays import Indices
 
 ROOM = 1 + 1e-12  # for the rounding of levels and of their sum
 LARGEST = 2**61  # Sums beyond this are cut off, each by itself, which brings neighbours closer

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import added_quadratic as quadratic, base
-from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.matrix_noise import MatrixLaw
 from dpconvex.mechanisms.noise_laws import Calibration, GammaLaw, GaussianLaw, Law
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array
 
 LAWS: dict[str, type[Law]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
 SOURCE = (

@@ -11,17 +11,17 @@ from functools import partial
 import numpy as np
 
 from dpconvex.accounting.events import Gaussian, Pure
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.rewriting import smoothed
-from dpconvex.core.runtime import once
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.expressions.rewriting import smoothed
 from dpconvex.mechanisms import added_quadratic as quadratic, base
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
 
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1

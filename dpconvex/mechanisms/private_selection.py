@@ -15,11 +15,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.plain_data import is_real
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import bisect
 from dpconvex.noise.samplers import accepts, below
+from dpconvex.util.plain_data import is_real
 
 SELECTIONS = ("permute-and-flip", "exponential")
 SLACK = 1e-12  # Relative error of everything computed below; costs are rounded up by it

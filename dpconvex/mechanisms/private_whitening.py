@@ -16,21 +16,21 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.arrays import Array, Indices
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_real
-from dpconvex.core.record_domains import Ball
+from dpconvex.certificates.certificate import Certificate, DescentCertificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import GAUSSIAN, LEVELS, WhiteningNoise, drawn
+from dpconvex.data.domains import Ball
+from dpconvex.data.record import Record
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.privacy import Privacy, left
-from dpconvex.language.record import Record
 from dpconvex.mechanisms.base import Mechanism, check_delta
-from dpconvex.mechanisms.certificate import Certificate, DescentCertificate
 from dpconvex.mechanisms.gradient_descent import for_directions
-from dpconvex.mechanisms.grid import GAUSSIAN, LEVELS, WhiteningNoise, drawn
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
+from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.plain_data import is_real
 
 MOST_FEATURES = 4096
 SOURCE = "docs/theory.md, section 8"

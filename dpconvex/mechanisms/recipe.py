@@ -12,22 +12,22 @@ from typing import Literal
 
 import numpy as np
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm, nonsmooth_nodes
-from dpconvex.calculus.rank_one_gradients import rank_one_structures
-from dpconvex.core.arrays import Array
+from dpconvex.certificates.certificate import Certificate, OutputCertificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
-from dpconvex.geometry.quadratics import quadratic
-from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
-from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
 from dpconvex.mechanisms.clipped_descent import curvature
 from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
+from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.arrays import Array
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 Whitened = PrivateWhitening | bool | Literal["auto"] | None

@@ -11,16 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_real
+from dpconvex.certificates.certificate import Certificate, OutputCertificate, StatisticsCertificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.certificates.loaded_event import TAIL, tail_of
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, OutputCertificate, StatisticsCertificate
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
-from dpconvex.mechanisms.loaded_event import TAIL, tail_of
 from dpconvex.mechanisms.rounding import (
     answer_radius,
     bend_of,
@@ -29,7 +25,11 @@ from dpconvex.mechanisms.rounding import (
     largest_eigenvalue,
     largest_floor,
 )
+from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.util.plain_data import is_real
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
 SHARE, LARGEST_EPSILON = 0.01, 0.1

@@ -8,24 +8,24 @@ import math
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.curvature import curvature_bound
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.regularizer import largest_row_sum, walked
-from dpconvex.core.arrays import Array
-from dpconvex.core.atoms.matrices import LOG_DET
-from dpconvex.core.expression import Expression
-from dpconvex.core.runtime import once
-from dpconvex.core.summation import public_norms
+from dpconvex.certificates.certificate import Certificate, OutputCertificate
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.certificates import longest_row, relative_rounding
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.kinks import Kinks, split_kinks
-from dpconvex.geometry.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
-from dpconvex.geometry.region import Region, slope_of
-from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import Certificate, OutputCertificate
+from dpconvex.expressions.atoms.matrices import LOG_DET
+from dpconvex.expressions.expression import Expression
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.curvature import curvature_bound
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import largest_row_sum, walked
+from dpconvex.sets.certificates import longest_row, relative_rounding
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.sets.kinks import Kinks, split_kinks
+from dpconvex.sets.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
+from dpconvex.sets.region import Region, slope_of
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
+from dpconvex.util.summation import public_norms
 
 SURPLUS = 2  # Under add-remove the number of records is private; bounds hold for up to so many times the nominal one
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
@@ -36,7 +36,7 @@ GAPS = 16.0
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound what `dpconvex.solvers.distance` adds to a distance for rounding, over all data sets and noise up to a bound."""
+    """Bound what `dpconvex.optim.distance` adds to a distance for rounding, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.accounting.events import Gaussian, Pure
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.moments import (
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
+from dpconvex.model.privacy import Privacy
+from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.moments import (
     Moments,
     base_of,
     difference_bound,
@@ -20,16 +26,10 @@ from dpconvex.calculus.moments import (
     turned_parameters,
     weighted,
 )
-from dpconvex.core.arrays import Array
-from dpconvex.core.derivation import Derivation
-from dpconvex.core.plain_data import is_real
-from dpconvex.core.summation import MOMENT_BLOCK
-from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
-from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
+from dpconvex.util.summation import MOMENT_BLOCK
 
 SOURCE = "docs/theory.md, section 18"
 LARGEST = 10**7  # More numbers than this are not released: each has noise of its own that is drawn exactly

@@ -13,9 +13,9 @@ import numpy as np
 import scipy  # what is used of it is imported on first use
 from numpy.typing import NDArray
 
-from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
+from dpconvex.util.arrays import Array
 
 # Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
 SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0

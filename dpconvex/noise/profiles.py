@@ -13,8 +13,8 @@ import numpy as np
 import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.core.arrays import Array
 from dpconvex.errors import NotPrivate
+from dpconvex.util.arrays import Array
 
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])

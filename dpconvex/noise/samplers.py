@@ -9,12 +9,12 @@ import numpy as np
 from randomgen import ChaCha
 from scipy.stats import chi, gamma
 
-from dpconvex.core.arrays import Array
-from dpconvex.core.plain_data import is_real, is_whole
-from dpconvex.core.runtime import this_process
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import gaussian_sigma
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.runtime import this_process
 
 ROUNDS = 20
 # Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.signal import fftconvolve
 
+from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import (
     Approximate,
     Composition,
@@ -20,9 +21,8 @@ from dpconvex.accounting.events import (
 )
 from dpconvex.accounting.totals import SPARE, Amount, best_total, converted, rule_of, totals
 from dpconvex.errors import BudgetExceeded, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import gaussian_delta, gaussian_sigma, profile_epsilon
-from dpconvex.release.budget import Budget
 
 TOTAL = Privacy(1.0, 1e-6)
 SIGMA = gaussian_sigma(1.0, 1e-6, 1.0)

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.apps.cli import main
-from dpconvex.calculus.analysis import Analysis
-from dpconvex.evaluation import engine, exact_sums, private_looks
+from dpconvex.certificates import integer_noise as grid
+from dpconvex.cli.main import main
+from dpconvex.fitting import verify
 from dpconvex.mechanisms import (
     clipped_descent,
     gradient_descent,
-    grid,
     matrix_noise,
     noise_laws,
     noisy_kmeans,
@@ -27,7 +26,8 @@ from dpconvex.mechanisms import (
     residual_noise,
 )
 from dpconvex.noise import samplers
-from dpconvex.release import verify
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sums import engine, exact_sums, private_looks
 
 TENTH = 0.9
 SLOW = pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.core.atoms.exponentials import LOGISTIC
-from dpconvex.release.verify import analyse
+from dpconvex.expressions.atoms.exponentials import LOGISTIC
+from dpconvex.fitting.verify import analyse
 
 FAST = {"starts": 16, "steps": 30, "seed": 0}
 PROMISE = dp.Privacy(1.0)

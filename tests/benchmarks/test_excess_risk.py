@@ -8,8 +8,8 @@ import pytest
 
 import dpconvex as dp
 from benchmarks.papers.excess_risk import mean_square, minimiser_radius, risk_bound
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
 
 MECHANISMS = {
     "objective gamma": (dp.ObjectivePerturbation(), dp.Privacy(0.7)),

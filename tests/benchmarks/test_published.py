@@ -13,8 +13,8 @@ from benchmarks.published.noise_coverage import check_coverage
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import NoMinimiser, reproduce, reproduce_chaudhuri
 from benchmarks.published.stationarity_attack import explain, tell_apart
+from dpconvex.fitting.verify import analyse
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.verify import analyse
 
 PROMISE = dp.Privacy(1.0)
 PUBLISHED = PublishedPerturbation.of(2012)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.apps.cli import main
 from dpconvex.checker import check, files
 from dpconvex.checker.reading import Rejected, Unreplayed, parsed
 from dpconvex.checker.table import TABLES
+from dpconvex.cli.main import main
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]

@@ -23,7 +23,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpconvex as dp
-from dpconvex.apps.cli import main
+from dpconvex.cli.main import main
 from dpconvex.estimators import base
 from dpconvex.estimators.base import sections
 

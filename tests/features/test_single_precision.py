@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.data import validation
 from dpconvex.estimators import base
-from dpconvex.language import validation
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(3000, 20)).astype(np.float32)

@@ -15,8 +15,8 @@ from scipy.stats import norm
 import dpconvex as dp
 from dpconvex.accounting.events import Gaussian
 from dpconvex.errors import DPConvexError
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.added_quadratic import SHARE
-from dpconvex.release.verify import analyse
 
 ADJACENCIES = ("replace-one", "add-remove")
 LEARNER = dp.load("logistic_regression", features=2)

@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.fitting.engine import DataEngine
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.clipped_descent import (
     length as clipped_length,
     most_drawn,
@@ -19,8 +21,6 @@ from dpconvex.mechanisms.clipped_descent import (
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
 from dpconvex.noise.profiles import gaussian_delta
-from dpconvex.release.engine import DataEngine
-from dpconvex.release.verify import analyse
 
 ADJACENCIES = ("replace-one", "add-remove")
 ADD = dp.Privacy(1.0, 1e-5, "add-remove")

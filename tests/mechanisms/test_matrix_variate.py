@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.calculus.rank_one_gradients import degrees_of_freedom, rank_one_structures
-from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.matrix_noise import matrix_noise, noise_bound, rounding_bound
-from dpconvex.release.verify import analyse
+from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom, rank_one_structures
+from dpconvex.sums.batch_loss import BatchedLoss
 
 ADJACENCIES = ("replace-one", "add-remove")
 

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.learners import clustering
 from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, sensitivity
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.selection import clustering
 
 ADJACENCIES = ("replace-one", "add-remove")
 ALARM = 1e-6

@@ -8,10 +8,10 @@ import pytest
 from learners_of_tests import logistic
 
 import dpconvex as dp
+from dpconvex.fitting.verify import Method, analyse
 from dpconvex.mechanisms.private_whitening import level
 from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, Automatic, foreseen
 from dpconvex.noise.profiles import gaussian_delta
-from dpconvex.release.verify import Method, analyse
 
 ADJACENCIES = ("replace-one", "add-remove")
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")

@@ -13,16 +13,16 @@ from scipy import stats
 from scipy.optimize import brentq
 
 import dpconvex as dp
+from dpconvex.certificates.integer_noise import IntegerNoise, perturb
+from dpconvex.certificates.loaded_event import TAIL
+from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms import residual_noise as residual
-from dpconvex.mechanisms.grid import IntegerNoise, perturb
-from dpconvex.mechanisms.loaded_event import TAIL
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, for_count, margin, noise_cap, room_above
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.verify import analyse
-from dpconvex.solvers.backend import resolve_backend
-from dpconvex.solvers.distance import Composite, floor, step
+from dpconvex.optim.backend import resolve_backend
+from dpconvex.optim.distance import Composite, floor, step
 
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
 ADJACENCIES = ("replace-one", "add-remove")

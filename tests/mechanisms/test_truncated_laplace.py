@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.bound_certificate import TruncatedLaplace, truncated_laplace
+from dpconvex.certificates.bound_certificate import TruncatedLaplace, truncated_laplace
 
 
 def law(noise):
@@ -33,7 +33,7 @@ def profile(p, moves, epsilon):
 
 def coarse(noise, steps, size):
     """The same calibration on a grid that is coarse enough to enumerate."""
-    from dpconvex.mechanisms.bound_certificate import least_reach
+    from dpconvex.certificates.bound_certificate import least_reach
 
     scale = math.nextafter(steps / noise.epsilon, math.inf)
     reach = least_reach(steps, scale, noise.delta)

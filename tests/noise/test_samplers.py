@@ -18,8 +18,8 @@ from randomgen import ChaCha
 from scipy import stats
 
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import private_selection
+from dpconvex.model.privacy import Privacy
 from dpconvex.noise import samplers
 from dpconvex.noise.samplers import (
     ROUNDS,

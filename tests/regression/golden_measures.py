@@ -9,9 +9,9 @@ import numpy as np
 from golden_cases import GALLERY, Fit
 
 import dpconvex as dp
-from dpconvex.release.verify import analyse
-from dpconvex.solvers import backend as backends
-from dpconvex.solvers.problem import Problem
+from dpconvex.fitting.verify import analyse
+from dpconvex.optim import backend as backends
+from dpconvex.optim.problem import Problem
 
 Numbers = dict[str, Any]
 

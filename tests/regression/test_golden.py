@@ -11,8 +11,8 @@ from refresh import CALIBRATED, CERTIFICATES, compare, load, told
 
 import dpconvex as dp
 from dpconvex.errors import DomainError
-from dpconvex.geometry import certified_minimum
-from dpconvex.solvers import certify
+from dpconvex.optim import certify
+from dpconvex.sets import certified_minimum
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do.  Another NumPy may draw other noise from a seed."
 

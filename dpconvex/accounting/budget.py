@@ -1,0 +1,326 @@
+"""Adaptive composition: a privacy filter, whose rule is fixed before the first of many releases, each chosen by earlier ones."""
+
+import getpass
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from dpconvex.accounting import ledger
+from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
+from dpconvex.model.privacy import Privacy, text
+from dpconvex.util.markup import aligned, bar, paragraph
+from dpconvex.util.places import replaceable
+from dpconvex.util.plain_data import built, is_real
+from dpconvex.util.runtime import Interrupt, this_process
+
+VERSION = 1
+AS_IT_IS: Any = dict.fromkeys((Privacy, Event), lambda made: made)
+ORIGIN = ("time", "user", "host", "dataset")
+
+
+class Budget:
+    """A ledger over many releases about the same people; refuses to overspend.
+
+    With a `path` the ledger is a file, of one JSON object per line, that several processes on one machine may share.  Every spend
+    is appended under an exclusive lock and forced to the disk *before* `spend` returns, so no answer that is computed after it
+    can leave unrecorded; a crash between the two wastes the spend.  A ledger whose last line is torn refuses to work until a
+    person has looked at it and called `Budget.repair`.
+
+    Each spend is kept with its *event*: what it is for accounting, such as Gaussian noise of a certain size.  The rule by which
+    they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        The total.  Only releases of the same adjacency can be charged to it.
+    path : str or path, optional
+        The ledger's file; made if it does not exist.  Without it the ledger is of this process, and forks cannot spend from it.
+    accounting : {"basic", "gaussian", "renyi"}, optional
+        The privacy filter.  Basic composition of the guarantees; Gaussian differential privacy (mu-GDP) of their events, which
+        is exact for Gaussian noise on gradients and answers; or Rényi divergences (RDP) of one order, which is better where
+        curvature or pure guarantees make up much of the cost.  The last two need a delta, of which a tenth is kept for what
+        events lose beside.  By default what the file says, and "basic" in a new one.
+    dataset : str
+        Your name for the data, such as "visits 2026": each entry has it, with time, user and host.  It can be set.
+
+    Examples
+    --------
+    >>> budget = Budget(Privacy(epsilon=1))
+    >>> budget.spend(Privacy(epsilon=0.7), "classifier of March")
+    >>> budget.remaining
+    Amount(epsilon=0.3, delta=0.0)
+    >>> budget.spend(Privacy(epsilon=0.7), "classifier of April")
+    Traceback (most recent call last):
+    ...
+    dpconvex.errors.BudgetExceeded: 'classifier of April' asks for epsilon = 0.7, but of the budget of epsilon = 1, ...
+    """
+
+    def __init__(
+        self,
+        privacy: Privacy,
+        path: str | os.PathLike[str] | None = None,
+        accounting: str | None = None,
+        dataset: str = "",
+    ) -> None:
+        given: Any = privacy
+        if not isinstance(given, Privacy):
+            total = f"Budget(Privacy(epsilon={given if is_real(given) else 1.0})"
+            file = isinstance(given, str | os.PathLike) and repr(os.fspath(given))
+            further = f", {file}), or open one that is there: Budget.open({file})" if file else ")"
+            raise TemplateError(f"Budget: the total must be a Privacy, not {shown(given)}. Write {total}{further}.")
+        self.privacy, self.dataset = privacy, dataset
+        self._asked = accounting
+        self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
+        self.path = None if path is None else replaceable(path).absolute()
+        if not self._rule.left(self._rule.nothing).epsilon and not (self.path and self.path.exists()):
+            why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
+            raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
+        self._seen: list[Entry] = []
+        self._sums = self._rule.nothing  # of the prices of these
+        self._content = b""  # of the file, from which these were read
+        self._lock = threading.Lock()
+        self._process = self._locking = this_process()
+        if self.path is not None:
+            chosen = {} if self._rule.name == Basic.name else {"accounting": self._rule.name}
+            head = {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen}
+            ledger.create(self.path, ledger.line_of(head))
+            with self._opened():
+                pass
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
+        """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
+        file = replaceable(path).absolute()
+        with ledger.locked(file, writing=False) as descriptor:
+            rule = rule_in(ledger.lines_of(ledger.read(descriptor), file)[0], file)
+        return cls(rule.total, file, dataset=dataset)
+
+    @staticmethod
+    def repair(path: str | os.PathLike[str]) -> str:
+        """Mend the torn last line of a ledger, after a person has made sure that nothing but a crash tore it.
+
+        A whole spend stays and counts.  A fragment is taken off and returned: nothing was released on it.
+        """
+        file = replaceable(path).absolute()
+        with ledger.locked(file) as descriptor:
+            whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
+            first, *lines = ledger.lines_of(whole + end, file)
+            spends_in(lines, rule_in(first, file), file)
+            return ledger.mend(descriptor, file)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What was spent so far, in order."""
+        return self._now()[0]
+
+    def _now(self) -> tuple[tuple[Entry, ...], tuple[Any, ...]]:
+        with self._alone(), self._opened():
+            return tuple(self._seen), self._sums
+
+    @property
+    def accounting(self) -> str:
+        """The rule by which spends add up."""
+        return self._rule.name
+
+    @property
+    def spent(self) -> Amount:
+        """The total of the spends; the sum of their guarantees under basic accounting, else epsilon at the ledger's delta."""
+        return self._rule.spent(self._now()[1])
+
+    @property
+    def remaining(self) -> Amount:
+        """What is left, rounded down, so that all of it can be spent; by events, the largest Gaussian release that fits."""
+        return self._rule.left(self._now()[1])
+
+    def totals(self) -> list[Total]:
+        """Return the non-adaptive composition of all spends at the ledger's delta, by every accountant; the smallest first."""
+        found = self.entries
+        return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
+
+    def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
+        """Charge a release to the budget, *before* it is computed; after an error (`DPConvexError`), it must not be made.
+
+        Parameters
+        ----------
+        privacy : Privacy
+            What the release guarantees; if less is left, the error is a `BudgetExceeded`.
+        label : str
+            What the release is, for whoever reads the ledger.
+        event : Event, optional
+            What the release is for accounting, as its certificate says; without it, its guarantee is all that is known.
+        """
+        if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
+            raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
+        if privacy.adjacency != self.privacy.adjacency:
+            both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
+            raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
+        if privacy.unit != self.privacy.unit:
+            both = f"{label!r} protects a {privacy.unit or 'record'}, and the budget counts for a {self.privacy.unit or 'record'}"
+            raise TemplateError(f"Budget: {both}. Use one unit throughout.")
+        cuts = self.privacy.keep in ("first", "random")  # so people have any number
+        if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
+            number = "any number" if cuts else f"at most {self.privacy.most}"
+            both = f"{label!r} is about at most {privacy.most} records of a {privacy.unit}, the budget about {number}"
+            raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or keep='first'.")
+        item = Entry(
+            label, self.privacy.part(privacy.epsilon, privacy.delta), event, **origin(), dataset=str(self.dataset)
+        )
+        if self.path is None and self._process != this_process():
+            why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
+            raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
+        fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+        fields |= {name: getattr(item, name) for name in ORIGIN}
+        fields |= {} if event is None else {"event": event.to_dict()}
+        with self._alone():
+            with self._opened(writing=True) as descriptor:
+                sums = self._rule.plus(self._sums, item)
+                if not self._rule.fits(sums):
+                    raise self._exceeded(item)
+                Interrupt.check()
+                line = ledger.line_of(fields, self._content)
+                if descriptor is not None and self.path is not None:
+                    ledger.append(descriptor, line, self.path)
+            self._content += line if self.path else b""  # of a file that nobody replaced meanwhile
+            self._seen.append(item)
+            self._sums = sums
+
+    def _exceeded(self, item: Entry) -> BudgetExceeded:
+        asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._sums)
+        none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
+        said = f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}"
+        why = self._rule.refusal(self._sums, item)
+        return BudgetExceeded(f"{said}, {sum_text(left)}{none} is left{why}. Nothing was spent.")
+
+    def _alone(self) -> threading.Lock:
+        """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
+        process = this_process()
+        if self._locking != process:
+            self._lock, self._locking = threading.Lock(), process
+        return self._lock
+
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self  # a copy could be spent once more
+
+    __copy__ = __deepcopy__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.path is None:
+            alone = "a budget without a file stays in its process: a copy could be spent once more"
+            raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")
+        return Budget.open, (str(self.path), self.dataset)
+
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f", path={str(self.path)!r}"
+        return f"Budget({self.privacy}{where})"
+
+    def _repr_html_(self) -> str:
+        found, sums = self._now()
+        spent, left = self._rule.spent(sums), self._rule.left(sums)
+        rows = [(e.named, text(e.privacy.epsilon), text(e.privacy.delta), str(e.event or "")) for e in found]
+        rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
+        part = spent.epsilon / self.privacy.epsilon
+        head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
+        table = aligned(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))
+        return f"{head}<p>{bar(part)} {100 * part:.0f} % spent</p>{table}"
+
+    def __str__(self) -> str:
+        found, sums = self._now()
+        lines = [
+            f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
+            f"  spent  {sum_text(self._rule.spent(sums))}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {sum_text(self._rule.left(sums))}",
+            *(f"  - {item.named}: {item.privacy}{f'; {item.event}' if item.event else ''}" for item in found),
+        ]
+        return "\n".join(lines)
+
+    @contextmanager
+    def _opened(self, writing: bool = False) -> Iterator[int | None]:
+        """Hold the file, if there is one, and read what was appended since; if more has changed, all of it."""
+        if self.path is None:
+            yield None
+            return
+        with ledger.locked(self.path, writing) as descriptor:
+            content = ledger.read(descriptor)
+            if not content or content != self._content:
+                self._take(content, self.path)
+            yield descriptor
+
+    def _take(self, content: bytes, path: Path) -> None:
+        grown = bool(self._content) and content.startswith(self._content)
+        lines = ledger.lines_of(content, path, len(self._content) if grown else 0)
+        rule, seen, sums = self._rule, self._seen, self._sums
+        if not grown:
+            rule, seen = rule_in(lines.pop(0), path), []
+            sums = rule.nothing
+        if rule.total != self.privacy:
+            other = f"this ledger's total is {rule.total}, not {self.privacy}"
+            raise TemplateError(f"{path}: {other}. Open it with Budget.open(path), or make another file.")
+        if self._asked not in (None, rule.name):
+            other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
+            raise TemplateError(f"{path}: {other}: leave it out, or make another ledger for other people.")
+        entries, sums = spends_in(lines, rule, path, len(seen), sums)
+        seen = [*seen, *entries]
+        if not grown and seen[: len(self._seen)] != self._seen:
+            raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
+        self._rule, self._seen, self._sums, self._content = rule, seen, sums, content
+
+
+def origin() -> dict[str, str]:
+    """Return the time, and the user and the host as far as the system knows them."""
+    user = ""
+    with suppress(KeyError, ImportError, OSError):
+        user = getpass.getuser()
+    return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "user": user, "host": platform.node()}
+
+
+def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
+    if budget is not None:
+        if not isinstance(budget, Budget):
+            raise TemplateError(f"the budget must be a Budget, or None, not {shown(budget)}.")
+        budget.spend(privacy, label, event)
+
+
+def sum_text(amount: Amount | Privacy) -> str:
+    return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
+
+
+def rule_in(line: tuple[bytes, bytes], path: Path) -> Basic:
+    """Return what the first line of a ledger says: its rule, with the total."""
+    try:
+        head = built(dict[str, Any], ledger.decoded(*line))
+        kind, version = head.pop("ledger", None), head.pop("version", None)
+        if (kind, version, type(version)) != ("dpconvex", VERSION, int):
+            raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
+        return rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
+    except ValueError as error:
+        raise DPConvexError(f"{path}, line 1: not the ledger of a privacy budget ({error}).") from error
+
+
+def spends_in(
+    lines: list[tuple[bytes, bytes]], rule: Basic, path: Path, before: int = 0, sums: tuple[Any, ...] = ()
+) -> tuple[list[Entry], tuple[Any, ...]]:
+    """Return the spends of further lines, and what all cost with those before, which must be within the total."""
+    entries: list[Entry] = []
+    total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
+    for position, line in enumerate(lines, start=before + 2):
+        try:
+            spend = built(dict[str, Any], ledger.decoded(*line))
+            cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
+            if (text_of := repr(cost)) not in made:
+                event = cost.pop("event")
+                made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
+            known = dict(zip(("privacy", "event"), made[text_of], strict=True))
+            entries.append(built(Entry, spend | known, AS_IT_IS))
+        except ValueError as error:
+            raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error
+    sums = rule.plus(sums or rule.nothing, *entries)
+    if not rule.fits(sums, reading=True):
+        raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
+    return entries, sums

@@ -1,0 +1,169 @@
+"""A file of JSON lines that several processes append to and that loses nothing it has confirmed; `Budget` keeps its spends here.
+
+A process that dies in the middle of a write leaves a torn last line, which `lines_of` refuses and `mend` repairs.
+"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from dpconvex.errors import DPConvexError
+from dpconvex.util.places import distinct, write_whole
+
+
+def line_of(fields: Mapping[str, Any], content: bytes = b"") -> bytes:
+    """Return a line with a checksum, its last entry, of it and the line before: what was changed or left out is noticed."""
+    return sealed(json.dumps(fields).encode("ascii"), last_of(content)) + b"\n"
+
+
+def last_of(content: bytes) -> bytes:
+    return content[content.rfind(b"\n", 0, -1) + 1 : -1]
+
+
+def sealed(body: bytes, before: bytes = b"") -> bytes:
+    return body[:-1] + b', "sum": "%s"}' % sha256(before + body).hexdigest()[:16].encode()
+
+
+SEAL = re.compile(rb', "sum": "[0-9a-f]{16}"}$')
+REMEDIES = {
+    errno.ENOENT: "restore it, or state a total (--budget 3) to make a new one in a folder that exists",
+    errno.ELOOP: "its links lead in a circle; name a file",
+    errno.EACCES: "let your user read and write it (chmod u+rw), and its folder if it is new",
+    errno.EROFS: "keep it on a disk that can be written",
+    errno.ENOSPC: "make room on the disk",
+}
+
+
+def failed(path: Path, what: str, error: OSError) -> DPConvexError:
+    """Return what to raise for a ledger that the system refuses, with a remedy."""
+    broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP
+    remedy = "it is a link to no file; remove it, or restore that file" if broken else REMEDIES.get(error.errno or 0)
+    return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
+
+
+def create(path: Path, first: bytes) -> None:
+    """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
+    try:
+        if not (path.exists() or path.is_symlink()):
+            with suppress(FileExistsError):  # another process was first
+                write_whole(path, first, over=False)
+    except OSError as error:
+        raise failed(path, "made", error) from error
+
+
+@contextmanager
+def locked(path: Path, writing: bool = True) -> Iterator[int]:
+    """Open an existing ledger for one process, and one thread of it, alone, or to read it; yields the file descriptor.
+
+    A ledger that is not there is an error: a new one would forget what it held.  Whoever waited for the lock on a file that was
+    replaced meanwhile begins anew.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
+    mode, lock = (os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) if writing else (os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH)
+    while True:
+        try:
+            descriptor = os.open(path, mode)
+        except OSError as error:
+            raise failed(path, "opened" if writing else "read", error) from error
+        try:
+            try:
+                fcntl.flock(descriptor, lock)
+            except OSError as error:
+                why = f"the ledger cannot be locked ({error.strerror})"
+                raise DPConvexError(f"{path}: {why}; keep it on a disk of this machine.") from error
+            if not is_at(descriptor, path):
+                continue
+            yield descriptor
+            if not is_at(descriptor, path):
+                why = "the ledger was replaced while it was in use, and what was recorded may be lost; release nothing"
+                raise DPConvexError(f"{path}: {why}. Find out who replaced it, and record the spend anew.")
+            return
+        finally:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
+            os.close(descriptor)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def append(descriptor: int, data: bytes, path: Path) -> None:
+    """Write at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
+    size = os.fstat(descriptor).st_size
+    try:
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, "the disk is full")
+    except OSError as error:
+        os.ftruncate(descriptor, size)
+        why = f"nothing could be recorded ({error.strerror}), and what was written is undone"
+        raise DPConvexError(f"{path}: {why}; release nothing.") from error
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        why = f"a line is written, but perhaps not on the disk ({error.strerror})"
+        raise DPConvexError(f"{path}: {why}; it counts, but release nothing.") from error
+
+
+def mend(descriptor: int, path: Path) -> str:
+    """Repair the torn last line: one that is whole but for its end stays, and a fragment is taken off and returned."""
+    whole, _, tail = read(descriptor).rpartition(b"\n")
+    if not tail:
+        return ""
+    try:
+        json.loads(tail)  # no proper part of a JSON object is itself JSON
+    except (ValueError, RecursionError):
+        os.ftruncate(descriptor, len(whole) + 1)
+        os.fsync(descriptor)
+        return tail.decode("utf-8", errors="backslashreplace")
+    append(descriptor, b"\n", path)
+    return ""
+
+
+def read(descriptor: int) -> bytes:
+    content = bytearray()
+    while part := os.pread(descriptor, 2**20, len(content)):
+        content += part
+    return bytes(content)
+
+
+def lines_of(content: bytes, path: Path, start: int = 0) -> list[tuple[bytes, bytes]]:
+    """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
+    if b"\n" not in content:
+        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    if not content.endswith(b"\n"):
+        why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
+        remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
+        raise DPConvexError(f"{path}: {why}, {remedy}.")
+    lines = content[start:].split(b"\n")[:-1]
+    return list(zip(lines, [last_of(content[:start]), *lines], strict=False))
+
+
+def decoded(line: bytes, before: bytes) -> Any:
+    """Return the value that a line holds, or raise `ValueError`; `before` is the line before it, which its checksum covers."""
+    try:
+        value = json.loads(line, object_pairs_hook=distinct)
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deeply") from error
+    # Earlier versions sealed each line alone, and before that none; a bare line may not follow, nor begin, sealed ones.
+    if SEAL.search(line):
+        body = line[:-28] + b"}"
+        good = line == sealed(body, before) or (line == sealed(body) and bool(SEAL.search(before)))
+        value.pop("sum")
+    else:
+        good = not (SEAL.search(before) or (isinstance(value, dict) and "sum" in value))
+    if not good:
+        raise ValueError("its checksum is another, or gone: a line was changed; restore the file from a copy")
+    return value

@@ -1,0 +1,1 @@
+"""Certificates: their numbers, parts, derivation and text."""

@@ -1,0 +1,156 @@
+"""Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any, Self, cast
+
+import numpy as np
+
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import LAPLACE, measurement, two_sided
+from dpconvex.certificates.text import Printed, Rows, guarantee, odds
+from dpconvex.errors import NotPrivate
+from dpconvex.model.privacy import Privacy
+from dpconvex.numerics import float_down
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import built
+
+# Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
+FINENESS = 1024
+SLACK = 1 + 1e-9  # Relative error of the computed delta
+# OpenDP draws 64-bit integers.
+LONGEST = 2**62
+SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
+ASSUMED = (
+    "The declared sensitivity and minimum hold for all data; how values are made from data is not seen. Sums in floating "
+    "point can move by more than one person's share: add up whole numbers of a small unit.",
+    "The solver works on noisy and public values alone; how long it takes depends on nothing else.",
+)
+
+
+@dataclass(frozen=True)
+class TruncatedLaplace:
+    """Independent noise for the entries of one private bound, with its share of the guarantee."""
+
+    epsilon: float
+    delta: float
+    step: float  # Of the grid, a power of two, in the unit of the values
+    size: int
+    sensitivity: int  # The largest sum of absolute changes, in steps
+    scale: float  # In steps
+    reach: int  # By so many steps values fall on average, and by less than a step more than twice of it
+
+    @property
+    def tightening(self) -> float:
+        return self.reach * self.step
+
+    def draw(self, rng: np.random.Generator | None = None) -> list[int]:
+        """Draw k for every entry: the exact discrete Laplace law, drawn again where it is beyond the reach."""
+        exact = measurement(LAPLACE, self.scale)
+        kept: list[int] = []
+        while len(kept) < self.size:
+            drawn = exact([0] * self.size) if rng is None else two_sided(self.scale, self.size, rng).tolist()
+            kept += [k for k in drawn if abs(k) <= self.reach]
+        return kept[: self.size]
+
+    def tighten(self, values: Array, minimum: Array, rng: np.random.Generator | None = None) -> Array:
+        """Return noisy values, none above its own; both arguments have one shape, and no value is below its minimum."""
+        step = Fraction(self.step)
+        steps = [math.floor(Fraction(v) / step) for v in values.ravel().tolist()]
+        noisy = [float_down((s + k - self.reach) * step) for s, k in zip(steps, self.draw(rng), strict=True)]
+        return np.maximum(np.reshape(np.array(noisy, dtype=float), values.shape), minimum)
+
+
+def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
+    """Calibrate the noise for values with an l1 sensitivity, in their unit."""
+    if privacy.pure:
+        why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
+        raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a small delta")
+    step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
+    # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
+    moved = math.ceil(Fraction(sensitivity) / Fraction(step)) + size - 1
+    scale = math.nextafter(moved / privacy.epsilon, math.inf)
+    reach = least_reach(moved, scale, privacy.delta)
+    if reach > LONGEST:
+        raise NotPrivate("the noise would be longer than 64 bits hold", privacy, "ask for a larger epsilon")
+    return TruncatedLaplace(privacy.epsilon, privacy.delta, step, size, moved, scale, reach)
+
+
+def excess(moved: int, scale: float, reach: int) -> float:
+    """Return the exact delta, P(K < moved - reach), up to rounding: with r = exp(-1/scale) a quotient of powers of r."""
+    mass = math.exp((moved - reach - 1) / scale) * -math.expm1(-moved / scale)
+    return mass / (-math.expm1(-(reach + 1) / scale) - math.exp(-1 / scale) * math.expm1(-reach / scale))
+
+
+def least_reach(moved: int, scale: float, delta: float) -> int:
+    """Return the least reach, but for rounding, whose delta is small enough: `excess` solved for r^(reach + 1)."""
+    growth = math.log(math.expm1(min(moved / scale, 700.0)) + 2 * delta)
+    reach = max(math.floor(scale * (growth - math.log(delta) - math.log1p(math.exp(-1 / scale)))) - 1, moved)
+    while excess(moved, scale, reach) * SLACK > delta:
+        reach += max(reach >> 50, 1)
+    return reach
+
+
+@dataclass(frozen=True)
+class BoundCertificate(Printed):
+    """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
+
+    privacy: Privacy  # The guarantee
+    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the guarantee
+    # By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at
+    # their minimum, else what the solver leaves there
+    allowed: float
+    derivation: Derivation = field(repr=False)
+    assumptions: tuple[str, ...] = ASSUMED
+
+    def rows(self) -> Rows:
+        for name, noise in self.noises.items():
+            yield f"sensitivity of {name}", f"{noise.sensitivity * noise.step:.6g}", "on the grid, sum over entries"
+            yield f"tightening of {name}", f"{noise.tightening:.6g}", "on average; at most twice that"
+        if self.allowed:
+            said = "at most: no point keeps all bounds strictly at the minimum"
+            yield "excess over bounds", f"{self.allowed:.3g}", said
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        yield "certificate", "truncated discrete Laplace noise on private bounds, then a solver that sees no data"
+        yield "guarantee", guarantee(self.privacy)
+        yield "privacy unit", f"one person, whose share of each bound is its sensitivity ({self.privacy.adjacency})"
+        yield "meaning", odds(self.privacy)
+        yield "taken as public", "the whole problem, but for the values of the private bounds"
+        yield "assumed", "declared sensitivities and minima hold for all data; whoever makes the values is not checked"
+        tightened = (f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
+        yield "expected error", f"on average tightened: {', '.join(tightened)}; never above the true bounds"
+        yield "proof", "explain() prints it"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"privacy": self.privacy.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cast(Self, built(cls, data))
+
+
+def bound_certificate(
+    privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str], allowed: float
+) -> BoundCertificate:
+    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the guarantee equally."""
+    part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
+    share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
+    noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}
+    steps = []
+    for name, noise in noises.items():
+        values = {
+            "epsilon": noise.epsilon,
+            "delta": excess(noise.sensitivity, noise.scale, noise.reach),
+            "sensitivity in steps": float(noise.sensitivity),
+            "scale in steps": noise.scale,
+            "reach in steps": float(noise.reach),
+            "grid step": noise.step,
+        }
+        steps.append(Derivation("truncated discrete Laplace noise", name, values, "exact delta of the law of integers"))
+    monotone = "each occurrence of a bound is monotone, by the composition rule"
+    safe = Derivation("tightening is safe", "; ".join(texts), {}, monotone)
+    root = Derivation("tightened bounds", "", privacy.claims, SOURCE, (*steps, safe))
+    return BoundCertificate(privacy, noises, allowed, root)

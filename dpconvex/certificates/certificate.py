@@ -1,0 +1,405 @@
+"""What was proved about a template, and how: the constants, the noise that they ask for, and the derivation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
+from dpconvex.accounting.totals import best_total, profile_of
+from dpconvex.certificates.clustering_noise import ClusteringNoise
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import IntegerNoise, WhiteningNoise
+from dpconvex.certificates.loaded_event import believed, tail_of
+from dpconvex.certificates.text import RUNS, CertificateText
+from dpconvex.checker.files import FORMAT, compare, opened
+from dpconvex.checker.reading import Rejected
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.model.privacy import Privacy
+from dpconvex.util.plain_data import built, check_whole, finite
+
+MOST_PEOPLE = 10**6  # of a group
+QUICK = 3000  # Proofs of so many bytes are replayed where they are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate(CertificateText):
+    """A proof that a mechanism on a template is private; of one type for each thing that mechanisms perturb.
+
+    Attributes
+    ----------
+    privacy : Privacy
+        The guarantee.
+    mechanism : str
+        Name of the mechanism and of its noise.
+    size : int
+        Public (or nominal) number of records, which scales the regularizer.
+    gradient_bound : float
+        G: no record's gradient is longer, anywhere in K (loss per unit of the parameters).
+    sensitivity : float
+        G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter.
+    strong_convexity : float
+        mu of the perturbed objective, in sum form, with `added`.
+    added : float
+        Modulus of the quadratic that the mechanism added, in sum form.
+    hessian_bound : float
+        Largest eigenvalue of one record's Hessian.
+    jacobian_epsilon : float
+        J: the part of epsilon that pays for one record's curvature.
+    noise_epsilon : float
+        The part of epsilon that pays for the noise.
+    noise_dimension : int
+        p: dimension of the sensitive subspace, in which the noise is drawn.
+    noise_scale : float
+        Sum form; 1/beta for Gamma noise with density proportional to exp(-beta ||b||), and for matrix-shaped noise; the
+        standard deviation sigma of each coordinate for Gaussian noise.  Noise on the output is in units of the parameters.
+    tolerance : float
+        Largest distance between the computed answer and the exact minimiser that a release may have.
+    derivation : Derivation
+        The tree of rules that proved the constants.
+    assumptions : tuple of str
+        What the proof takes for granted.
+    advice : tuple of str
+        What dominates the cost, and what would lower it.
+    perturbed : {"objective", "output", "gradients", "statistics"}
+        What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how
+        far their sum moves, `noise_dimension` their number, and `tolerance` bounds the rounding of the sum.
+    noise : {"gamma", "gaussian", "matrix"}
+        Law of the noise.
+    mean_noise : float or None
+        Mean norm of the noise, or its root mean square for matrix-shaped noise; None for Gamma noise, where it is p / beta.
+    predicted_risk : float or None
+        Predicted excess risk in sum form, from public numbers; it serves to choose among mechanisms and proves nothing.
+    settings : dict of str to float
+        Further public numbers that the mechanism fixed.
+    cover : IntegerNoise or None
+        What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
+    clustering : ClusteringNoise or None
+        What pays for component labels that were learnt from the data; None if there are none.
+    whitening : WhiteningNoise or None
+        What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
+    event : Event or None
+        What the release is for accounting, which a `Budget` keeps; None if nothing but its guarantee is known.
+    diameter : float or None
+        Bound on the diameter of K, which no answer leaves; None if K is not known to be bounded.
+    writer : callable, bytes or None
+        The proof, or what writes it for a certificate; None if it was left out.
+    """
+
+    privacy: Privacy
+    mechanism: str
+    size: int
+    gradient_bound: float
+    sensitivity: float
+    strong_convexity: float = 0.0
+    added: float = 0.0
+    hessian_bound: float = 0.0
+    jacobian_epsilon: float = 0.0
+    noise_epsilon: float
+    noise_dimension: int
+    noise_scale: float
+    tolerance: float = math.inf
+    derivation: Derivation = field(repr=False)
+    assumptions: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    perturbed: str = "objective"
+    noise: str = "gamma"
+    mean_noise: float | None = None
+    predicted_risk: float | None = None
+    settings: dict[str, float] = field(default_factory=dict)
+    cover: IntegerNoise | None = None
+    clustering: ClusteringNoise | None = None
+    whitening: WhiteningNoise | None = None
+    event: Event | None = field(default=None, repr=False)
+    diameter: float | None = None
+    writer: Callable[[Certificate], bytes] | bytes | None = field(default=None, repr=False, compare=False)
+
+    kinds: ClassVar[dict[str, type[Certificate]]] = {}
+    # Whether noise is added to a minimiser or to what is minimised, and whether the curvature of one record is paid for.
+    minimises: ClassVar[bool] = True
+    curved: ClassVar[bool] = False
+    # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
+    # `benchmarks.utility.choices`.
+    foreseen: ClassVar[float] = 1.0
+    # How the noise is drawn, and what is subject to that.
+    drawn: ClassVar[str] = (
+        "A draw of the mechanism's noise in floating point is as near to an exact draw as docs/release.md bounds; residual "
+        "noise hides the difference."
+    )
+    provided: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, perturbed: str) -> None:
+        Certificate.kinds[perturbed] = cls
+
+    def __new__(cls, *, perturbed: str = "", **_: Any) -> Certificate:
+        """What is perturbed makes the type."""
+        kind = cls if cls is not Certificate and not perturbed else cls.kinds.get(perturbed or "objective")
+        if kind is None or not issubclass(kind, cls):
+            known = ", ".join(map(repr, cls.kinds))
+            raise TemplateError(f"{cls.__name__}: perturbed must be one of {known}, of its type, not {perturbed!r}.")
+        return object.__new__(kind)
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
+
+    @property
+    def epsilon(self) -> float:
+        return self.privacy.epsilon
+
+    @property
+    def delta(self) -> float:
+        return self.privacy.delta
+
+    @property
+    def noise_delta(self) -> float:
+        """The part of delta that pays for the noise: what the other parts leave."""
+        paid = sum(part.delta for part in (self.cover, self.clustering, self.whitening) if part is not None)
+        return max(self.delta - paid, 0.0)
+
+    @property
+    def smoothing(self) -> float:
+        """Half the width over which kinks of the loss are rounded off; 0 if they are not."""
+        return self.settings.get("smoothing", 0.0)
+
+    @property
+    def is_gaussian(self) -> bool:
+        return self.noise == "gaussian"
+
+    @property
+    def expected_noise(self) -> float:
+        """Mean norm of the noise b, in the units of `noise_scale`."""
+        return self.noise_dimension * self.noise_scale if self.mean_noise is None else self.mean_noise
+
+    @property
+    def noise_shift(self) -> float:
+        """How far the noise moves the answer on average, at most, whatever K is: of gradients, the length of all its steps."""
+        return self.expected_noise
+
+    @property
+    def expected_shift(self) -> float:
+        """A bound on how far the noise moves the answer on average: no answer leaves K, so it is at most the diameter of K."""
+        return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
+
+    @property
+    def described(self) -> str:
+        places = ", on component labels of noisy k-means" * (self.clustering is not None)
+        return self.mechanism + ", on privately preconditioned features" * (self.whitening is not None) + places
+
+    @property
+    def error(self) -> str:
+        """How far the answer is from that without privacy, in a sentence."""
+        mean = math.inf if self.predicted_risk is None else self.predicted_risk / self.size
+        risk = f"excess empirical risk {mean:.3g} (predicted); " * (self.predicted_risk is not None)
+        residual = 0.0 if self.cover is None else self.cover.size
+        most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
+        said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
+        return f"for the worst data, {risk}mean distance from the minimiser without noise: at most {said}"
+
+    @property
+    def is_drowned(self) -> bool:
+        return self.cover is not None and self.cover.size > self.noise_shift
+
+    @property
+    def gaussian_level(self) -> float | None:
+        """How far neighbours are apart, in deviations of Gaussian noise; None where that is not all there is to the mechanism."""
+        return self.sensitivity / self.noise_scale if self.is_gaussian else None
+
+    @property
+    def exceptions(self) -> str:
+        """What the guarantee is subject to; empty if nothing but what is assumed of every release."""
+        said = list(self.provided)
+        if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
+            runs = self.settings.get(RUNS, 1.0)
+            times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
+            power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
+            said.append(
+                f"unless the noise exceeds its cap, with probability at most 2^{power}{times} (a truncation failure)"
+            )
+        return " and ".join(said)
+
+    def for_group(self, people: int, delta: float | None = None) -> Privacy:
+        """Return what the guarantee means for so many people (records, or units) together, at its delta or another one.
+
+        Exact for Gaussian noise on gradients and answers and for pure guarantees, but for failures of truncation; for Gaussian
+        noise on the objective a bound; and where nothing but the guarantee is known, one person after the other.
+        """
+        check_whole("for_group", people=people)
+        if people > MOST_PEOPLE:
+            raise TemplateError(f"for_group: nobody is protected among so many; ask for at most {MOST_PEOPLE} people.")
+        if people == 1 and delta is None:
+            return self.privacy
+        wanted, plain = self.delta if delta is None else delta, Approximate(self.epsilon, self.delta)
+        whole = [self.privacy.part(people * self.epsilon, plain.grown(people))]
+        found = best_total(whole, [(self.event or plain).of_group(people)], wanted).epsilon
+        if not math.isfinite(found):
+            why = f"no epsilon of {people} people holds at so small a delta"
+            raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
+        return self.privacy.part(max(found, SMALLEST), wanted)
+
+    def risk(self, false_positives: ArrayLike) -> Any:
+        """Return how often, at least, an attacker misses that somebody's record is there, who is wrong so often where it is not.
+
+        Any test of which of two neighbours a release is of errs at rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and
+        ``b >= exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
+        composition theorem for differential privacy", 2015, theorem 2.1); the event of a release says many.  Guessing has 1 - a.
+        Of an array of rates, an array.
+        """
+        rates = np.asarray(false_positives)
+        if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
+            raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
+        missed = np.zeros(rates.shape)
+        for epsilon, delta in [(self.epsilon, self.delta), *([] if self.event is None else profile_of(self.event))]:
+            line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
+            missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
+        return missed if rates.ndim else float(missed)
+
+    def copied(self, *, event: Event | None, **changes: Any) -> Self:
+        """Return a copy with changes: say what the copy is for accounting, or None if only its guarantee is known."""
+        return replace(self, event=event, **changes)
+
+    def advised(self, said: str) -> Self:
+        return self.copied(event=self.event, advice=(*self.advice, said))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        found = asdict(self.copied(event=None, writer=None)) | {"event": self.event and self.event.to_dict()}
+        return {key: value for key, value in (found | {"privacy": self.privacy.to_dict()}).items() if key != "writer"}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Certificate:
+        """Rebuild a certificate from `to_dict`; an event that its numbers do not bear out is left out."""
+        found = cast(Certificate, built(cls, data, {Event: event_of}))
+        return found.copied(event=believed(found))
+
+    def to_json(self) -> str:
+        """Return what is neither infinite nor missing as JSON, with the proof: `dpconvex check` replays it (docs/interop.md)."""
+        if self.proof is None:
+            raise DPConvexError(f"to_json: {self._written[1]}.")
+        certificate, proof = finite(self.to_dict()), json.loads(self.proof)
+        return json.dumps({"format": FORMAT, "certificate": certificate, "proof": proof}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Read what `to_json` wrote, as data: it must say what its proof claims, and `check` replays that."""
+        try:
+            data, proof = opened(text.encode())
+            return cls.from_dict(data).with_proof(proof)
+        except (Rejected, TemplateError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            raise DPConvexError(f"from_json: no certificate that this version wrote ({error}).") from error
+
+    def with_proof(self, proof: bytes) -> Certificate:
+        """Return the same with a proof that claims it, and with what becomes of that: short ones are replayed at once."""
+        compare(proof, self.to_dict())
+        found = self.copied(event=self.event, writer=proof)
+        if len(proof) > QUICK:
+            return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` do that.")
+        try:
+            found.check()
+        except Rejected as error:
+            return found.copied(event=None).noted(f"The proof was checked, and does not follow here: {error}.")
+        return found
+
+
+class ObjectiveCertificate(Certificate, perturbed="objective"):
+    """Noise on what is minimised; the curvature of one record is paid for beside it."""
+
+    curved, gaussian_level = True, None
+
+    @property
+    def noise_shift(self) -> float:
+        return self.expected_noise / (self.strong_convexity or math.inf)
+
+
+class OutputCertificate(Certificate, perturbed="output"):
+    """Noise on the minimiser."""
+
+    foreseen = 50.0
+
+    @property
+    def gaussian_level(self) -> float | None:
+        return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
+
+
+class DescentCertificate(Certificate, perturbed="gradients"):
+    """Noise on the gradient of every step."""
+
+    minimises = False
+    drawn = (
+        "The noise of every step is taken to be exactly Gaussian, although it is drawn and added in floating point; residual "
+        "noise hides the last digits of the answer."
+    )
+    provided = ("assuming that Gaussian noise in floating point is exactly Gaussian",)
+
+    @property
+    def steps(self) -> int:
+        return int(self.settings.get("steps", 1.0))
+
+    @property
+    def step_size(self) -> float:
+        return self.settings.get("step_size", 1.0)
+
+    @property
+    def largest_step(self) -> float:
+        return self.settings.get("largest_step", self.step_size)
+
+    @property
+    def clip(self) -> float:
+        return self.settings.get("clip", math.inf)
+
+    @property
+    def sampling(self) -> float:
+        """Probability with which a record takes part in a step."""
+        return self.settings.get("sampling", 1.0)
+
+    @property
+    def noise_shift(self) -> float:
+        return self.expected_noise * self.steps * self.step_size
+
+    @property
+    def gaussian_level(self) -> float | None:
+        whole = self.is_gaussian and "sampling" not in self.settings
+        return self.sensitivity * math.sqrt(self.steps) / self.noise_scale if whole else None
+
+    @property
+    def error(self) -> str:
+        said = f"no bound: {self.steps} steps of DP-GD with per-example clipping need not converge to the ERM solution"
+        return said if self.clip < math.inf else super().error
+
+
+class QueriesCertificate(Certificate, perturbed="queries"):
+    """Noise on adaptive queries, each of a sensitivity that is known before it is asked; units are those of its clip."""
+
+    minimises = False
+    drawn = "The noise of every query is integer and is drawn exactly."
+
+    @property
+    def gaussian_level(self) -> float | None:
+        return self.settings.get("level")
+
+    @property
+    def error(self) -> str:
+        return "no bound: clipped steps need not converge to the ERM solution"
+
+
+class StatisticsCertificate(Certificate, perturbed="statistics"):
+    """Noise on the sums that a quadratic loss takes from the data."""
+
+    minimises = False
+
+    @property
+    def error(self) -> str:
+        return f"noise of length {self.expected_noise:.3g} on {self.noise_dimension} sums over all records"

@@ -1,0 +1,164 @@
+"""Integer noise on a grid: what it costs, and how it is drawn."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
+from dpconvex.errors import DPConvexError
+from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
+from dpconvex.util.arrays import Array, Indices
+
+LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
+# Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
+LARGEST_INTEGER = 2**62
+# Records are rounded towards 0 to so many levels for each radius: sums of their products are exact integers.
+LEVELS = 2**16
+
+
+@dataclass(frozen=True)
+class IntegerNoise:
+    """Integer noise on a grid, for the distance between the computed answer and the exact one, with its share of the guarantee.
+
+    Integers k have probability proportional to exp(-|k|/scale), or to exp(-k^2 / (2 scale^2)).
+    """
+
+    noise: str  # "discrete Laplace" or "discrete Gaussian"
+    epsilon: float
+    delta: float
+    distance: float  # tau
+    step: float  # Of the grid, a power of two
+    dimension: int
+    sensitivity: float  # Of the answer on the grid, in steps, in l1 for Laplace and in l2 for Gaussian noise
+    scale: float  # In steps
+    noise_cap: float  # Bounds the norm of the mechanism's own noise that `distance` accounts for
+    counting: float = 0.0  # Where the number of records is protected, the epsilon of a noisy one, on top of the rest
+    records: float = math.inf  # For so many at most the distance can be certified, whatever they are
+
+    @property
+    def size(self) -> float:
+        """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
+        spread = self.scale * (1.0 if self.is_gaussian else math.sqrt(2.0))
+        return spread * self.step * math.sqrt(self.dimension)
+
+    @property
+    def is_gaussian(self) -> bool:
+        return self.noise == GAUSSIAN
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        said = f"root mean square norm; {self.noise} on a grid of step 2^{round(math.log2(self.step))}"
+        yield "residual noise", f"{self.size:.6g}", said
+
+    @property
+    def event(self) -> Event:
+        if not self.is_gaussian:
+            return Pure(self.epsilon)
+        level = integer_level(self.sensitivity, self.scale) * (1 + 1e-12)  # of noise for more records, too
+        return Composition((Gaussian(level), Tail(GRID_LOSS)))
+
+    @property
+    def holds(self) -> bool:
+        if not self.is_gaussian:
+            return self.sensitivity / self.scale <= self.epsilon
+        level = integer_level(self.sensitivity, self.scale)
+        return float(gaussian_delta(self.epsilon, level)) + grid_loss(self.epsilon) <= self.delta
+
+    def check(self) -> None:
+        if not self.holds:
+            raise DPConvexError("residual noise: it does not keep its share of the guarantee; nothing is released.")
+
+
+@dataclass(frozen=True)
+class WhiteningNoise:
+    """Noise on the second moment of the records, for preconditioning, with what it takes of the guarantee beyond the fit."""
+
+    epsilon: float
+    delta: float
+    level: float  # How far one record moves the second moment, in deviations of the noise
+    share: float  # Its part of the squared level of both stages together, or of the guarantee if that is divided
+    composed: float  # The level of both stages, if both are Gaussian, else 0
+    sensitivity: float  # In squared radii, in the coordinates of symmetric matrices; so is sigma
+    sigma: float
+    field: str
+    features: int
+    radius: float
+
+    @property
+    def scale(self) -> float:
+        """The deviation of the integer noise on the diagonal; off it, sums have a deviation smaller by sqrt(2)."""
+        return self.sigma * float(LEVELS) ** 2
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        yield "whitening sensitivity", f"{self.sensitivity:.6g}", "of the second moment, in squared radii"
+        on = f"on {self.features} x {self.features} moments of {self.field!r}"
+        yield "whitening deviation sigma", f"{self.sigma:.6g}", on
+        if self.composed:
+            of = f"{100 * self.share:.3g} % of the square of the mu of both stages, {self.composed:.6g}"
+            yield "whitening mu (GDP)", f"{self.level:.6g}", of
+
+
+def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
+    """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
+    scale = math.nextafter(sensitivity / epsilon, math.inf)
+    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)
+
+
+def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
+    theta = np.asarray(theta, dtype=float)
+    if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
+        raise DPConvexError(f"residual noise: expected {noise.dimension} finite numbers; nothing is released.")
+    noise.check()
+    # Dividing by a power of two is exact, so the only rounding is the one to the grid.
+    with np.errstate(over="ignore"):
+        steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
+    # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
+    return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
+
+
+def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
+    if rng is None:
+        return np.array(measurement(law, scale)(steps.tolist()), dtype=np.int64)
+    return steps + (two_sided if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)
+
+
+def measurement(law: str, scale: float) -> Any:
+    """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
+    try:
+        from opendp.domains import atom_domain, vector_domain
+    except ImportError as error:
+        raise DPConvexError("a release draws its noise by OpenDP: pip install opendp. Nothing is released.") from error
+    from opendp.measurements import make_gaussian, make_laplace
+    from opendp.metrics import l1_distance, l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    domain = vector_domain(atom_domain(T="i64"))
+    if law == GAUSSIAN:
+        found = make_gaussian(domain, l2_distance(T="f64"), scale=scale)
+        within = found.map(1.0) * 2 * scale**2 <= 1 + 1e-9
+    else:
+        found = make_laplace(domain, l1_distance(T="i64"), scale=scale)
+        within = found.map(1) * scale <= 1 + 1e-9
+    if not within:
+        raise DPConvexError("OpenDP does not confirm the scale of the noise; nothing is released.")
+    return found
+
+
+def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Indices:
+    """Draw discrete Gaussian integers by rejection (Canonne, Kamath & Steinke 2020, section 5), shape (count,)."""
+    width, result, missing = math.floor(scale) + 1, np.zeros(count, dtype=np.int64), np.arange(count)
+    while len(missing):
+        draw = two_sided(width, len(missing), rng)
+        accepted = rng.random(len(missing)) < np.exp(-(((np.abs(draw) - scale**2 / width) / scale) ** 2) / 2)
+        result[missing[accepted]] = draw[accepted]
+        missing = missing[~accepted]
+    return result
+
+
+def two_sided(scale: float, count: int, rng: np.random.Generator) -> Indices:
+    """Draw integers k with probability proportional to exp(-|k|/scale): the difference of two geometric ones, shape (count,)."""
+    stop = -math.expm1(-1 / scale)
+    return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -1,0 +1,277 @@
+"""How certificates put what was proved into words: eight lines, and the proof behind them."""
+
+import html
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.checker import Report, check
+from dpconvex.model.privacy import Privacy, text
+from dpconvex.util.markup import aligned, brief, details, listing, paragraph
+
+Rows = Iterator[tuple[str, str, str]]
+# How a certificate of the best of several runs names their mean number among its settings.
+RUNS = "mean_number_of_runs"
+# What else its proof asks for: the law of their number, and what one of them may cost.
+ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
+# And the best of fits to parts of the data: how many parts there are, and how many records in all of them.
+PARTS, RECORDS = "parts_of_the_data", "records_in_all_parts"
+COMPARED = (
+    *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
+    *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
+)
+# How the assumption begins that names the arrays in loss, regularizer and constraints, and one that a user's own atom brings.
+PUBLIC, DECLARED, UNIT_COST = "Taken as public: ", "The atom ", "Noise for a "
+# What noise is on, other than an objective.
+ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
+
+
+def number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    found = list(rows)
+    wide = max(len(name) for name, _, _ in found)
+    broad = max(len(value) for _, value, _ in found)
+    return (f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in found)
+
+
+def guarantee(privacy: Privacy, exceptions: str = "") -> str:
+    kind = "pure DP" if privacy.pure else "approximate DP"
+    return f"epsilon = {text(privacy.epsilon)}, delta = {text(privacy.delta)} ({kind}){exceptions and ', '}{exceptions}"
+
+
+def odds(privacy: Privacy) -> str:
+    """Say what a guarantee means to one person; the factor is rounded up.
+
+    >>> odds(Privacy(1.0, adjacency="add-remove"))
+    'whatever is concluded about one person is at most 2.72 times as likely as it would be without their record'
+    """
+    factor = math.exp(min(privacy.epsilon, 700.0))
+    unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    times = f"{math.ceil(factor / unit) * unit:.3g}" if privacy.epsilon < 700 else "exp(epsilon)"
+    many = privacy.unit is not None
+    other = "with other records" if many else "with another record"
+    other = f"{other} in place of theirs" if privacy.adjacency == "replace-one" else f"without their record{'s' * many}"
+    more = "" if privacy.pure else f", plus a probability of {text(privacy.delta)}"
+    whose = f"whatever is concluded about one {privacy.unit or 'person'} is at most {times} times as likely"
+    return f"{whose} as it would be {other}{more}"
+
+
+def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
+    said = [f"  - {text}" for text in assumptions]
+    return ["", "Derivation", *(f"  {line}" for line in derivation.lines()), *(["", "Assumed", *said] if said else [])]
+
+
+def source(root: Derivation, key: str) -> str:
+    """Return the one-line reason of a constant: the rule of the branch of the derivation that proves it."""
+    level = root.children
+    while level:
+        for step in level:
+            if key in step.rule:
+                return step.source or step.rule
+        level = tuple(child for step in level for child in step.children)
+    return root.source
+
+
+def tree(step: Derivation) -> str:
+    head = html.escape(brief(next(iter(step.lines())).strip()))
+    return f"<ul><li>{head}{''.join(tree(child) for child in step.children)}</li></ul>"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The constants of two certificates, their ratios, and which of the two moves the answer less."""
+
+    first: Any
+    second: Any
+
+    def __repr__(self) -> str:
+        lines = [f"{name + ':':<8}{one.mechanism}, {one.privacy}" for name, one in vars(self).items()]
+        lines += ["", f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"]
+        for name in COMPARED:
+            a, b = getattr(self.first, name), getattr(self.second, name)
+            ratio = f"{b / a:.3f}" if a else "-"
+            lines.append(f"{name.replace('_', ' '):<28}{number(a):>12}{number(b):>12}{ratio:>9}")
+        a, b = self.first.expected_shift, self.second.expected_shift
+        verdict = "Both perturb the answer equally."
+        if abs(a - b) > 1e-6 * max(a, b):
+            ratio = f"{max(a, b) / min(a, b):.3g}"
+            verdict = f"The {'first' if a < b else 'second'} perturbs the answer less: bounds differ {ratio}-fold."
+        for kind in ("statistics", "queries"):
+            if (self.first.perturbed == kind) != (self.second.perturbed == kind):
+                verdict = f"Noise on {kind} and noise on an answer do not compare directly."
+        if self.first.privacy != self.second.privacy:
+            verdict = "The guarantees differ, so the noise of the two does not compare directly."
+        return "\n".join([*lines, "", verdict])
+
+
+class Printed:
+    """What every certificate says of itself: eight `lines`, as text and in notebooks, and the proof behind them."""
+
+    def spending(self) -> Rows:
+        yield from ()
+
+    def __str__(self: Any) -> str:
+        return "\n".join(f"{name + ':':<17}{said}" for name, said in self.lines())
+
+    def explain(self: Any) -> str:
+        """Return the proof for a reader: the eight lines, every constant, how epsilon is spent, derivation, assumptions."""
+        lines = [str(self), "", "Constants (sum form)", *columns(self.rows())]
+        spent = [f"  {epsilon:>8}  ({share:>5})  {what}" for epsilon, share, what in self.spending()]
+        lines += ["", "How epsilon is spent", *spent] if spent else []
+        lines += [f"  {sentence}" for sentence in getattr(self, "advice", ())]
+        return "\n".join([*lines, *proof(self.derivation, self.assumptions)])
+
+    def _repr_html_(self: Any) -> str:
+        spent, advice = list(self.spending()), getattr(self, "advice", ())
+        paid = paragraph("How epsilon is spent") + aligned(["epsilon", "share", "pays for"], spent, numbers=(0, 1))
+        return aligned(["certificate", ""], self.lines(), numbers=()) + details(
+            "proof",
+            aligned(["constant", "value", "from"], self.rows())
+            + (paid if spent else "")
+            + (listing(advice) if advice else "")
+            + details("derivation", tree(self.derivation))
+            + details("assumptions", listing(self.assumptions)),
+        )
+
+
+class CertificateText(Printed):
+    """What a certificate of a learner says of itself, beside another one, and of its proof."""
+
+    # What became of the proof, in a sentence; empty if nobody has replayed it.
+    replayed: ClassVar[str] = ""
+
+    @property
+    def proof(self: Any) -> bytes | None:
+        """What `check` replays, as docs/checking.md declares it; None if there is none.  Written when it is asked for."""
+        return self._written[0]
+
+    @cached_property
+    def _written(self: Any) -> tuple[bytes | None, str]:
+        """The proof, or why there is none."""
+        if not callable(self.writer):
+            return self.writer, "its proof was left out"
+        try:
+            return self.writer(self), ""
+        except Exception as error:  # a proof is an extra: whatever it trips over changes nothing that was certified
+            return None, f"no proof of it can be written ({type(error).__name__}: {error})"
+
+    def check(self: Any) -> Report:
+        """Replay the proof by a checker that shares no line with what proved it; the certificate says so when it is printed.
+
+        Raises
+        ------
+        Rejected
+            At the first step that does not follow by the checker's rules, which are plainer than the calculus.
+        """
+        text, why = self._written
+        report = Report(0, (), (why,)) if text is None else check(text, self.event and self.event.to_dict())
+        self.noted(f"The proof was checked: {report}.")
+        return report
+
+    def noted(self: Any, replayed: str) -> Any:
+        """Let the certificate say what became of its proof."""
+        vars(self)["replayed"] = replayed
+        return self
+
+    def compare(self: Any, other: Any) -> Comparison:
+        """Put another certificate beside this one; the result prints as a table."""
+        return Comparison(self, other)
+
+    def lines(self: Any) -> Iterator[tuple[str, str]]:
+        n, parts = int(self.settings.get(RECORDS, self.size)), int(self.settings.get(PARTS, 0))
+        fitted = f", of which {self.size}, one of {parts} parts, are fitted" * (parts > 0)
+        protected = (
+            f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
+        )
+        unit = f"(substitution adjacency); the number of records, n = {n}, is public{fitted}"
+        yield "certificate", self.described
+        yield "guarantee", guarantee(self.privacy, self.exceptions)
+        whose = self.privacy.whose
+        cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
+        yield "privacy unit", f"{whose} {unit if self.privacy.adjacency == 'replace-one' else protected}{cost}"
+        yield "meaning", odds(self.privacy)
+        arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
+        yield "taken as public", "; ".join(arrays) or "the declaration"
+        runs = ", or how many runs there were" * (RUNS in self.settings)
+        own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
+        a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
+        own += "; the guarantee does not rest on the proof of the loss" * (self.perturbed == "queries")
+        yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
+        yield "expected error", self.error
+        said = "explain() prints it; check() replays it independently, or says what it cannot replay"
+        yield "proof", self.replayed or said
+
+    def rows(self: Any) -> Rows:
+        root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"
+        if queries:
+            said = "GDP of all queries together: noise is in proportion to what one record moves, and levels add in squares"
+            yield "level mu", number(self.settings["level"]), said
+        elif statistics:
+            yield "statistics", f"{self.noise_dimension}", source(root, "moments")
+            yield "length of a record's", number(self.gradient_bound), source(root, "length")
+            yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
+        else:
+            yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+            yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+            added = f", plus {number(self.added)} that the mechanism adds" if self.added else ""
+            own = number((self.strong_convexity - self.added) / self.size)
+            if self.strong_convexity:
+                made = f"{self.size} x {own} of the regularizer{added}"
+                yield "strong convexity mu", number(self.strong_convexity), made
+            if self.curved:
+                yield "largest Hessian eigenvalue", number(self.hessian_bound), "of one record's loss"
+            yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+        name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
+        mean = f"mean Euclidean norm of the noise b: {number(self.expected_noise)}{ON.get(self.perturbed, '')}"
+        if not queries:
+            yield name, number(self.noise_scale), mean
+        if self.predicted_risk is not None:
+            said = f"sum over the records, {number(self.predicted_risk / self.size)} each; a prediction from public numbers"
+            yield "predicted excess risk", number(self.predicted_risk), said
+        for setting, value in self.settings.items():
+            if setting not in ("whitened_field", "level"):  # named elsewhere
+                both = "nuclear norm of the difference of two gradients: what this noise is charged for"
+                own = "of the noise's law" if self.noise == "matrix" else "a setting"
+                public = f"{own}, from public numbers"
+                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else public
+        if self.cover is not None:
+            what = "statistics from the exact ones" if statistics else "answer from the exact minimiser"
+            gap = f"largest distance of the computed {what}"
+            if not self.minimises and not statistics:
+                gap = "bound on what rounding does to the answer of these steps; not a distance to a minimiser"
+            yield "tolerance tau", number(self.cover.distance), gap
+        for part in (self.cover, self.clustering, self.whitening):
+            yield from () if part is None else part.rows()
+
+    def spending(self: Any) -> Rows:
+        for spent, what in self.shares():
+            share = f"{100 * spent / self.epsilon:.0f} %"
+            yield number(spent) if spent > 5e-4 * self.epsilon else "0", share, what
+
+    def shares(self: Any) -> Iterator[tuple[float, str]]:
+        """Yield the shares of epsilon and what each pays for."""
+        product = "the sensitivity" if self.perturbed == "statistics" else "G_adj"
+        paid = {
+            "gamma": f": beta x {product}",
+            "gaussian": f", with {'all of delta' if self.clustering is None else 'its delta'}",
+            "matrix": ": beta x the sensitivity in the nuclear norm",
+        }
+        yield self.noise_epsilon, f"the noise{paid[self.noise]}"
+        if self.curved:
+            whose = "one record" if self.privacy.most == 1 else f"a {self.privacy.unit}"
+            yield self.jacobian_epsilon, f"{whose}'s curvature: log det(I + H/mu)"
+        if self.cover is not None:
+            yield self.cover.epsilon, "the residual noise, for the tolerance tau"
+            if self.cover.counting:
+                yield self.cover.counting, "a noisy number of records, which tau depends on"
+        if self.clustering is not None:
+            yield self.clustering.epsilon, "the component labels: noisy k-means"
+        if self.whitening is not None:
+            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
+            yield self.whitening.epsilon, f"private preconditioning: a noisy second moment{together}"

@@ -1,0 +1,389 @@
+"""The commands: prove, attack, fit, choose, predict, measure, and show problems and schemas."""
+
+import argparse
+import csv
+import io
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
+from dpconvex.data.schema import Schema, draft, read_settings
+from dpconvex.data.tables import table_of
+from dpconvex.data.validation import LARGEST_COPY
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.fitting.problem_files import locate, options as options_of
+from dpconvex.fitting.verify import analyse
+from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.model.template import Template
+from dpconvex.util.places import writable, write_whole
+from dpconvex.util.runtime import Interrupt, Stage
+
+SHARE = 0.2  # of a guarantee, for the components of a mixture
+
+
+# What fits nothing
+
+
+def problems(chosen: argparse.Namespace) -> None:
+    listing, lines = [], []
+    for name, text in dp.problems().items():
+        known = options_of(name).items()
+        options = {o: {"required": True} if p.default is p.empty else {"default": p.default} for o, p in known}
+        listing.append({"name": name, "description": text, "options": options})
+        shown = ", ".join(f"{o}={said['default']!r}" if "default" in said else o for o, said in options.items())
+        lines.append(f"{name} - {text}\n    options: {shown}")
+    told(chosen, listing, "\n".join(lines))
+
+
+def verify(chosen: argparse.Namespace) -> None:
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    promise, mechanism, options = terms(chosen, learner)
+    prove = dp.verify_mixture if "share" in options else dp.verify
+    certificate = prove(learner, promise, chosen.size, mechanism, **options)
+    said = certificate.explain() if chosen.proof else certificate
+    told(chosen, {"private": True, "certificate": certificate.to_dict()}, said)
+
+
+def audit(chosen: argparse.Namespace) -> None:
+    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    promise, mechanism, options = terms(chosen, learner)
+    options |= {name: getattr(chosen, name) for name in ("size", "effort", "runs", "seed")}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    found = dp.audit(learner, promise, mechanism, **options)
+    told(chosen, found.to_dict(), found)
+    if picture is not None:
+        found.plot(picture)
+    if not found.holds:
+        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    if chosen.what == "draft":
+        if chosen.label is None:
+            raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
+        return writer(chosen.out, {"the table": chosen.file})(draft(chosen.file, chosen.label))
+    found = dp.Schema.load(chosen.file)
+    names, count, bound = found.feature_names, len(found.features), found.norm_bound
+    sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
+    said = f"{sound}, the largest possible length; {found.label!r} is predicted."
+    told(chosen, {"columns": count, "features": names, "norm bound": bound, "label": found.label}, said)
+
+
+def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
+    """Return what writes a text to a file, or prints it if there is none."""
+    out = None if path is None else writable(path, inputs)
+
+    def write(text: str) -> None:
+        Interrupt.close()
+        sys.stdout.write(text) if out is None else write_whole(out, text.encode("utf-8"))
+
+    return write
+
+
+# What is paid for
+
+# Problems whose curves an estimator makes features for, that estimator, and the problem for straight lines.
+CURVES = {
+    "additive_logistic": ("AdditiveClassifier", "logistic_regression"),
+    "additive_regression": ("AdditiveRegressor", "ridge_regression"),
+}
+
+
+def prepared(
+    chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy, further: dict[str, Any]
+) -> tuple[Path, Any, dict[str, Any]]:
+    """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
+    if (name := Path(chosen.problem).stem) in CURVES:
+        kind, linear = CURVES[name]
+        why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
+        raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
+    inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
+    problem = str(locate(chosen.problem))
+    out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
+    Stage.name = "reading the table"
+    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
+    options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
+    if promise.unit is not None and "share" not in further:
+        options["unit"] = declared.schema.units(chosen.data)
+    return out, data, options | {"budget": ledger(chosen, promise)}
+
+
+def fit(chosen: argparse.Namespace) -> None:
+    schema = schema_of(chosen)
+    declared = declare(chosen.problem, schema, chosen.options)
+    promise, mechanism, further = terms(chosen, declared.learner)
+    out, data, options = prepared(chosen, declared, promise, further)
+    solve: Any = dp.solve_mixture if "share" in further else dp.solve
+    found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
+    save(chosen, found.release if "share" in further else found, schema, out)
+
+
+def tune(chosen: argparse.Namespace) -> None:
+    schema, candidates = schema_of(chosen), {}
+    if schema.labels is None:
+        raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
+    for varied in grid(chosen.grid):
+        declared = declare(chosen.problem, schema, chosen.options | varied)
+        candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
+    promise, mechanism, further = terms(chosen, declared.learner)
+    if "share" in further:
+        raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
+    out, data, options = prepared(chosen, declared, promise, further)
+    found = dp.tune(candidates, data, promise, mechanism, **options)
+    if not chosen.json:
+        print(f"Chosen: {found.choice}\n")
+    save(chosen, found.release, schema, out)
+
+
+def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
+    release, proof = replace(release, schema=schema), release.certificate
+    Interrupt.close()
+    if out.exists():  # perhaps a model that was paid for
+        before = out.replace(out.with_name(f"{out.name}.old"))
+        print(f"dpconvex {chosen.name}: what was in {out} is in {before} now.", file=sys.stderr)
+    release.save(out)
+    if not release.private:
+        print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
+    data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
+    told(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
+
+
+def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
+    """Return a saved release with its functions, and what it knows of tables and labels."""
+    saved = dp.Release.load(chosen.model)
+    if saved.schema is None:
+        remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
+        raise TemplateError(f"{chosen.model}: it does not say which columns it reads; {remedy}.")
+    name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or (None, {}))
+    if name is None:
+        raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
+    schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
+    declared = declare(name, schema, options | assignments(chosen.set))
+    return dp.Release.load(chosen.model, template=declared.learner), declared
+
+
+def predict(chosen: argparse.Namespace) -> None:
+    """Write the predictions of a saved release, one line for each record."""
+    release, declared = model_of(chosen)
+    schema = declared.schema
+    write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
+    X, _ = schema.encode(chosen.data, labelled=False)
+    columns: dict[str, Sequence[Any]] = {}
+    if chosen.id == schema.label:
+        raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
+    if chosen.id is not None:
+        columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
+    columns[schema.label] = declared.predicted(release.predict(X))
+    labels = None if release.labels is None else declared.predicted(dp.Choice(release.labels).array)
+    if chosen.scores:
+        columns |= per_label("score", release.decision_function(X), schema, labels)
+    if chosen.probabilities:
+        columns |= per_label("probability", release.predict_proba(X), schema, labels)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
+    if chosen.out is not None or not chosen.json:
+        write(text.getvalue())
+    if chosen.json:
+        data: dict[str, Any] = {"label": schema.label, "predictions": columns.pop(schema.label)}
+        print(json.dumps(data | ({"columns": columns} if columns else {}), default=str))
+
+
+def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | None) -> dict[str, Sequence[float]]:
+    """Name columns of scores by their labels: one for each label, or one for the second of two."""
+    array, title = np.asarray(values, dtype=float), f"{what} of {schema.label}"
+    if labels is None or (array.ndim == 1 and len(labels) != 2):
+        return {title: array.tolist()}
+    named = zip(labels, array.T, strict=True) if array.ndim > 1 else [(labels[1], array)]
+    return {f"{title} {label}": column.tolist() for label, column in named}
+
+
+def evaluate(chosen: argparse.Namespace) -> None:
+    release, declared = model_of(chosen)
+    known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
+    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, adjacency=chosen.adjacency or known.adjacency)
+    whose = None if promise.unit is None else declared.schema.units(chosen.data)
+    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
+    options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
+    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, **options)
+    measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
+    measured |= {"records": found.records, "private": found.spent is not None}
+    said = str(found)
+    if declared.schema.label_bounds is not None:  # which became -1 and 1
+        lower, upper = declared.schema.label_bounds
+        root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
+        said += f"\nIn the units of {declared.schema.label}: {root:.4g} (root mean square)"
+    told(chosen, measured, said)
+
+
+# Columns, options, learners, promises and budgets
+
+
+def literal(text: str) -> Any:
+    """Return the value that a text denotes: a number, a TOML value such as ``[1, 2]`` and ``true``, and otherwise text."""
+    for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
+        with suppress(ValueError, RecursionError):  # a TOML error is one, too
+            return read(text)
+    return text
+
+
+def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str], Any] = literal) -> dict[str, Any]:
+    """Read options.
+
+    >>> assignments(["features=9", "width=.5", "labels=['no', 'yes']", "name=w"])
+    {'features': 9, 'width': 0.5, 'labels': ['no', 'yes'], 'name': 'w'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier():
+            raise TemplateError(f"{where} takes OPTION=VALUE, such as regularization=0.01 or clip=0.25, not {text!r}.")
+        if name in found:
+            raise TemplateError(f"{where} gives the option {name!r} twice.")
+        found[name] = read(value)
+    return found
+
+
+def grid(texts: list[str]) -> list[dict[str, Any]]:
+    """Return all combinations of the values of options.
+
+    >>> grid(["regularization=1e-3,1e-2", "width=1"])
+    [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
+    """
+    options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
+    return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
+
+
+def schema_of(chosen: argparse.Namespace) -> Schema:
+    """Return what is declared about a table, in a file of its own, or in the settings, which are put beside what was chosen."""
+    said = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
+    said |= {key: value for key, value in vars(chosen).items() if key in SETTINGS and value is not None}
+    for key in ("epsilon",) if "schema" in said else ("features", "label", "epsilon"):
+        if key not in said:
+            raise TemplateError(f"declare {key}, with --{key} or in the file that --config names.")
+    options = said.get("options", {})
+    if not isinstance(options, dict):
+        raise TemplateError(f"the setting options must be a table of the problem's options, not {options!r}.")
+    vars(chosen).update(said, options=options | assignments(chosen.set))
+    given = {key: said[key] for key in ABOUT_TABLES if key in said}
+    if "schema" in said:
+        more = {key: given.pop(key) for key in ("clip", "privacy_unit") if key in given}
+        if given:
+            raise TemplateError(f"the schema of {said['schema']} says {min(given)} already; give it once.")
+        found = replace(Schema.load(said["schema"]), **more)
+        chosen.privacy_unit = found.privacy_unit
+        return found
+    features, bounds = given["features"], given.pop("bounds", None)
+    if not isinstance(features, dict if bounds is None else list):
+        raise TemplateError(f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
+    return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The learner for the tables of a schema; `values` are what its field y has for the table's labels."""
+
+    learner: Template
+    schema: Schema
+    values: Mapping[str, Any]
+
+    def table(self, path: str, *, empty: bool) -> Any:
+        """Read and check a table, or a folder of Parquet files, before anything is paid; return it as the problem takes it."""
+        if not Path(path).is_dir():
+            return coded(self.values, dict(zip("xy", self.schema.encode(path, empty=empty), strict=True)))
+        parts = dp.Partitions(path, self.schema)
+        # Larger ones are read again for every pass.
+        small = 8 * len(self.schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
+        self.schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
+        return dp.Partitions(path, self.schema, keep=small).turned(partial(coded, self.values), ("x", "y"))
+
+    def predicted(self, found: Any) -> list[Any]:
+        """Return predictions as the table has them: labels, or numbers in its units."""
+        if not self.values:
+            return list(self.schema.decode_target(found).tolist())
+        labels = {value: label for label, value in self.values.items()}
+        for value in found.tolist():
+            if value not in labels:
+                raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}.")
+        return [labels[value] for value in found.tolist()]
+
+
+def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Put the values of a problem's field y for a table's labels; the target of a regression is one already."""
+    return {**found, "y": [values[text] for text in found["y"].tolist()]} if values else found
+
+
+def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
+    count, labels = len(schema.feature_names), list(schema.labels or ())
+    known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
+    known |= {"classes": len(labels), "labels": labels} if labels else {}
+    learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
+    record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
+    fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
+    # The component m of a mixture is learnt.
+    if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not fits:
+        needed = f"a record like {schema.record!r}, with as many labels"
+        raise TemplateError(f"{problem}: a problem for this table needs {needed}, not {learner.record!r}.")
+    if set(values) == set(labels):
+        values = labels  # whatever their order in the problem
+    elif any(isinstance(value, str) for value in values):
+        raise TemplateError(f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
+    return Declared(learner, schema, dict(zip(labels, values, strict=True)))
+
+
+def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
+    """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
+    word, share = chosen.whitening, chosen.share
+    options: dict[str, Any] = {"whitening": WHITENING.get(word, word) if isinstance(word, str) else word}
+    if "m" in learner.record.discrete:
+        options["share"] = SHARE if share is None else share
+    elif share is not None:
+        raise TemplateError("share pays for the components of a mixture, and this problem has none.")
+    further = {key: getattr(chosen, key, None) for key in ("delta", "adjacency", "most", "keep")}
+    column = getattr(chosen, "privacy_unit", None)
+    further["unit"] = None if column is None else column if column.isidentifier() else "person"
+    promise = dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
+    return promise, mechanism_of(chosen.mechanism, learner, promise), options
+
+
+def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> Any:
+    """Return the mechanism of a name and its options for a learner, None for the automatic choice."""
+    if text is None:
+        return None
+    name, _, further = str(text).partition(":")
+    if name not in MECHANISMS:
+        raise TemplateError(f"there is no mechanism {name!r}; there are: {', '.join(MECHANISMS)}.")
+    kind, fixed = MECHANISMS[name]
+    given = assignments(words(further), "--mechanism NAME")
+    own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
+    if not set(given) <= own:
+        unknown = min(set(given) - own)
+        raise TemplateError(f"the mechanism {name} has no option {unknown!r}; it has: {', '.join(sorted(own))}.")
+    if name == "clipped-descent":
+        return replace(clipped_steps(analyse(learner), promise), **given)
+    return getattr(dp, kind)(**fixed, **given)
+
+
+def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
+    """Open the budget that pays, or make it if a total is given."""
+    if chosen.ledger is not None and chosen.budget is not None:
+        fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
+        if not fits and not Path(chosen.ledger).exists():
+            why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
+            raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
+        total = promise.part(chosen.budget, chosen.budget_delta)
+        return dp.Budget(total, chosen.ledger, chosen.accounting)
+    if chosen.budget is not None or chosen.accounting is not None:
+        raise TemplateError("a ledger to be made needs its file and its total: state both, --ledger and --budget.")
+    return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

@@ -1,0 +1,288 @@
+"""The command line: list problems, prove privacy, replay proofs, fit to a table, predict, evaluate, and keep count of budgets.
+
+Exit status: 0 if all went well, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130
+if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy is imported here: help is shown at once.
+"""
+
+import argparse
+import csv
+import json
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
+from threading import current_thread, main_thread
+from typing import Any, NoReturn
+
+import dpconvex as dp
+from dpconvex.checker.files import replayed
+from dpconvex.checker.reading import Rejected
+from dpconvex.cli.progress import progress
+from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
+from dpconvex.util.runtime import Interrupt
+
+REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
+ABOUT = """
+An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
+that person were, they change by a factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. A delta is a small
+probability with which this may fail; it should be far below one over the number of people, such as 1e-6. Each further release
+about the same people adds to what is spent: give --ledger to keep count.
+
+dpconvex COMMAND --help explains a command, with examples.
+"""
+
+# Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
+MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
+    "objective-gaussian": ("ObjectivePerturbation", {"noise": "gaussian"}),
+    "objective-matrix": ("ObjectivePerturbation", {"noise": "matrix"}),
+    "output-gamma": ("OutputPerturbation", {"noise": "gamma"}),
+    "output-gaussian": ("OutputPerturbation", {"noise": "gaussian"}),
+    "statistics-gamma": ("SufficientStatistics", {"noise": "gamma"}),
+    "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
+    "gradient-descent": ("NoisyGradientDescent", {}),
+    "clipped-descent": ("NoisyGradientDescent", {}),  # with a clip that follows from the learner
+}
+ACCOUNTING = ("basic", "gaussian", "renyi")
+ADJACENCIES = ("replace-one", "add-remove")
+WHITENING = {"yes": True, "no": False, "auto": "auto"}
+
+# What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
+LABELS = ("label", "labels", "label_bounds")
+ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
+ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism", "whitening")
+SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
+
+
+def words(text: str) -> list[str]:
+    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
+
+    >>> words('age, "hours, weekly"')
+    ['age', 'hours, weekly']
+    """
+    return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def option(about: str, metavar: str | None = None, kind: Any = str, **further: Any) -> dict[str, Any]:
+    return {"help": about, "metavar": metavar, "type": kind, **further}
+
+
+def flag(about: str, **further: Any) -> dict[str, Any]:
+    return {"help": about, "action": "store_true", **further}
+
+
+# Every option of every command.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "problem": option("name of a problem, or the path of a problem file of your own"),
+    "schema": option("TOML file that declares columns of every kind"),
+    "model": option("file that fit has saved"),
+    "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
+    "ledger": option("file of a budget"),
+    "file": option("public CSV or Parquet file for a draft, TOML file to check"),
+    "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
+    "--json": flag("print JSON for a program to read"),
+    "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
+    "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
+    "--grid": option("values of an option, of which all combinations are tried", "OPTION=A,B,...", action="append"),
+    # What is publicly known about the table, never read off the data.
+    "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
+    "--schema": option("TOML file that declares columns of every kind", "FILE"),
+    "--features": option("columns that hold numeric features", "A,B,...", words),
+    "--bounds": option("public bounds of every feature", "LOWER,UPPER", words),
+    "--label": option("column that holds the label", "COLUMN"),
+    "--labels": option("labels that may occur", "A,B,...", words),
+    "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
+    "--clip": flag("move values to their bounds", default=None),
+    # The guarantee, and how it is kept.
+    "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
+    "--size": option("public number of records; under add-remove a nominal one", "N", int),
+    "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
+    "--delta": option("its delta, by default 0", "D", float),
+    "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
+    "--unit": option(
+        "column that says whose records are whose, which are protected together", "COLUMN", dest="privacy_unit"
+    ),
+    "--most": option("so many records of one unit there are at most", "K", int),
+    "--keep": option(
+        "what becomes of units with more, which are else refused; or weights", choices=("first", "random", "weights")
+    ),
+    "--share": option("part of it that pays for the components of a mixture", "S", float),
+    "--mechanism": option(
+        f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
+        "gradient-descent:clip=0.25,steps=100 for clipped gradients",
+        "NAME[:OPTION=VALUE,...]",
+    ),
+    "--whitening": option(
+        "private preconditioning first, from a share of the budget: yes, auto where there are few records (the default with a "
+        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta"
+    )
+    | {"choices": WHITENING, "nargs": "?", "const": "yes"},
+    "--backend": option("conic or first-order", "NAME"),
+    "--ledger": option("budget that the cost is recorded in before the data are used", "FILE"),
+    "--budget": option("total epsilon of a ledger that is to be made", "E", float),
+    "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
+    "--accounting": option("how that ledger adds up spends; by default basic", choices=ACCOUNTING),
+    "--seed": option("for tests: the result is then not private, and says so", "N", int),
+    # What is searched and written.
+    "--effort": option("how long to search; by default 1", "X", float, default=1.0),
+    "--runs": option("also fit the worst neighbours so often each", "N", int, default=0),
+    "--picture": option("draw what was found, such as audit.png", "FILE"),
+    "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
+    "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
+    "--scores": flag("also write the scores that the labels follow from"),
+    "--probabilities": flag("also write a probability for each label"),
+    "--draws": option("splits and noises for each epsilon, by default 10", "N", int),
+    "--quick": flag("three epsilons, 3 draws"),
+}
+PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism --whitening"
+LEDGER = "--ledger --budget --budget-delta --accounting --seed"
+MODEL = "model data --clip --problem --set"
+VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"
+FIT = (
+    "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
+    f"{PROMISE} --proof --backend {LEDGER} --progress"
+)
+
+# For each command: its options (! for those that are needed), what it does, and examples.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "problems": ("", "list the problems that come with it", ""),
+    "verify": (f"{VERIFY} --proof", "prove that a problem is private, without data", """
+  dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
+  dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
+    "check": ("model", "replay the proof in a saved release, or in a JSON file, without data and without what wrote it", """
+  dpconvex check model.npz"""),
+    "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
+  dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
+    "budget": ("show|verify ledger", "show what was spent on people, or check the file that says so", """
+  dpconvex budget show budget.jsonl
+  dpconvex budget verify budget.jsonl"""),
+    "schema": ("draft|check file --label --out", "draft a schema from a table that is public, or check one", """
+  dpconvex schema draft public_sample.csv --label income --out adult.toml
+  dpconvex schema check adult.toml"""),
+    "fit": (FIT, "fit a problem privately to a table and save the release", """
+  dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
+  dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
+  dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
+      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz"""),
+    "tune": (f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
+  dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
+      --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
+    "check-table": ("schema data", "say which rows of a table break which declaration, for the eyes of its owner only", """
+  dpconvex check-table hospital.toml train.csv"""),
+    "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
+  dpconvex predict model.npz new_patients.csv --out predictions.csv
+  dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
+    "evaluate": (f"{MODEL} --epsilon! --adjacency --progress {LEDGER}", "measure a model's error on a table, privately", """
+  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"""),
+    "demo": ("--draws --out --seed --quick --progress", "error against epsilon on the Breast Cancer data", ""),
+}  # fmt: skip
+
+
+# Where the functions of some commands are; those of others are in `commands`.
+MODULES = {"demo": "demo", "check": "cli", "budget": "ledgers", "check-table": "check_table"}
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = "; a value that begins with a minus is written after =, as in --labels=-1,1"
+        super().error(message + hint * message.endswith("expected one argument"))
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    top = Parser(
+        prog="dpconvex",
+        description="Convex learners that are proved differentially private, fitted and released.",
+        epilog=ABOUT,
+        formatter_class=raw,
+    )
+    top.add_argument("--version", action="version", version=f"dpconvex {dp.__version__}")
+    if find_spec("shtab") is not None:
+        import shtab
+
+        shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
+    subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (options, summary, examples) in COMMANDS.items():
+        epilog = f"examples:{examples}" if examples else None
+        about = summary[0].upper() + summary[1:] + "."
+        sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
+        sub.set_defaults(module=MODULES.get(name, "commands"), name=name)
+        for key in ["--json", *options.split()]:
+            if "|" in key:
+                sub.add_argument("what", choices=key.split("|"))
+            else:
+                needed: dict[str, Any] = {"required": True} if key.endswith("!") else {}
+                sub.add_argument(key.rstrip("!"), **OPTIONS[key.rstrip("!")], **needed)
+    return top
+
+
+def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
+    """Print JSON for a program to read, or text."""
+    Interrupt.close()
+    print(json.dumps(data, default=str) if chosen.json else text)
+
+
+def check(chosen: argparse.Namespace) -> int:
+    """Replay a proof, all of it, or return another status than 0; NumPy and CVXPY are not imported."""
+    report = replayed(chosen.model)
+    trusted = [f"  trusted: {fact}" for fact in report.trusted]
+    print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
+    return REFUSED if report.unreplayed else 0
+
+
+@contextmanager
+def interruptible(program: bool) -> Iterator[None]:
+    """Note a Ctrl-C as well as raise it, until the answer is written; a program that has written it ends undisturbed."""
+
+    def note(*_: Any) -> None:
+        if not Interrupt.closed:
+            Interrupt.noted = True
+            raise KeyboardInterrupt
+
+    Interrupt.noted = Interrupt.closed = False
+    usual = signal.default_int_handler
+    ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is usual
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_IGN if program and Interrupt.closed else usual)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    chosen = parser().parse_args(arguments)
+    try:
+        with (
+            interruptible(arguments is None),
+            warnings.catch_warnings(),
+            progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext(),
+        ):
+            warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
+            command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))
+            status: int | None = command(chosen)
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        sys.stdout = None
+        return REFUSED
+    except KeyboardInterrupt:
+        said = "interrupted; nothing was written, and what was paid stays paid."
+        print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
+        return INTERRUPTED
+    except (DPConvexError, OSError, Rejected) as error:
+        file = getattr(error, "filename", None)
+        message = str(error) if file is None else f"{file}: {getattr(error, 'strerror', '')}."
+        told: dict[str, Any] = {"error": type(error).__name__, "message": message}
+        if isinstance(error, NotPrivate):
+            told |= {"private": False, "reason": error.reason, "where": error.expression, "remedy": error.remedy}
+        if chosen.json:
+            print(json.dumps(told))
+        print(f"dpconvex {chosen.name}: {message}", file=sys.stderr)
+        return REFUSED if isinstance(error, NotPrivate | NotConverged | BudgetExceeded | Rejected) else MISTAKEN
+    return status or 0

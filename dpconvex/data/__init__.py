@@ -1,0 +1,1 @@
+"""Records and tables: domains, schemas, columns, validation, batches and partitions."""

@@ -1,0 +1,213 @@
+"""Columns of records that are not plain arrays: sparse, memory-mapped, or in files.
+
+Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import prod
+from os import PathLike, fspath
+from os.path import abspath, exists, isfile
+from typing import Any
+from warnings import warn
+from zlib import crc32
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import DomainError, shorten
+from dpconvex.util.arrays import frozen
+
+BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
+
+
+def ChunkedColumn(source: Iterable[Any] | Callable[[], Iterable[Any]]) -> NDArray[Any]:
+    """Return the pieces of a column as one array; `Partitions` of functions keep no more than one piece in memory."""
+    warn("dpconvex.ChunkedColumn holds all pieces in memory now: pass dpconvex.Partitions.", DeprecationWarning, 2)
+    return np.concatenate([array_of("ChunkedColumn", piece) for piece in (source() if callable(source) else source)])
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Rows of shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
+
+    column: Any
+    function: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    index: NDArray[np.int64] | None = None
+
+    dtype = np.dtype(float)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.function(self.column[rows if self.index is None else self.index[rows]])
+
+
+class FileRows:
+    """An array in an .npy file, records first, of which any rows can be read as long as its form is what it was."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = abspath(fspath(path))  # workers may stand elsewhere
+        found = self._mapped()
+        self.dtype, self.shape, self.offset = found.dtype, found.shape, found.offset
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        if not isinstance(rows, slice):
+            index = np.arange(len(self))[rows]
+            low = int(index.min(initial=len(self)))
+            return self[low : int(index.max(initial=-1)) + 1][index - low]
+        start, stop, step = rows.indices(len(self))
+        count, width = max(stop - start, 0), prod(self.shape[1:])
+        # Read, not mapped: a file that is cut off while it is mapped ends the process.
+        offset = self.offset + start * width * self.dtype.itemsize
+        read, found = np.fromfile(self.path, self.dtype, count * width, offset=offset), self._mapped()
+        known = self.dtype, self.shape, self.offset
+        if (found.dtype, found.shape, found.offset) != known:  # now: it may be written to while it is read
+            raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
+        return read.reshape(count, *self.shape[1:])[::step]
+
+    def _mapped(self) -> np.memmap[Any, Any]:
+        try:
+            if exists(self.path) and not isfile(self.path):  # a pipe may never begin
+                raise OSError("it is a folder, a device or a pipe")
+            found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
+                raise ValueError("expected an array of numbers, records first, in the order of C")
+        except (OSError, ValueError, EOFError) as error:
+            raise DomainError(f"{self.path}: no array can be read from it ({error}).") from error
+        return found
+
+
+# What is done with columns of any kind
+
+
+def array_of(what: str, column: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(column)
+    except Exception as error:  # what an object does when it is made an array is up to it
+        raise DomainError(f"{what}: not an array of numbers ({error}).") from error
+
+
+def records_of(data: Any) -> int:
+    """Number of records in a column, of whatever kind; 0 for what is no column."""
+    try:
+        return int(data.shape[0]) if sp.issparse(data) else len(data)
+    except TypeError:
+        return 0
+
+
+def names_of(column: Any) -> tuple[str, ...] | None:
+    """Return the names of a data frame's columns; as texts, None of anything else."""
+    found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow has its own name for them
+    names = tuple(found) if isinstance(found, Iterable) else ()
+    return tuple(map(str, names)) or None
+
+
+def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] | None) -> None:
+    """Raise if columns have names, and these are not the known ones in their order; a frame of an array has 0, 1 and so on."""
+    if known is None or given is None or tuple(known) == tuple(given):
+        return
+    of_array = any(tuple(names) == tuple(map(str, range(len(names)))) for names in (known, given))
+    if not of_array or len(known) != len(given) or not set(known).isdisjoint(given):
+        both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
+        raise DomainError(f"{caller}: {both}; pass the same, in this order, as frame[[...]].")
+
+
+def index_of(data: Any) -> Any:
+    """Return the index of pandas that records have, or had before they were encoded; None where none is known."""
+    if isinstance(data, Mapping):
+        return next((index for column in data.values() if (index := index_of(column)) is not None), None)
+    if hasattr(data, "sources"):  # Partitions
+        return joined([index_of(source.value) if source.local else None for source in data.sources])
+    index = getattr(data, "index", None)  # that of Dask is not known before it is read
+    return None if hasattr(index, "compute") or not hasattr(index, "equals") else index
+
+
+def joined(indexes: list[Any]) -> Any:
+    """Return the index of several parts together, None where one is not known; parts that all begin at 0 are counted on."""
+    if any(index is None for index in indexes):
+        return None
+    if all(np.array_equal(index, np.arange(len(index))) for index in indexes):
+        starts = np.cumsum([0, *map(len, indexes)]).tolist()
+        indexes = [index + start for index, start in zip(indexes, starts, strict=False)]
+    return indexes[0].append(indexes[1:])
+
+
+def check_aligned(columns: Mapping[str, Any]) -> None:
+    """Raise if columns of pandas, as long as each other, have different indexes: which rows belong together is not known."""
+    indexes = {name: index for name, column in columns.items() if (index := index_of(column)) is not None}
+    for (one, index), (two, other) in pairwise(indexes.items()):
+        if len(index) == len(other) and not index.equals(other):
+            remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
+            why = "have different indexes, and it is not known which rows are one record"
+            raise DomainError(f"{one} and {two} {why}; {remedy}.")
+
+
+def at_once(shape: tuple[int, ...]) -> int:
+    return max(1, BLOCK_BYTES // max(8 * prod(shape), 1))
+
+
+def blocks(column: Any, step: int) -> Iterator[Any]:
+    """Yield a validated column in blocks of `step` records: arrays, or CSR matrices if the column is one."""
+    return (read() for read in readers(column, step))
+
+
+def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
+    """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
+    size = records_of(column)
+    if size <= step and isinstance(column, np.ndarray | sp.csr_array):
+        yield partial(itself, column)
+    else:
+        yield from (partial(part, column, start, min(start + step, size)) for start in range(0, size, step))
+
+
+def itself(block: Any) -> Any:
+    return block
+
+
+def part(column: Any, start: int, stop: int) -> Any:
+    """Return consecutive records; of a CSR matrix without a search through its indices."""
+    if not sp.issparse(column):
+        return column[start:stop]
+    low, high = column.indptr[start], column.indptr[stop]
+    index = (column.data[low:high], column.indices[low:high], column.indptr[start : stop + 1] - low)
+    return sp.csr_array(index, shape=(stop - start, column.shape[1]), copy=False)
+
+
+def chosen(column: Any, index: NDArray[np.int64]) -> Any:
+    if isinstance(column, Stored):
+        places = index if column.index is None else column.index[index]
+        return replace(column, shape=(len(index), *column.shape[1:]), index=places)
+    rows = column[index]
+    return frozen(rows) if isinstance(rows, np.ndarray) else rows
+
+
+def checksum(column: Any, start: int = 0) -> int:
+    """Return a checksum of what a validated column has in memory; what is read from files has none."""
+    if sp.issparse(column):
+        return checksum(column.indptr, checksum(column.indices, checksum(column.data, start)))
+    source = column.column if isinstance(column, Stored) else column
+    if type(source) is np.ndarray:
+        for block in blocks(source, at_once(source.shape[1:])):
+            start = crc32(np.ascontiguousarray(block).data, start)
+    return start
+
+
+def dense(block: Any) -> NDArray[Any]:
+    return np.asarray(block.toarray() if sp.issparse(block) else block)
+
+
+def flattened(block: Any) -> Any:
+    """Return a block's records as rows of scalars, matrices in column order."""
+    if sp.issparse(block) or np.ndim(block) == 2:
+        return block
+    values = np.asarray(block)
+    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), prod(values.shape[1:]))

@@ -1,0 +1,213 @@
+"""The public domains of a record's fields: norm balls, boxes and finite choices."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.numerics import norm_up, root_up, times
+from dpconvex.util.arrays import Array, frozen
+from dpconvex.util.plain_data import is_real, is_whole
+
+UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
+SMALL = 1e-100  # Squares of numbers below this lose digits
+# Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
+LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Vectors of a fixed dimension in a norm ball around zero.
+
+    Parameters
+    ----------
+    dim : int
+        Number of coordinates.
+    radius : float
+        Public bound on the norm; positive and finite.
+    norm : {1, 2, inf, "inf"}
+        Which norm is bounded.
+
+    Raises
+    ------
+    TemplateError
+        If the dimension or the norm is not one of these.
+    NotPrivate
+        If the radius is not finite: an unbounded record can move the answer without limit.
+    """
+
+    dim: int
+    radius: float = 1.0
+    norm: float = 2
+    slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # what a record on the sphere can seem to exceed it by
+
+    def __post_init__(self) -> None:
+        if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
+            raise TemplateError(f"Ball: dim must be a positive integer, at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if str(self.norm) == "inf":  # by its name, too
+            object.__setattr__(self, "norm", np.inf)
+        if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
+            raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
+        if not (is_real(self.radius) and (0 < self.radius <= LARGEST_RADIUS or self.radius == np.inf)):
+            known = f"a positive number, at most {LARGEST_RADIUS:g}"
+            raise TemplateError(f"Ball: radius must be {known}, not {self.radius!r}.")
+        if self.radius == np.inf:
+            raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value of the field."""
+        return (int(self.dim),)
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds, each of shape (dim,)."""
+        upper = np.full(self.shape, float(self.radius))
+        return -upper, upper
+
+    @property
+    def norm_bound(self) -> float:
+        """Largest Euclidean norm of a value."""
+        return times(float(self.radius), root_up(self.dim) if self.norm == np.inf else 1.0)[1]
+
+    def project(self, values: Array) -> Array:
+        """Scale each row of `values`, shape (n, dim), into the ball (in the infinity norm: clip its coordinates)."""
+        if self.norm == np.inf:
+            return np.clip(values, -self.radius, self.radius)
+        # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+        values = np.ascontiguousarray(values)
+        scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), self.radius)
+        rows = values / scale
+        norms = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
+        outside = norms > self.radius / scale
+        return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
+
+    def excess(self, values: Array) -> Array:
+        """By how much each row exceeds the ball, relative to the radius, shape (n,); no other row matters, to the last bit."""
+        rows = np.ascontiguousarray(values)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            if self.norm != 2 or self.radius <= SMALL:
+                return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
+            return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)) / self.radius - 1.0)
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw records, shape (size, dim): half of them on the sphere, some along axes and corners."""
+        values = rng.normal(size=(size, self.dim))
+        kind = rng.integers(0, 3, size=(size, 1))
+        axis = np.eye(self.dim)[rng.integers(0, self.dim, size=size)] * rng.choice([-1.0, 1.0], size=(size, 1))
+        values = np.select([kind == 1, kind == 2], [axis, np.sign(values) + (values == 0)], values)
+        values = values / np.linalg.norm(values, ord=self.norm, axis=1, keepdims=True)
+        length = np.where(rng.random(size) < 0.5, 1.0, rng.random(size))
+        return values * (self.radius * length)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Scalars, vectors or matrices between coordinatewise public bounds.
+
+    Parameters
+    ----------
+    lower, upper : float or array_like
+        Bounds of equal shape, finite, ``lower <= upper``.  Scalar bounds declare a scalar field.
+
+    Raises
+    ------
+    TemplateError
+        If the shapes differ or a lower bound exceeds its upper bound.
+    NotPrivate
+        If a bound is infinite.
+    """
+
+    lower: Any
+    upper: Any
+    slack: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        try:
+            lower, upper = np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
+        if lower.shape != upper.shape:
+            raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
+        if lower.size == 0:
+            raise TemplateError(f"Box: bounds of shape {lower.shape} declare a field without coordinates.")
+        if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
+            raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
+        if np.isinf(lower).any() or np.isinf(upper).any():
+            remedy = "declare finite public bounds, and clip the records to them"
+            raise NotPrivate(UNBOUNDED, f"Box({self.lower}, {self.upper})", remedy)
+        self.__dict__.update(lower=frozen(lower), upper=frozen(upper))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value of the field."""
+        return tuple(self.lower.shape)
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds, each of the field's shape."""
+        return self.lower, self.upper
+
+    @property
+    def norm_bound(self) -> float:
+        """Largest Euclidean norm of a value."""
+        return norm_up(np.maximum(np.abs(self.lower), np.abs(self.upper)))
+
+    def project(self, values: Array) -> Array:
+        """Clip each value, shape (n, *shape), to the bounds."""
+        return np.clip(values, self.lower, self.upper)
+
+    def excess(self, values: Array) -> Array:
+        """By how much each value exceeds a bound, relative to the size of the bounds; shape (n,)."""
+        size = np.maximum(np.maximum(np.abs(self.lower), np.abs(self.upper)), np.finfo(float).tiny)
+        with np.errstate(over="ignore"):  # an infinite excess says what is meant
+            over = np.maximum(self.lower - values, values - self.upper) / size
+        return over.reshape(len(values), self.lower.size).max(axis=1)
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw values, shape (size, *shape): half of the coordinates lie on a bound."""
+        inner = rng.random((size, *self.shape))
+        corner = rng.integers(0, 2, size=(size, *self.shape)).astype(float)
+        unit = np.where(rng.random((size, *self.shape)) < 0.5, corner, inner)
+        return self.project((1.0 - unit) * self.lower + unit * self.upper)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field with finitely many public values, such as a label.
+
+    Parameters
+    ----------
+    values : sequence of hashable
+        The declared values, distinct.  A value that no record has is fine; a record with another value is an error.
+    """
+
+    values: tuple[Hashable, ...]
+
+    def __init__(self, values: Sequence[Hashable] | range) -> None:
+        several = isinstance(values, Iterable) and not isinstance(values, str | bytes) and not sp.issparse(values)
+        if not several or getattr(values, "ndim", 1) == 0:
+            raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
+        declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+        if not declared:
+            raise TemplateError("Choice: declare at least one value.")
+        for value in declared:
+            if not isinstance(value, Hashable) or value != value:
+                raise TemplateError(f"Choice: {value!r} cannot be recognised in data; declare strings or integers.")
+        if len(set(declared)) != len(declared):
+            raise TemplateError(f"Choice: the declared values {list(declared)!r} are not distinct.")
+        object.__setattr__(self, "values", declared)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The values as an array, shape (values,); of objects where NumPy would turn numbers into texts."""
+        found = np.array(list(self.values))
+        same = found.tolist() == list(self.values)
+        return found if same else np.fromiter(self.values, dtype=object, count=len(self.values))
+
+
+Domain = Ball | Box | Choice

@@ -1,0 +1,399 @@
+"""Records in partitions: each is read, checked and summed up where it lies, here or on the workers of a Dask cluster.
+
+No more than sums leave it.  Errors come back as results: Dask writes exceptions into its logs, and those of a check name values.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from os import PathLike
+from os.path import abspath
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+
+from dpconvex.data.batch import Batch, PartitionedBatch, Place, is_lazy, unreadable, within
+from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
+from dpconvex.data.domains import Ball
+from dpconvex.data.tables import PARQUET, of_parquet, path_of, table_of
+from dpconvex.data.validation import length_of
+from dpconvex.errors import DomainError, DPConvexError, TemplateError, WorkersLost
+
+# After so many seconds without a result it is asked whether any workers are left; and so many times.
+PATIENCE, TIMES = 10.0, 3
+RETRIES = 2  # A task that failed for want of a file or a connection is tried so many times more
+TASKS = 4  # Neighbouring partitions are read together so that there are so many tasks for each thread at most
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source:
+    """A partition before it is read, and what is known of it."""
+
+    value: Any  # columns by name, a table or its path, a function, or an object of Dask
+    size: int | None = None
+    form: Mapping[str, Any] | None = None  # its columns, or such without any records
+    local: bool = False  # it, or a part of it, is in this process's memory
+
+
+class Partitions:
+    """Data in partitions, of which no more than one need be in memory at a time.
+
+    Parameters
+    ----------
+    source : list, Dask data frame, or path of a folder
+        A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy
+        file; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future of one.  With a
+        schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files, such as those of a folder.
+    schema : Schema, optional
+        Turns each partition, a table, into the fields x and y.
+    keep : bool, optional
+        Whether partitions stay in memory after they were read for the first time; if not, they are read and checked again for
+        each pass.  By default workers keep them, but for .npy files, and a single process does not.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("logistic_regression", features=1)
+    >>> parts = [{"x": [[1.0], [0.5]], "y": [1, 1]}, {"x": [[-1.0]], "y": [-1]}]
+    >>> dp.solve(learner, dp.Partitions(parts), dp.Privacy(1.0)).certificate.size
+    3
+    """
+
+    def __init__(self, source: Any, schema: Any = None, *, keep: bool | None = None) -> None:
+        if not (keep is None or isinstance(keep, bool)):
+            raise TemplateError(f"Partitions: keep must be True, False or None, not {keep!r}.")
+        if not (schema is None or hasattr(schema, "encode")):
+            raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
+        self.schema, self.keep = schema, keep
+        self.turns: tuple[Callable[[Any], Any], ...] = ()
+        self.sources = self._sources(source)
+        if not self.sources:
+            raise DomainError("Partitions: there is no partition.")
+        first = self.sources[0].value if schema is None else schema.record.fields
+        self.fields = list(first) if isinstance(first, Mapping) else None
+        self.local = any(source.local for source in self.sources)
+        if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
+            raise DomainError("Partitions: some are in memory here, and others are futures; send all (client.scatter).")
+
+    def _sources(self, source: Any) -> list[Source]:
+        if is_frame(source) and self.schema is not None:
+            self.schema.check_names(source._meta)
+            return [Source(part) for part in source.to_delayed()]
+        if is_frame(source) or isinstance(source, Mapping):
+            return sources_of_columns(source)
+        path = isinstance(source, str | PathLike)
+        found = files_of(path_of(source)) if path and self.schema is not None else source
+        if isinstance(found, list | tuple):
+            return [within(number, self._source, entry) for number, entry in enumerate(found)]
+        given = source if path else type(source).__name__
+        raise DomainError(f"Partitions: pass a list, a Dask frame or a folder (tables need a schema), not {given}.")
+
+    def _source(self, entry: Any) -> Source:
+        """Return a partition; of one in memory or in files, names of columns are checked."""
+        if is_lazy(entry) or callable(entry):
+            return Source(entry)
+        if self.schema is not None:
+            self.schema.check_names(entry)
+            if not isinstance(entry, str | PathLike):
+                return Source(entry, table_of(entry).size, local=True)
+            path, size = Path(abspath(entry)), None
+            if path.suffix.lower() in PARQUET:
+                size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
+            return Source(path, size)
+        if isinstance(entry, Mapping) and any(map(is_lazy, entry.values())):
+            raise DomainError("its columns are of Dask; make the partition, as a whole, delayed or a future.")
+        columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
+        local = not all(isinstance(column, FileRows) for column in columns.values())
+        return Source(columns, seen_of(None, columns)[0], columns, local)
+
+    def forms(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
+        known = self.sources if self.schema is None and not self.turns else []
+        return [(number, source.form) for number, source in enumerate(known) if source.form is not None]
+
+    def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Self:
+        """Return the same partitions, of which a function makes columns, record by record, whenever they are read."""
+        made = copy(self)
+        made.turns, made.fields = (*self.turns, function), None if fields is None else list(fields)
+        return made
+
+    def keys(self) -> list[str] | None:
+        """Names of the fields; None where only a partition itself can tell."""
+        return self.fields
+
+    @property
+    def place(self) -> Place:
+        values = [source.value for source in self.sources]
+        if not self.local and "distributed" in sys.modules:
+            from distributed import default_client
+
+            with suppress(ValueError):  # there is no client
+                return Workers(default_client(), values, self.keep)
+        return Place(values, self.keep)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
+        return self._seen[0]
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Names of the columns of fields that are data frames, the same in all partitions."""
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
+        seen: list[Any] = [(source.size, named(source.form)) for source in self.sources]
+        if any(size is None for size, _ in seen):
+            seen = self.place.asked(partial(seen_of, self.schema), range(len(seen)))
+        names: dict[str, tuple[str, ...]] = {}
+        for number, (_, given) in enumerate(seen):
+            for field, columns in given.items():
+                within(number, check_names, f"field {field!r}", names.setdefault(field, columns), columns)
+        return tuple(size for size, _ in seen), names
+
+    def width(self, field: str, known: int | None = None) -> int:
+        """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
+        if known is None and self.schema is None:
+            known = int(self.place.asked(partial(width_of, field), [0])[0])
+        known = len(self.schema.feature_names) if known is None else known
+        for number, form in self.forms():
+            within(number, length_of, field, Ball(known), form.get(field))
+        return known
+
+    def batch(self, record: Any, clip: bool) -> PartitionedBatch:
+        check = partial(checked, record, clip, self.schema, self.keep is True, self.turns)
+        return PartitionedBatch.read(self.place, check, len(self.sources))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
+    if not folder.is_dir():
+        raise DomainError(f"{folder}: this is no folder; give a list of files, or a folder of Parquet files.")
+    shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
+    for inner in filter(Path.is_dir, shown):
+        raise DomainError(f"{inner}: a folder in a folder is not read; give a list of files.")
+    files = [file for file in shown if file.suffix.lower() in PARQUET]
+    if not files:
+        raise DomainError(f"{folder}: the folder has no Parquet files.")
+    return files
+
+
+# What is done with a partition where it is
+
+
+def taken(value: Any) -> Any:
+    if is_lazy(value):
+        if not hasattr(value, "compute"):
+            raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
+        value = value.compute(scheduler="synchronous")
+    try:
+        return value() if callable(value) else value
+    except (DPConvexError, OSError):  # another attempt may read a file
+        raise
+    except Exception as error:
+        raise DomainError(f"the function that makes it failed with {type(error).__name__}.") from error
+
+
+def checked(
+    record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Callable[[Any], Any]], value: Any
+) -> Batch:
+    found = taken(value)
+    if schema is not None:
+        found = dict(zip("xy", schema.encode(found, clip=clip or None, empty=True), strict=True))
+    if load:
+        found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
+    for turn in turns:
+        found = turn(found)
+    batch: Batch = record.validate(found, clip=clip, empty=True)
+    return batch
+
+
+def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]]]:
+    found = taken(value)
+    if schema is not None:
+        return table_of(found).size, {}
+    check_aligned(mapping_of(found))
+    return max(map(records_of, found.values()), default=0), named(found)
+
+
+def named(columns: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    return {name: names for name, column in (columns or {}).items() if (names := names_of(column))}
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(value).__name__}.")
+    return value
+
+
+def width_of(field: str, value: Any) -> int:
+    column = mapping_of(taken(value)).get(field)
+    shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
+    if len(shape) != 2:
+        raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
+    return int(shape[1])
+
+
+# Arrays, series and frames of Dask
+
+
+def is_collection(value: Any) -> bool:
+    return hasattr(type(value), "__dask_graph__") and hasattr(type(value), "to_delayed")
+
+
+def is_frame(value: Any) -> bool:
+    return is_collection(value) and hasattr(value, "columns")
+
+
+def is_column(value: Any) -> bool:
+    several = isinstance(value, list | tuple)  # of which all are lazy, or it is refused
+    return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
+
+
+def has_partitions(data: Any) -> bool:
+    """Whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
+    return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
+
+
+def settled(data: Any) -> Any:
+    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
+    return Partitions(data) if has_partitions(data) else data
+
+
+def sources_of_columns(data: Any) -> list[Source]:
+    """Cut the columns of a frame, or of a mapping, into partitions of all of them; arrays as the first of a known size is."""
+    from dask.delayed import delayed
+
+    columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
+    sizes: tuple[int, ...] | None = None
+    for name, column in columns.items():
+        if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
+            raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
+        if hasattr(column, "rechunk"):
+            rows = column.chunks[0]
+            if all(size == size for size in rows):  # sizes that are not known are NaN
+                sizes = sizes or tuple(map(int, rows))
+                if sum(rows) != sum(sizes):
+                    raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
+                rows = sizes
+            columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
+    parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
+    counts = {name: len(part) for name, part in parts.items()}
+    if len(set(counts.values())) != 1:
+        raise DomainError(f"the fields have different numbers of partitions: {counts}.")
+    forms = {name: form_of(column) for name, column in columns.items()}
+    form = None if any(found is None for found in forms.values()) else forms
+    whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
+    return [Source(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+
+
+def form_of(column: Any) -> Any:
+    """Return a column like a collection's without records; None where that is not known."""
+    kind = getattr(column, "dtype", None)
+    known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
+    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
+
+
+# Workers
+
+
+class Workers(Place):
+    """Partitions with the workers of a cluster; neighbours are read together."""
+
+    def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
+        with reachable():
+            threads = sum(client.nthreads().values())
+        self.client, self.keep, every = client, keep is not False, range(len(values))
+        step = -(-len(values) // (TASKS * max(threads, 1)))
+        numbers = [every[k : k + step] for k in every[::step]]
+        self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
+
+    def share(self, value: Any) -> Any:
+        """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
+        from distributed.protocol import pickle
+
+        with reachable():
+            key = f"dpconvex-shared-{uuid4().hex}"
+            return self.client.submit(pickle.loads, pickle.dumps(value), key=key, pure=False)
+
+    def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
+        tasks = {numbers[0]: task for numbers, task in self._tasks(function, own)}
+        with reachable():
+            outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
+        for found in outcomes:
+            if isinstance(found, Exception):
+                raise found
+            yield from found
+
+    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
+        made, tasks = copy(self), list(self._tasks(function, dict(enumerate(own))))
+        with reachable():
+            futures = self.client.compute([task for _, task in tasks], retries=RETRIES) if self.keep else None
+        made.bundles = [(numbers, futures[k] if futures else task) for k, (numbers, task) in enumerate(tasks)]
+        return made
+
+    def _tasks(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[range, Any]]:
+        """Yield numbers of neighbours, and tasks that call a function with those that have arguments of their own."""
+        from dask.delayed import delayed
+
+        for numbers, values in self.bundles:
+            mine = {k: own[k] for k in numbers if k in own}
+            if mine:
+                key = f"dpconvex-{function.__name__}-{uuid4().hex}"
+                task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
+                yield numbers, task
+
+    def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
+        from distributed import wait
+
+        lonely = 0
+        while lonely < TIMES:
+            try:
+                wait(tasks, timeout=PATIENCE)
+            except TimeoutError:
+                lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
+                continue
+            for number, future in zip(numbers, tasks, strict=True):
+                error = future.exception(timeout=PATIENCE) if future.status == "error" else None
+                if error is not None and type(error).__module__.partition(".")[0] not in ("distributed", "tornado"):
+                    raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
+            return list(self.client.gather(tasks))
+        raise RuntimeError("there are no workers left")
+
+
+def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, own: Mapping[int, Any]) -> Any:
+    """Return what a function makes of partitions, or instead of it the error, of this task or of the one before."""
+    from distributed.protocol import pickle
+
+    if isinstance(values, Exception):
+        return values
+    try:
+        return [within(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
+    except Exception as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # may pass: Dask tries again
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            what = type(error.__cause__ or error).__name__
+            return DomainError(f"a partition cannot be read: {what}, which its worker cannot send.")
+        return error
+
+
+@contextmanager
+def reachable() -> Iterator[None]:
+    """Context in which the cluster is asked: whatever fails is that there is nobody to answer."""
+    try:
+        yield
+    except DPConvexError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"the partitions cannot be summed up on their workers ({said})"
+        raise WorkersLost(f"{why}; nothing is released, and what was paid stays paid. Solve again.") from error

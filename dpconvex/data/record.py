@@ -1,0 +1,192 @@
+"""What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema."""
+
+from collections.abc import Hashable, Mapping
+from functools import partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.data.batch import Batch, within
+from dpconvex.data.columns import check_aligned, names_of, records_of
+from dpconvex.data.domains import Ball, Box, Choice, Domain
+from dpconvex.data.partitions import Partitions, settled
+from dpconvex.data.validation import check_column, check_labels, length_of
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arrays import frozen, quietly
+
+EMPTY = "the data are empty: there is no record to learn from."
+
+
+class Sealed:
+    """What cannot be changed after it was made."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False):
+            raise TemplateError(f"{name} of a {type(self).__name__} cannot be changed after it was made; make another.")
+        super().__setattr__(name, value)
+
+
+class Record(Sealed):
+    """The fields of one record and their public domains.
+
+    Parameters
+    ----------
+    **fields : Ball, Box or Choice
+        At least one field.
+
+    Attributes
+    ----------
+    parameters : mapping of str to cvxpy.Parameter
+        The symbolic continuous fields that a loss is written in.
+    combinations : tuple of dict
+        Every assignment of the discrete fields, one empty assignment if there are none.
+
+    Examples
+    --------
+    >>> record = Record(x=Ball(3, radius=1.0), y=Choice(["no", "yes"]))
+    >>> record.combinations
+    ({'y': 'no'}, {'y': 'yes'})
+    >>> record.validate({"x": [[0, 0, 1.0]], "y": ["yes"]}).group
+    array([1])
+    """
+
+    def __init__(self, **fields: Domain) -> None:
+        if not fields:
+            raise TemplateError("Record: declare at least one field, for example x=Ball(3).")
+        discrete, continuous, symbols = dict[str, Choice](), dict[str, Ball | Box](), dict[str, cp.Parameter]()
+        for name, domain in fields.items():
+            if isinstance(domain, Choice):
+                discrete[name] = domain
+            elif isinstance(domain, Ball | Box):
+                lower, upper = domain.bounds
+                signs = {"nonneg": True} if (lower >= 0).all() else {"nonpos": bool((upper <= 0).all())}
+                continuous[name], symbols[name] = domain, cp.Parameter(domain.shape, name=name, **signs)
+            else:
+                raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
+        self.fields: Mapping[str, Domain] = MappingProxyType(fields)
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(continuous)
+        self.discrete: Mapping[str, Choice] = MappingProxyType(discrete)
+        self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
+        every = product(*(choice.values for choice in discrete.values()))
+        self.combinations = tuple(dict[str, Hashable](zip(discrete, values, strict=True)) for values in every)
+        self._sealed = True
+
+    def __repr__(self) -> str:
+        return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Record, **self.fields), ()
+
+    @quietly
+    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
+        """Check a batch of records against the declared domains.
+
+        Parameters
+        ----------
+        data : mapping of str to array_like
+            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
+            and SciPy's sparse matrices are copied; larger arrays and memory-mapped ones stay where they are, and every block
+            of them is copied and checked whenever it is read.  Or see `Partitions`.
+        clip : bool
+            Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
+        empty : bool
+            Accept data without records.
+        """
+        check_clip(clip)
+        given = settled(data)
+        self._check_names(given)
+        batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
+        if not empty and batch.size == 0:
+            raise DomainError(EMPTY)
+        return batch
+
+    def check_form(self, data: Any, empty: bool = False) -> None:
+        """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
+        data = settled(data)
+        self._check_names(data)
+        if isinstance(data, Partitions):
+            for number, form in data.forms():
+                within(number, self._check_columns, form)
+        else:
+            self._check_columns(data)
+        if not empty and counted(data) == 0:
+            raise DomainError(EMPTY)
+
+    def _check_names(self, data: Any) -> None:
+        """Refuse data with other columns than the declared fields, or other labels in a schema, or with other indexes."""
+        found = data.keys() if isinstance(data, Partitions) else table(data).keys()
+        names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
+        if names != set(self.fields):
+            missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
+            raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        if not isinstance(data, Partitions):
+            check_aligned({name: data[name] for name in self.fields})
+        schema = data.schema if isinstance(data, Partitions) and not data.turns else None
+        labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
+        if labels and declared and not set(labels) <= set(declared.values):
+            raise DomainError(f"the schema's labels are {list(labels)}; declare the field y with these texts.")
+
+    def _check_columns(self, data: Mapping[str, Any]) -> None:
+        self._check_names(data)
+        same_length({name: length_of(name, domain, data[name]) for name, domain in self.fields.items()})
+
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+        arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
+        codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
+        size = same_length({name: records_of(array) for name, array in {**arrays, **codes}.items()})
+        group = np.zeros(size, dtype=np.int64)
+        for name, choice in self.discrete.items():
+            group = group * len(choice.values) + codes[name]
+        return Batch(fields=arrays, group=frozen(group))
+
+    def values(self, batch: Batch, name: str) -> NDArray[Any]:
+        """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
+        return np.array([combination[name] for combination in self.combinations], dtype=object)[batch.group]
+
+    def sample(self, size: int, rng: np.random.Generator) -> Batch:
+        """Draw records from the domain, for tests; extreme records are drawn often."""
+        fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
+        return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
+
+
+def same_length(lengths: Mapping[str, int]) -> int:
+    if len(set(lengths.values())) != 1:
+        raise DomainError(f"the fields have different numbers of records: {lengths}.")
+    return next(iter(lengths.values()))
+
+
+# What data are, whoever holds them
+
+
+def counted(data: Any) -> int:
+    if isinstance(data, Batch):
+        return data.size
+    if isinstance(data, Partitions):
+        return sum(data.sizes)
+    return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
+
+
+def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None:
+    """Return the names of the columns of a field, or of the first that is a data frame; None if nothing has names."""
+    known = data.names if isinstance(data, Partitions) else {n: names_of(data[n]) for n in table(data).keys()}  # noqa: SIM118
+    return next((names for name, names in known.items() if names and field in (None, name)), None)
+
+
+def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
+    if isinstance(settled(data), Partitions):
+        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
+
+
+def check_clip(clip: object) -> None:
+    if not isinstance(clip, bool | np.bool_):
+        raise TemplateError(f"clip must be True or False, not {clip!r}.")
+
+
+def table(data: Any) -> Any:
+    if not hasattr(data, "keys"):
+        raise DomainError(f"data must map each declared field to its column, {{'x': X}}, not {type(data).__name__}.")
+    return data

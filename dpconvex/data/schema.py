@@ -1,0 +1,383 @@
+"""What is publicly known about a table of records: its columns, the label, and what is not used; never read off the data."""
+
+import datetime
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.data.columns import index_of
+from dpconvex.data.domains import Ball, Box, Choice
+from dpconvex.data.partitions import Partitions
+from dpconvex.data.record import Record, table
+from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
+from dpconvex.data.tables import day, is_missing, name_of, number, path_of, table_of, text_of
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import built
+
+PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
+PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Public facts about a table of labelled records.
+
+    Parameters
+    ----------
+    features : mapping of str to column
+        A pair of bounds, a `Numeric`, `Ordered`, `Categorical`, `Boolean` or `Date`, or a dict as a TOML file spells it.
+    label : str
+        The column to be predicted.
+    labels, label_bounds : optional
+        The labels that may occur, for a classification; or the bounds of the target, for a regression.
+    clip : bool
+        Move numbers and dates outside their bounds to the nearest bound instead of raising.
+    ignore : sequence of str, optional
+        Columns that are known and not used.  If it is given, further columns are an error; without it they are passed over.
+    absent : sequence of str
+        Texts that stand for a missing value, besides the empty one.
+    unit : bool
+        Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
+    constant : float
+        An intercept: a last feature that is this number for every record, so that records have length at most
+        ``sqrt(1 + constant**2)``.
+    privacy_unit : str, optional
+        The column that says whose a record is, where one may have several; it is no feature.  A guarantee about these records
+        must have a unit (docs/unit.md), and `units` reads the column.
+
+    Examples
+    --------
+    >>> schema = Schema({"age": (0, 100), "ward": Categorical(["a", "b"])}, label="sick", labels=["no", "yes"])
+    >>> X, y = schema.encode({"age": [50, 100], "ward": ["a", "b"], "sick": ["no", "yes"]})
+    >>> schema.feature_names, y.tolist()
+    (['age', 'ward = a', 'ward = b'], ['no', 'yes'])
+    >>> X.round(3)
+    array([[0.   , 0.894, 0.   ],
+           [0.447, 0.   , 0.894]])
+    """
+
+    features: Mapping[str, Any]
+    label: str = ""
+    labels: Sequence[str] | None = None
+    clip: bool = False
+    label_bounds: tuple[float, float] | None = None
+    ignore: Sequence[str] | None = None
+    absent: Sequence[str] = ()
+    unit: bool = False
+    constant: float = 0.0
+    privacy_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Mapping) or not self.features:
+            raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
+        features = {name_of(name): column for name, column in self.features.items()}
+        ignored, unit = self.ignore, name_of(self.privacy_unit)
+        ignored = ignored if ignored is None or isinstance(ignored, str) else tuple(map(name_of, ignored))
+        self.__dict__.update(features=features, label=name_of(self.label), ignore=ignored, privacy_unit=unit)
+        for name, kind in PLAIN.items():
+            self.__dict__[name] = built(kind, getattr(self, name), where=name)
+        units = [] if self.privacy_unit is None else [self.privacy_unit]
+        others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
+        names = [*self.features, self.label, *units, *others]
+        for name in names:
+            if not name and name is self.label:
+                how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
+                raise TemplateError(f"say which column is the label: {how}.")
+            if not isinstance(name, str) or not name:
+                raise TemplateError(f"the name of a column, and of the label, must be a text, not {name!r}.")
+            if names.count(name) > 1:
+                raise TemplateError(f"the column {name!r} is declared twice, as a feature, the label, or ignored.")
+        if (self.labels is None) == (self.label_bounds is None):
+            raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
+        if not math.isfinite(self.constant):
+            raise TemplateError(f"constant must be finite, such as .5 for an intercept, not {self.constant!r}.")
+        self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}
+        if self.labels is not None:
+            self.__dict__["labels"] = levels_of(self.labels, "labels")
+        else:
+            self.__dict__["label_bounds"] = interval(repr(self.label), self.label_bounds)
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the encoded features."""
+        names = [feature for name, column in self.features.items() for feature in column.names(name)]
+        return [*names, "constant"] if self.constant else names
+
+    @property
+    def norm_bound(self) -> float:
+        """Bound on the length of a record before it is scaled: a number counts 1/4, a category 1, under the root."""
+        return math.sqrt(sum(column.square for column in self.features.values()))
+
+    @property
+    def radius(self) -> float:
+        """Bound on the length of an encoded record: 1, or more with a constant."""
+        return math.hypot(1.0, self.constant)
+
+    @property
+    def record(self) -> Record:
+        """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
+        y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
+        return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
+
+    def encode(
+        self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
+    ) -> tuple[Any, Any]:
+        """Turn a table into features in the unit ball, and labels, one record at a time.
+
+        Parameters
+        ----------
+        data : data frame, mapping of str to column, or path
+            A pandas or polars data frame, a PyArrow table, columns by name, or the path of a CSV or Parquet file.
+        labelled : bool
+            Read the label, too; otherwise the second result is empty.
+        clip : bool, optional
+            As declared, unless given.
+        empty : bool
+            Accept a table without records.
+        sparse : bool
+            Return a SciPy sparse array, for many levels.
+
+        Returns
+        -------
+        X : ndarray or csr_array, shape (n, features)
+        y : ndarray of str or of float, shape (n,)
+            Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
+        """
+        table, clipped = table_of(data), self.clip if clip is None else clip
+        columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
+        count = len(next(iter(columns.values())))
+        if not count and not empty:
+            raise DomainError(f"{table.title}: there is no record.")
+        placed = [column.placed(table.where(name), columns[name], clipped) for name, column in self.features.items()]
+        starts = np.cumsum([0, *(len(column.names("")) for column in self.features.values())], dtype=np.int32)
+        place, value = (np.array(part).ravel() for part in zip(*placed, strict=True))
+        kept = np.flatnonzero((place >= 0) & (value != 0))
+        place = np.repeat(starts[:-1], count)[kept] + place[kept].astype(np.int32)
+        X: Any = sp.csr_array((value[kept], ((kept % count).astype(np.int32), place)), shape=(count, int(starts[-1])))
+        X = X if sparse else X.toarray()
+        lengths = np.full(count, self.norm_bound)
+        if self.unit:
+            lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
+            lengths[lengths == 0] = 1.0
+        X = sp.diags_array(1 / lengths) @ X
+        if self.constant:
+            X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
+        X, y = sp.csr_array(X) if sparse else X.view(Encoded), np.zeros(0)
+        X.schema, X.index = self, index_of(data)  # a sparse array, too, keeps them until something is made of it
+        if labelled:
+            try:
+                place, value = self.target.placed(table.where(self.label), columns[self.label], clipped)
+            except DomainError as error:
+                said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
+                how = "declare all that there are; whose label is unknown is no record of this task"
+                raise DomainError(f"{said}. It is the label: {how}.") from None
+            y = np.array(self.labels)[place] if self.labels else 2 * value
+        return X, y
+
+    @property
+    def encoding(self) -> tuple[Any, ...]:
+        """What decides how features are encoded."""
+        return list(self.features.items()), self.unit, self.constant
+
+    def units(self, data: Any) -> Any:
+        """Return the column that says whose each record of a table is, for ``unit=`` of a fit."""
+        if self.privacy_unit is None:
+            raise TemplateError("this schema declares no privacy_unit.")
+        return table_of(data).columns([self.privacy_unit], absent=self.absent)[self.privacy_unit]
+
+    def check_names(self, data: Any) -> None:
+        """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
+        numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
+        numbers += [] if self.label_bounds is None else [self.label]
+        table_of(data, header=True).check_names([*self.features, self.label], self.known, numbers)
+
+    @property
+    def target(self) -> Column:
+        """The label as a column."""
+        return Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
+
+    @property
+    def known(self) -> set[str] | None:
+        """The columns that a table may have, or None if further ones are passed over."""
+        own = {self.label, *self.features} | ({self.privacy_unit} if self.privacy_unit else set())
+        return None if self.ignore is None else {*self.ignore, *own}
+
+    def decode_target(self, y: Any) -> Array:
+        """Turn predictions between -1 and 1 into values between the label's bounds."""
+        if self.label_bounds is None:
+            raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
+        lower, upper = self.label_bounds
+        return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the declaration as JSON-able data."""
+        said: dict[str, Any] = {"features": {name: column.to_dict() for name, column in self.features.items()}}
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                said[field.name] = list(value) if isinstance(value, tuple) else value
+        return said
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`, or from the settings of a TOML file."""
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise TemplateError(f"this does not declare a table: {fields!r}.") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a TOML file, or raise `TemplateError` if it is not valid, or does not declare a table."""
+        return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
+
+    def to_toml(self) -> str:
+        """Return the declaration as a TOML file."""
+        said = self.to_dict()
+        columns = [f"{toml(name)} = {toml(column)}" for name, column in said.pop("features").items()]
+        return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
+
+
+class Encoded(np.ndarray[Any, Any]):
+    """Features, the schema that made them, which some of their rows keep, and the index of their table, which these lose."""
+
+    schema: Schema | None = None
+    index: Any = None
+
+    def __getitem__(self, key: Any) -> Any:
+        found, (_, *others) = super().__getitem__(key), key if isinstance(key, tuple) and key else (key,)
+        whole = all(part is ... or (isinstance(part, slice) and part == slice(None)) for part in others)
+        if whole and isinstance(found, Encoded) and found.ndim == 2:
+            found.schema = self.schema
+        return found
+
+    def copy(self, order: Any = "C") -> Any:
+        found = super().copy(order)
+        found.schema, found.index = self.schema, self.index
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.schema = self.index = None
+        super().__setitem__(key, value)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain, out = [np.asarray(one) for one in inputs], options.pop("out", ())
+        return getattr(ufunc, method)(*plain, **options, **({"out": tuple(map(np.asarray, out))} if out else {}))
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+
+def schema_of(data: Any) -> Schema | None:
+    """Return the schema that made the features in settled data, None where none is known."""
+    whole = isinstance(data, Partitions)
+    parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
+    return next((made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)), None)
+
+
+def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
+    """Refuse features that were made by another schema than is known, such as one with its levels in another order."""
+    if known is not None and isinstance(made, Schema) and known.encoding != made.encoding:
+        why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
+        raise TemplateError(f"{caller}: {why}. Encode tables with the schema of the fit.")
+
+
+def check_unit(schema: Any, unit: str | None) -> None:
+    """Refuse a guarantee about single records where a schema says that one may have several."""
+    if unit is None and getattr(schema, "privacy_unit", None) is not None:
+        why = f"the schema says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
+        raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table).")
+
+
+def toml(value: Any) -> str:
+    """Spell a value in TOML; its texts, numbers, truth values and lists of them are those of JSON."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml(entry)}" for key, entry in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
+    try:
+        settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:  # also texts that are no UTF-8, and integers of thousands of digits
+        raise TemplateError(f"{path}: not valid TOML ({error}).") from error
+    for unknown in (key for key in settings if key not in allowed):
+        raise TemplateError(f"{path}: unknown setting {unknown!r}; settings are {', '.join(allowed)}.")
+    return settings
+
+
+# A first draft, from data that are public: what it says is read off them
+
+# Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
+# missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
+FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
+NEARLY, TEXTS, WHOLE = 0.95, 10, 50
+PADDED, COMMAS = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d*(,\d+)+(\.\d+)?")
+HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
+# off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
+# Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
+"""
+
+
+def draft(data: Any, label: str) -> str:
+    """Return a TOML file that declares a public table, of which `label` is to be predicted."""
+    table = table_of(data)
+    names = [name for name in table.names if name]  # an index has none
+    columns = {name: values.tolist() for name, values in table.columns([*names, label]).items()}
+    marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
+    found = {name: column_from(name, values) for name, values in columns.items()}
+    target = found.pop(label)
+    features = {n: column for n, column in found.items() if column is not None and not identifies(columns[n], column)}
+    if target is None or not features:
+        raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
+    bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
+    labels = None if bounds else levels_in(columns[label])
+    ignored = [name for name in found if name not in features]
+    schema = Schema(features, label, labels, False, bounds, ignored or None, sorted(marked))
+    name = Path(data).name if isinstance(data, str | Path) else "a table"
+    return HEAD.format(name=name) + schema.to_toml()
+
+
+def identifies(values: list[Any], column: Column) -> bool:
+    """Whether the entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
+    least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
+    return len(set(map(text_of, present))) > max(least, NEARLY * len(present))
+
+
+def levels_in(values: list[Any]) -> list[str]:
+    return sorted({text_of(value) for value in values if not is_missing(value)} - {*UNKNOWN})
+
+
+def column_from(name: str, values: list[Any]) -> Column | None:
+    """Return the declaration that a public column suggests; None for one that looks like an identifier."""
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
+    if not present:
+        raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
+    for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
+        if {level.casefold() for level in levels} == {no, yes}:
+            return Boolean(no, yes, missing)
+    numbers, days = ([read(value) for value in present] for read in (number, day))
+    texts = [value for value in present if isinstance(value, str)]
+    padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as those of the post
+    if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
+        raise DomainError(f"column {name!r} has numbers with commas: write decimal points, and no commas.")
+    if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:
+        return Numeric(min(numbers), max(numbers), missing)
+    if all(map(math.isfinite, days)) and len(levels) > 1:
+        first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
+        return Date(first, last, missing)
+    if len(levels) < 2 or len(levels) > MANY:
+        return None
+    return Categorical(levels, missing=missing)

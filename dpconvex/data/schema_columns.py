@@ -1,0 +1,358 @@
+"""Columns of a table as they are publicly known, and what features they become, each record by itself (docs/data.md)."""
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.data.tables import (
+    MISSING,
+    day,
+    listed,
+    lost_digits,
+    missing_entries,
+    number,
+    objects,
+    text_of,
+    value_of,
+    values_of,
+)
+from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.util.arrays import Array, Indices
+
+Where = Callable[[int], str]
+
+INDICATOR = "indicator"
+ORDERED = (list, tuple, np.ndarray)
+TRUTHS = (False,), (True,)
+NONE: Mapping[Any, float] = MappingProxyType({})
+
+
+class Column:
+    """A declared column: an entry is a number between the ends, and becomes features, perhaps with one for missing values."""
+
+    kind: ClassVar[str]  # what a TOML file calls it
+    square: ClassVar[float] = 0.25  # bounds the sum of squares of the features: a record has the number or lacks it
+    missing: Any
+    ends: tuple[float, float]
+    unknown = "is not a finite number"  # said of an entry that is none
+    reads: ClassVar[Any] = staticmethod(number)  # makes numbers of entries, NaN or infinity of what is none
+
+    def __post_init__(self) -> None:
+        if self.missing not in (None, INDICATOR):
+            try:
+                self._placed(str, objects([self.missing]), False)
+            except DomainError as error:
+                said = str(error).partition(": ")[2]
+                raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
+
+    def names(self, name: str) -> list[str]:
+        """Name the features that a column becomes."""
+        return [name, f"{name}: missing"] if self.missing == INDICATOR else [name]
+
+    def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+        """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
+        place, value = self.placed(where, values, clip)
+        return np.where(place[:, None] == np.arange(len(self.names(""))), value[:, None], 0.0)
+
+    def placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
+        """Return for each entry the place and the value of its one feature that is not 0; the place is -1 if all are."""
+        absent = missing_entries(values)
+        if absent.any() and self.missing is None:
+            first = int(np.argmax(absent))
+            remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
+            raise DomainError(f"{where(first)}: the value is missing ({values[first]!r}); {remedy}.")
+        present = np.flatnonzero(~absent)
+        place, value = np.empty(len(values), dtype=np.int64), np.empty(len(values))
+        place[present], value[present] = self._placed(lambda i: where(int(present[i])), values[present], clip)
+        if self.missing == INDICATOR:
+            place[absent], value[absent] = len(self.names("")) - 1, math.sqrt(self.square)
+        elif absent.any():
+            place[absent], value[absent] = self._placed(where, objects([self.missing]), False)
+        return place, value
+
+    def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
+        """Place entries that are there, or refuse the first that is no number between the ends."""
+        lower, upper = self.ends
+        plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
+        numbers = np.array(values if plain else [self.reads(value) for value in listed(values)], float)
+        for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
+            value = values.tolist()[index]
+            if (kind := value_of(value)) != kind:
+                said = f"{value!r} is of type {type(value).__name__}"
+                raise DomainError(f"{where(index)}: {said}; write a number, a text, a truth value, a date or a time.")
+            shown = text_of(value) if isinstance(value, bool) else value
+            comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
+            remedy = "; write decimal points, and no commas" * comma
+            raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
+        with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
+            single = np.array(self.ends, dtype=np.float32).astype(float)
+        inside = (numbers >= lower) & (numbers <= upper)
+        outside = np.flatnonzero(~inside & ~np.isin(numbers, single))
+        if len(outside) and not clip:
+            said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
+            remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
+            raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
+        numbers = np.clip(numbers, lower, upper)
+        if not isinstance(self, Categorical):
+            return np.zeros(len(numbers), dtype=np.int64), (numbers - lower) / (upper - lower) - 0.5
+        places = numbers.astype(np.int64)
+        if self.reference is not None:
+            left_out = self.levels.index(self.reference)
+            places = np.where(places == left_out, -1, places - (places > left_out))
+        return places, np.ones(len(numbers))
+
+    @property
+    def content(self) -> list[Any]:
+        """What is declared: two ends, or levels."""
+        first, second = (getattr(self, field.name) for field in fields(self)[:2])  # type: ignore[arg-type]
+        return list(first) if isinstance(first, tuple) else [first, second]
+
+    def to_dict(self) -> Any:
+        """Return the declaration as a TOML file spells it."""
+        further = {name: value for name in ("other", "reference") if (value := getattr(self, name, None))}
+        further |= {} if self.missing is None else {"missing": self.missing}
+        return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
+
+
+@dataclass(frozen=True)
+class Numeric(Column):
+    """A number between public bounds.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds that hold by definition, known without the data.
+    missing : None, "indicator" or float
+        What a missing value is: an error, a feature of its own, or this public number.
+
+    Examples
+    --------
+    >>> Numeric(0, 100, missing="indicator").encode(str, np.array([0, 75, np.nan]), False)
+    array([[-0.5 ,  0.  ],
+           [ 0.25,  0.  ],
+           [ 0.  ,  0.5 ]])
+    """
+
+    lower: float
+    upper: float
+    missing: str | float | None = None
+
+    kind: ClassVar[str] = "bounds"
+
+    def __post_init__(self) -> None:
+        lower, upper = interval("a number", (self.lower, self.upper))
+        self.__dict__.update(lower=lower, upper=upper, ends=(lower, upper))
+        super().__post_init__()
+
+
+class Levels(Column):
+    """A column of texts: an entry is the place of its text among the levels."""
+
+    levels: Sequence[str]
+    other = False
+    folded: ClassVar[bool] = False  # whether upper and lower case are the same
+
+    def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
+        levels = self.__dict__["levels"] = levels_of(self.levels)
+        said = (
+            f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur, and"
+        )
+        absent = "what stands for a missing value under absent; a Categorical may say other=True"
+        self.__dict__["unknown"] = f"{said} {absent}"
+        texts = {level: float(place) for place, level in enumerate(levels)}
+        places: dict[Any, float] = {}
+        for level, place in texts.items():
+            for value in values_of(level):  # if "01" and "1" are levels, the number 1 is neither
+                places[value] = math.nan if value in places else place
+        kinds = {type(value) for value in (*TRUTHS, 0, 1) if value in places}
+        for value in (*TRUTHS, 0, 1) if kinds else ():  # PyArrow reads "1" beside "true" as a truth value
+            if value not in places or (value in TRUTHS and len(kinds) > 1):
+                places[value] = math.nan
+        self.__dict__["places"] = {**places, **texts, **synonyms}
+        self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)
+        super().__post_init__()
+
+    def reads(self, value: Any) -> float:
+        text, places = isinstance(value, str), self.__dict__["places"]
+        # A data frame may hold some texts as missing values, and whole numbers as ones that lost digits.
+        if (text and self.missing not in (None, value) and value in MISSING) or lost_digits(value):
+            return math.nan
+        value = value.casefold() if text and self.folded else value
+        place = places.get(value) if text else None
+        if place is None:
+            place = places.get(found := value_of(value))
+        if place is None:  # a time that is no level was read out of something else; NaN is of no known kind
+            known = text or (isinstance(found, float | int | tuple) and found == found)
+            place = float(len(self.levels)) if self.other and known else math.nan
+        return float(place)
+
+
+@dataclass(frozen=True)
+class Ordered(Levels):
+    """Grades in order, evenly spaced.
+
+    Parameters
+    ----------
+    levels : sequence of str or int
+        From the lowest to the highest.
+    missing : None, "indicator" or a level
+        As for `Numeric`.
+    """
+
+    levels: Sequence[str]
+    missing: str | None = None
+
+    kind: ClassVar[str] = "ordered"
+
+
+@dataclass(frozen=True)
+class Boolean(Levels):
+    """Yes or no.
+
+    Parameters
+    ----------
+    false, true : str
+        How a text spells them; truth values and 0 and 1 are understood, too.
+    missing : None, "indicator" or a truth value
+        As for `Numeric`.
+    """
+
+    false: str = "false"
+    true: str = "true"
+    missing: str | bool | None = None
+
+    kind: ClassVar[str] = "boolean"
+    folded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        false, true = self.__dict__["levels"] = levels_of((self.false, self.true))
+        no, yes = (value_of(level.casefold()) for level in (false, true))
+        if no in ((True,), 1) or yes in ((False,), 0) or no == yes:
+            raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
+        known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, false.casefold(): 0.0, true.casefold(): 1.0}
+        super().__post_init__({value: place for text, place in known.items() for value in values_of(text)})
+
+
+@dataclass(frozen=True)
+class Date(Column):
+    """A day between two public days.
+
+    Parameters
+    ----------
+    first, last : str or datetime.date
+        As ``"2020-01-31"``.
+    missing : None, "indicator", str or datetime.date
+        As for `Numeric`.
+    """
+
+    first: Any
+    last: Any
+    missing: Any = None
+
+    kind: ClassVar[str] = "dates"
+    unknown = "is not a date such as 2020-01-31, without a time zone"
+    reads: ClassVar[Any] = staticmethod(day)
+
+    def __post_init__(self) -> None:
+        for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
+            number = day(getattr(self, name))
+            if math.isnan(number):
+                raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
+            self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
+        if not self.first < self.last:
+            raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
+        self.__dict__["ends"] = (day(self.first), day(self.last))
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Categorical(Levels):
+    """One of several levels, of which each becomes a feature.
+
+    Parameters
+    ----------
+    levels : sequence of str or int
+        All that may occur, known without the data.
+    other : bool
+        Whether other levels share a feature; otherwise they are an error.
+    missing : None, "indicator" or a level
+        As for `Numeric`.
+    reference : None or a level
+        One that gets no feature, so that features do not add up to a constant: `LinearRegression` with an intercept needs that.
+    """
+
+    levels: Sequence[str]
+    other: bool = False
+    missing: str | None = None
+    reference: str | None = None
+
+    kind: ClassVar[str] = "levels"
+    square: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.other, bool):
+            raise TemplateError(f"other must be true or false, not {self.other!r}.")
+        self.__dict__["reference"] = None if self.reference is None else text_of(self.reference)
+        if self.reference is not None and self.reference not in levels_of(self.levels):
+            raise TemplateError(f"reference must be one of the levels, not {self.reference!r}.")
+        super().__post_init__()
+
+    def names(self, name: str) -> list[str]:
+        further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
+        levels = [f"{name} = {level}" for level in self.levels if level != self.reference]
+        return [*levels, *(f"{name}: {what}" for what in further)]
+
+
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
+
+
+def column_of(name: str, declared: Any) -> Column:
+    """Return a declared column: an object, a pair of bounds, or a table as a TOML file spells it."""
+    if isinstance(declared, Column):
+        return declared
+    rest = dict(declared) if isinstance(declared, dict) else {"bounds": declared}
+    kinds = [key for key in KINDS if key in rest]
+    try:
+        if len(kinds) != 1:
+            raise TemplateError(f"declare one of {', '.join(KINDS)}.")
+        kind, content = kinds[0], rest.pop(kinds[0])
+        for key in rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}:
+            raise TemplateError(f"{key!r} is not known beside {kind!r}.")
+        several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
+        column: Column = KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
+        return column
+    except TypeError as error:
+        raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
+    except TemplateError as error:
+        raise TemplateError(f"the column {name!r}: {error}") from error
+
+
+# Bounds, levels and labels as they are declared
+
+
+def interval(what: str, pair: Any) -> tuple[float, float]:
+    with suppress(TypeError, ValueError, OverflowError):
+        lower, upper = (float(value) for value in (pair if isinstance(pair, ORDERED) else ()))
+        if lower < upper and math.isfinite(upper - lower):
+            return lower, upper
+    wanted = "two numbers, finite, the lower one below the upper one (of texts, {levels = [...]}, a Categorical)"
+    raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}.")
+
+
+def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
+    if isinstance(levels, str) or not isinstance(levels, Sequence):
+        raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
+    texts = tuple(str(value).strip() for value in levels)  # as entries are read
+    for value, text in zip(levels, texts, strict=True):
+        if isinstance(value, bool) or not isinstance(value, str | int) or not text:
+            raise TemplateError(f"one of the {what} is {value!r}; write it as a text, such as 'true', or an integer.")
+    if len(texts) < 2 or len(set(texts)) != len(texts):
+        raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
+    return texts

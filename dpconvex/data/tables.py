@@ -1,0 +1,325 @@
+"""Columns of entries out of whatever holds a table (data frames, mappings, CSV and Parquet files), and how an entry is read."""
+
+import csv
+import datetime
+import math
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from numbers import Number
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.data.columns import check_aligned
+from dpconvex.data.validation import DURATIONS, has_masked
+from dpconvex.errors import DomainError
+
+Values = NDArray[Any]
+
+PARQUET = (".parquet", ".pq")
+LONGEST = 2**31 - 1  # characters of a cell, at most as many as the module counts everywhere
+# Texts that pandas reads as missing.
+MISSING = {"NA", "N/A", "NaN", "NULL", "None", "n/a", "nan", "null", "<NA>", "#N/A", "#NA", "-NaN", "-nan", "#N/A N/A"}
+MISSING |= {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
+DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d(?!\d)"), re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+SINGLE = np.float32, np.float16
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose columns are not read yet."""
+
+    title: str  # for messages
+    names: list[Any]
+    read: Callable[[str], Values]  # returns the entries of a column: numbers, or objects with None for missing ones
+    lines: list[int] | None = None  # the line of each record in a file
+    types: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.read(self.names[0])) if self.names else 0
+
+    def where(self, name: str) -> Callable[[int], str]:
+        row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
+        return lambda index: f"{self.title}, {row(index)}, column {name!r}"
+
+    def check_names(
+        self, names: Sequence[str], known: Collection[str] | None = None, numbers: Sequence[str] = ()
+    ) -> None:
+        """Refuse a table that lacks a column, has one twice or one that is not known, or no numbers where they are declared."""
+        for wanted in names:
+            if (count := self.names.count(wanted)) != 1:
+                what = f"{count} columns are called {wanted!r}" if count else f"there is no column {wanted!r}"
+                raise DomainError(f"{self.title}: {what}; the columns are {', '.join(map(str, self.names))}.")
+        further = [name for name in self.names if known is not None and name not in known]
+        if any(name != "" for name in further):  # an index that data frames write has no name
+            raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
+        for name in numbers:
+            kind = self.types.get(name)
+            if kind is not None and (kind.is_temporal() or kind.is_nested() or str(kind) == "Boolean"):
+                raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
+
+    def columns(
+        self, names: Sequence[str], known: Collection[str] | None = None, absent: Collection[str] = ()
+    ) -> dict[str, Values]:
+        """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
+        self.check_names(names, known)
+        found, marks = {name: self.read(name) for name in names}, {v for text in absent for v in values_of(text)}
+        several = (mark if isinstance(mark, tuple) else (mark,) for mark in marks)
+        numbers = [float(value) for mark in several for value in mark if isinstance(value, int | float)]
+        for name, values in found.items():
+            if values.dtype.kind == "O" or np.isin(values, numbers).any():
+                own = objects(map(plain, listed(values)))
+                for index in (k for k, value in enumerate(own) if marks and value_of(value) in marks):
+                    if lost_digits(own[index]):
+                        why = "stands for a missing value, or is a number that was rounded to it; pass double precision"
+                        raise DomainError(f"{self.where(name)(index)}: {own[index]!r} {why}.")
+                    own[index] = None
+                found[name] = own
+        lengths = {name: len(values) for name, values in found.items()}
+        if len(set(lengths.values())) > 1:
+            raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
+        return found
+
+
+def name_of(name: Any) -> Any:
+    """Return the name of a column; of whole numbers, as data frames have them, as a text."""
+    return str(name) if isinstance(name, int | np.integer) and not isinstance(name, bool) else name
+
+
+def table_of(data: Any, header: bool = False) -> Table:
+    """Return a table; with `header`, of a file only the names of its columns are read."""
+    if isinstance(data, Mapping):
+        check_aligned(data)
+        own = {name_of(name): name for name in data}
+        return Table("the table", list(map(name_of, data)), lambda name: entries(name, data[own[name]]))
+    if not isinstance(data, str | PathLike):
+        return frame_table(data, "the table")
+    path = path_of(data)
+    if path.is_dir():
+        raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
+    if path.suffix.lower() not in PARQUET:
+        return csv_table(path, header)
+
+    def read(parquet: Any) -> Any:
+        found = parquet.read_schema(path).empty_table() if header else parquet.read_table(path)
+        found.validate(full=True)
+        return found
+
+    return frame_table(of_parquet(path, read), str(path))
+
+
+def path_of(path: str | PathLike[str]) -> Path:
+    if "\0" in fspath(path):
+        raise DomainError(f"{fspath(path)!r}: no file can have a name with a NUL in it.")
+    return Path(path)
+
+
+def frame_table(data: Any, title: str) -> Table:
+    import narwhals as nw
+
+    try:
+        frame = nw.from_native(data, eager_only=True)
+    except nw.exceptions.DuplicateError as error:
+        raise DomainError(f"{title}: several columns have one name ({error}).") from error
+    except TypeError as error:
+        if hasattr(data, "__dask_graph__"):
+            how = "fit dpconvex.Partitions(frame, schema), or pass frame.compute()"
+            raise DomainError(f"a Dask frame is encoded part by part: {how}.") from error
+        raise DomainError(f"pass a data frame, columns by name, or a file, not a {type(data).__name__}.") from error
+
+    own = {name_of(name): name for name in frame.columns}
+
+    def read(name: str) -> Values:
+        column = frame.get_column(own[name])
+        categories = getattr(getattr(native := column.to_native(), "dtype", None), "categories", None)
+        if getattr(categories, "dtype", None) in SINGLE:  # of pandas, whose lists have lost this
+            return entries(name, np.asarray(native))
+        numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
+        try:
+            if numeric and (column.dtype.is_float() or not column.is_null().any()):
+                return entries(name, np.asarray(column.to_numpy()))
+            return objects(column.to_list())
+        except Exception as error:
+            raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
+
+    types = {name_of(name): kind for name, kind in frame.schema.items()}
+    return Table(title, list(map(name_of, frame.columns)), read, types=types)
+
+
+def entries(name: str, column: Any) -> Values:
+    if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
+        raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
+    if has_masked(column):
+        raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
+    column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
+    array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
+    if array.ndim != 1:
+        raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
+    if array.dtype.kind in "iuf":
+        return array
+    return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers
+
+
+def objects(values: Iterable[Any]) -> Values:
+    return np.fromiter(values, dtype=object)
+
+
+def listed(values: Values) -> list[Any]:
+    """Return the entries of a column, those in single precision as such: 1.1 is another number there."""
+    return list(values) if values.dtype in SINGLE else values.tolist()
+
+
+def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DomainError(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'.") from error
+    if not path.is_file():  # a pipe may never begin
+        raise DomainError(f"{path}: this is no file, and a Parquet file was expected.")
+    try:
+        return read(pyarrow.parquet)
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # PyArrow has many for a file that is damaged
+        raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
+
+
+def csv_table(path: Path, header: bool) -> Table:
+    try:
+        csv.field_size_limit(LONGEST)
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            rows = ((reader.line_num, row) for row in reader if row)
+            found = list(islice(rows, 1) if header else rows)
+    except UnicodeDecodeError as error:
+        raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
+    except csv.Error as error:
+        raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
+    if not found:
+        raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
+    (_, first), *records = found
+    names = [name.strip() for name in first]
+    mark = next((mark for mark in ";\t|" if mark in first[0]), "")
+    if len(names) == 1 and mark:
+        how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
+        raise DomainError(f"{path}: cells are separated by {mark!r}, not by commas; {how}.")
+    for line, row in records:
+        if len(row) != len(names):
+            raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
+
+    def read(name: str) -> Values:
+        place = names.index(name)
+        return objects([row[place] for _, row in records])
+
+    return Table(str(path), names, read, [line for line, _ in records])
+
+
+# Entries
+
+
+def text_of(value: Any) -> str:
+    """Return an entry as a text: whole numbers without a point, truth values in small letters."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def plain(entry: Any) -> Any:
+    """Return an entry as Python has it, a text without blanks; single precision and unknown kinds stay what they are."""
+    if type(entry) is str:
+        return entry.strip()
+    if isinstance(entry, np.generic) and not isinstance(entry, (*SINGLE, np.timedelta64)):
+        time = isinstance(entry, np.datetime64)
+        found = (entry.astype("datetime64[us]") if time else entry).item()
+        entry = entry if time and isinstance(found, int) else found  # Python has no such years
+    if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime"):  # a class of pandas, with nanoseconds
+        return entry.to_pydatetime(warn=False) if entry == entry else None
+    return entry.strip() if isinstance(entry, str) else entry
+
+
+def value_of(entry: Any) -> Hashable:
+    """Return an entry's value, by which entries are compared: a text in a file has that of what a data frame makes of it.
+
+    Numbers are compared as numbers, times of a day and dates as times, and "True" is a truth value, whose value is
+    ``(True,)``, for True equals 1.  A number in single precision is compared there; what is none of these has the value NaN.
+    """
+    entry = plain(entry)
+    if isinstance(entry, SINGLE):
+        return type(entry), float(entry)
+    if isinstance(entry, (datetime.datetime, datetime.time, bool)):
+        return (entry,) if isinstance(entry, bool) else entry
+    if isinstance(entry, datetime.date):
+        return datetime.datetime.combine(entry, datetime.time())
+    text = isinstance(entry, str)
+    if text and (time := DAY.match(entry) or TIME.fullmatch(entry)):
+        with suppress(ValueError):
+            return (datetime.time if time.re is TIME else datetime.datetime).fromisoformat(entry)
+    found = number(entry)
+    if found != found:
+        return (
+            math.nan
+            if not text
+            else (entry.lower() == "true",)
+            if entry.lower() in ("true", "false")
+            else normalize("NFC", entry)
+        )
+    with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
+        return int(entry, 16) if spells_hex(entry) else int(entry) if found.is_integer() else found
+    return found
+
+
+def lost_digits(value: Any) -> bool:
+    """Say whether a number is so large that its type may have rounded it to a whole number."""
+    return isinstance(value, (float, *SINGLE)) and bool(abs(float(value)) >= 2 / float(np.finfo(type(value)).eps))
+
+
+def values_of(text: str) -> set[Hashable]:
+    """Return the values that a text may have in a column: its own, and that of its number in single precision."""
+    value, single = value_of(text), []
+    if isinstance(value, int | float):
+        with np.errstate(over="ignore"):
+            single = [kind(value) for kind in SINGLE]
+    return {value, *map(value_of, single), *(float(kind) for kind in single[:1] if isinstance(value, float))}
+
+
+def missing_entries(values: Values) -> NDArray[np.bool_]:
+    if values.dtype.kind in "iuf":
+        return values != values
+    return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+
+
+def is_missing(value: Any) -> bool:
+    """Say whether an entry is missing: none at all, NaN, not a time, or an empty text."""
+    if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):
+        return not isinstance(value, str) or not value
+    return isinstance(value, float | np.generic) and bool(value != value)
+
+
+def number(value: Any) -> float:
+    """Return the number that an entry holds or spells, NaN if it is none."""
+    try:  # single precision is read as it is written
+        if not isinstance(value, str):
+            known = isinstance(value, Number) and not isinstance(value, (bool, *DURATIONS))
+            return float(str(value) if isinstance(value, SINGLE) else value) if known else math.nan
+        return math.nan if "_" in value else float(int(value, 16) if spells_hex(value) else value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def spells_hex(value: Any) -> bool:
+    """Say whether an entry is a text such as "0x1F", which PyArrow reads as a number."""
+    return isinstance(value, str) and value[:2] in ("0x", "0X") and value.isalnum() and value.isascii()
+
+
+def day(value: Any) -> float:
+    """Return the number of the day that an entry is or spells, perhaps with a time of it, but no time zone; NaN if it is none."""
+    found = value_of(value)
+    return found.toordinal() if isinstance(found, datetime.datetime) and found.tzinfo is None else math.nan

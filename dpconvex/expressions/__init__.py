@@ -1,0 +1,1 @@
+"""Expressions, their atoms, and the reader and writer of CVXPY."""

@@ -1,0 +1,204 @@
+"""What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
+
+Each is a superset of what can happen over the record's domain and K.  Gradients are sets in generator coordinates (see `gram`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpconvex.errors import MissingRule
+from dpconvex.expressions.expression import Expression
+from dpconvex.numerics import Interval
+from dpconvex.util.arrays import Array
+
+LARGEST_HULL = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A set of gradients: the convex hull of rows, or (a ball) all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
+
+    rows: Array  # (k, generators)
+    ball: bool = False
+    # (generators,) if rows are sums, in which terms may have cancelled: bounds the absolute terms.
+    mass: Array | None = None
+    # Vertices left out because a row has the same coordinates: they may differ by less than a last digit.
+    merged: int = 0
+
+    @property
+    def masses(self) -> Array:
+        """Bounds on the absolute terms that each row is a sum of, shape (k, generators); one row for a ball."""
+        size = np.abs(self.rows)
+        if self.mass is not None:
+            size = np.maximum(size, self.mass)
+        # A ball's axes are weighted with a unit vector.
+        return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
+
+    def scaled(self, factor: Interval) -> Term:
+        mass = None if self.mass is None else self.mass * factor.size
+        if self.ball:
+            return Term(self.rows * factor.size, True, mass)
+        if factor.low == factor.high:
+            return Term(self.rows * factor.low, mass=mass, merged=self.merged)
+        return merged_hull(np.concatenate([self.rows * factor.low, self.rows * factor.high]), mass, 2 * self.merged)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a Hessian, ``outer * g g' + spread * Cov(a)``, with g in the Minkowski sum of `terms`.
+
+    With ``spread > 0`` it is one hull, of vertices a: g is their mean, Cov(a) their covariance under the same weights.
+    """
+
+    terms: tuple[Term, ...]
+    outer: float
+    spread: float = 0.0
+
+    def scaled(self, factor: float) -> Piece:
+        return Piece(self.terms, factor * self.outer, factor * self.spread)
+
+
+class Mean(NamedTuple):
+    """Gradients are `lead` times the mean of the points of `piece`, or shorter, with Hessians below it under the same weights.
+
+    Of a logistic function the points are 0 and a row, whose weight is within `slopes`.
+    """
+
+    lead: float
+    piece: Piece
+    slopes: Interval | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether gradients and Hessians are the mean and the covariance themselves."""
+        return self.slopes is None and not self.piece.outer
+
+    def scaled(self, factor: Interval) -> Mean | None:
+        if factor.low < 0 or factor.high == 0 or (self.is_exact and factor.low < factor.high):
+            return None
+        return Mean(factor.high * self.lead, self.piece.scaled(factor.high), self.slopes)
+
+    def moved(self, terms: tuple[Term, ...]) -> Mean | None:
+        """Add the gradients of affine terms: a covariance moves with its points."""
+        if not terms:
+            return self
+        if not self.is_exact or any(term.ball or len(term.rows) > 1 for term in terms):
+            return None
+        rows = self.piece.terms[0].rows + np.sum([term.rows[0] for term in terms], axis=0) / self.lead
+        mass = self.piece.terms[0].masses.max(axis=0) + np.sum([term.masses[0] for term in terms], axis=0) / self.lead
+        points = Term(rows, mass=mass, merged=self.piece.terms[0].merged)
+        return Mean(self.lead, Piece((points,), 0.0, self.piece.spread))
+
+
+class Kink(NamedTuple):
+    """Why a subexpression has no Lipschitz gradient."""
+
+    reason: str
+    expression: Expression
+    remedy: str
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A scalar subexpression: gradients in the sum of `terms`, and, without a kink, Hessians times `sign` below `pieces`."""
+
+    value: Interval
+    terms: tuple[Term, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    sign: int = 1  # 1 if it is convex, -1 if concave
+    kink: Kink | None = None
+    mean: Mean | None = None
+    # (s, c) of s ||(c', m)||, up to a constant, with m affine and c', without parameters, of norm c > 0 at least.
+    turn: tuple[float, float] | None = None
+    behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
+    # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
+    together: tuple[Callable[[list[int]], float], int] | None = None
+
+    def __post_init__(self) -> None:
+        # A hull of constants has no generators to speak of.
+        object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
+
+    @property
+    def is_affine(self) -> bool:
+        return not self.pieces and self.kink is None
+
+    def __add__(self, other: Scalar) -> Scalar:
+        sign = other.sign if self.is_affine else self.sign
+        if not self.is_affine and not other.is_affine and self.sign != other.sign:
+            raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
+        first, second = (other, self) if self.is_affine else (self, other)
+        mean = first.mean.moved(second.terms) if first.mean and second.is_affine else None
+        terms, pieces, kink = self.terms + other.terms, self.pieces + other.pieces, self.kink or other.kink
+        return Scalar(self.value + other.value, terms, pieces, sign, kink, mean, None if second.terms else first.turn)
+
+    def scaled(self, factor: Interval) -> Scalar:
+        size, value = factor.size, self.value * factor
+        if factor.low < 0 < factor.high and not self.is_affine:
+            remedy = "declare the factor's field non-negative"
+            raise MissingRule("a factor that can change sign multiplies a curved term", None, remedy)
+        if not size:
+            return Scalar(value)
+        terms, pieces = tuple(term.scaled(factor) for term in self.terms), tuple(p.scaled(size) for p in self.pieces)
+        mean = self.mean.scaled(factor) if self.mean else None
+        turn = (size * self.turn[0], self.turn[1]) if self.turn and factor.low >= 0 else None
+        return Scalar(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, mean, turn)
+
+    def through(
+        self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
+    ) -> Scalar:
+        """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds)."""
+        if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
+            ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
+            remedy = "apply the function to an affine expression, or to a term whose sign follows from its parts"
+            why = f"a curved term goes through a function that is not monotone on its range {ends}"
+            raise MissingRule(why, None, remedy)
+        terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
+        own = self.mean
+        if curvature == 0:
+            mean = own.scaled(slope) if own else None
+        elif own and own.is_exact:
+            piece = Piece(own.piece.terms, curvature * own.lead**2, slope.size * own.piece.spread)
+            pieces, mean = (piece,), Mean(slope.size * own.lead, piece)
+        else:
+            pieces, mean = (*pieces, Piece(self.terms, curvature)), None
+        return Scalar(value, terms, pieces, sign, self.kink or kink, mean)
+
+
+def hull_of(scalars: Sequence[Scalar]) -> Term:
+    """Return one hull that contains every convex combination of the scalars' gradients."""
+    width = max((term.rows.shape[1] for scalar in scalars for term in scalar.terms), default=0)
+    vertices, masses, merged = [], [], 0
+    for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once
+        if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
+            masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
+        count = math.prod(len(term.rows) for term in scalar.terms)
+        if count > LARGEST_HULL or any(term.ball for term in scalar.terms):
+            remedy = "take it over affine expressions, or over sums of few simple terms"
+            why = "a maximum or log-sum-exp over terms whose gradients are not a small polytope"
+            raise MissingRule(why, None, remedy)
+        vertices.append(combinations([term.rows for term in scalar.terms], width))
+        merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - count
+    return merged_hull(np.concatenate(vertices), np.max(masses, axis=0) if masses else None, merged)
+
+
+def combinations(points: Sequence[Array], width: int) -> Array:
+    """Return all sums of one row from each table."""
+    sums = np.zeros((1, width))
+    for rows in points:
+        sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, width)
+    return sums
+
+
+def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:
+    """Leave out repeated rows, keeping the order of first appearance, and count them; 0 is exact if nothing was added up."""
+    seen: dict[bytes, int] = {}
+    for k, row in enumerate(rows + 0.0):  # -0 is 0
+        seen.setdefault(row.tobytes(), k)
+    exact = np.count_nonzero(~rows.any(axis=1)) - 1 if mass is None else 0
+    return Term(rows[list(seen.values())], mass=mass, merged=merged + len(rows) - len(seen) - max(int(exact), 0))

@@ -1,0 +1,116 @@
+"""What the toolkit knows about one atom: one object, in one place, that every proof and every program asks.
+
+A slot that is None means that the atom cannot do that, and whoever asks says so by the atom's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.expressions.expression import Expression, Shape, constant, node
+
+ATOMS: dict[str, Atom] = {}
+
+
+def known_atom(name: str) -> Atom:
+    import_module("dpconvex.expressions.atoms")  # a process that only unpickles has made none
+    return ATOMS[name]
+
+
+def same(*shapes: Shape, **options: Any) -> Shape:
+    if len(set(shapes)) != 1:
+        raise ValueError(f"shapes differ: {shapes}")
+    return shapes[0]
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *asked: value
+
+
+class Reach(NamedTuple):
+    """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    norm: float
+
+
+class LeastCurvature(NamedTuple):
+    """How curved an atom is at least, as a function of its first argument, which is affine: `statement` claims a Hessian.
+
+    ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of
+    `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h); None claims nothing.
+    """
+
+    name: str
+    statement: str
+    bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Atom:
+    """All that is known about an atom.  Making the object registers it."""
+
+    name: str  # as users know it: that of CVXPY's function where there is one
+    # What the calculus proves about it, in one sentence or formula, and where that comes from.
+    statement: str = ""
+    source: str = "elementary calculus"
+    # When it is affine: "linear" if all arguments are; "bilinear" if also at most one mentions variables; "quotient" if also the
+    # divisor mentions none; "curved" never.
+    affine: str = "curved"
+    # value(xp, expression, *args) for NumPy or JAX as xp; the records are one more axis at the end, of length 1 where shared.
+    # NumPy's arrays may be complex, which carries derivatives along: no absolute values, and signs of real parts only.
+    value: Callable[..., Any]
+    # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
+    shape: Callable[..., Shape] = same
+    # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
+    reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
+    # writes(cp, expression, args) returns the CVXPY expression: its conic form.
+    writes: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, args: getattr(cp, e.operation.name)(
+        *args
+    )
+    # pull(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
+    # a subgradient at nonsmooth points, never NaN where the atom is finite.
+    pull: Callable[..., Sequence[Any]]
+    # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
+    domain: Callable[[Expression], tuple[str | None, ...]] = lambda e: (None,) * len(e.args)
+    # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
+    sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
+    # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
+    curve: Callable[[Expression], int] = lambda expression: 1
+    # 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
+    slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
+    # text(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
+    text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
+    # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
+    expand: Callable[..., Any] | None = None
+    # Range, gradient and curvature: rule(expression, arguments) maps a list of `Scalar` for each argument to the result's.
+    rule: Callable[..., Any]
+    strong: LeastCurvature | None = None  # of a term of a regularizer
+    # smooth(expression, args, width) is an expression without the nonsmooth point.
+    smooth: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        ATOMS[self.name] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return known_atom, (self.name,)
+
+    def __call__(self, *args: Any, **options: Hashable) -> Expression:
+        """Return the atom of arguments; of constants, the constant that it is."""
+        arguments = [constant(argument) for argument in args]
+        shape = tuple(int(n) for n in self.shape(*(argument.shape for argument in arguments), **options))
+        made = node(self, arguments, tuple(sorted(options.items())), shape)
+        # A repeated number stays one: rules look for single factors.
+        return made if not made.is_constant or self.name == "broadcast" else constant(made.number)
+
+    def keeps_affine(self, args: Sequence[Expression]) -> bool:
+        if self.affine == "bilinear":
+            return sum(bool(argument.variables) for argument in args) <= 1
+        return self.affine == "linear" or (self.affine == "quotient" and not args[1].variables)

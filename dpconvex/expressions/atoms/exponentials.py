@@ -1,0 +1,213 @@
+"""Exponentials and logarithms, relative entropies, and the logarithm of a sum of exponentials."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.expressions.abstract_values import Mean, Piece, Scalar, Term, hull_of
+from dpconvex.expressions.atom import Atom, LeastCurvature, always
+from dpconvex.expressions.atoms import rules
+from dpconvex.expressions.atoms.arrangement import together
+from dpconvex.expressions.expression import Expression
+from dpconvex.numerics import TINY, Interval
+
+LARGEST_EXPONENT = 300.0  # exp of this is finite, and so are products of a few of them with anything reasonable
+
+
+def image(function: Callable[[float], Any], interval: Interval) -> Interval:
+    """Bound the values of a growing function that is positive, also where they underflow."""
+    found = Interval(float(function(interval.low)), float(function(interval.high))).rounded()
+    return Interval(found.low if found.low > TINY else 0.0, max(found.high, TINY))
+
+
+def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    if not entry.value.high <= LARGEST_EXPONENT:
+        why = f"exp needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {entry.value.high:.4g}"
+        raise NotPrivate(why, None, rules.BOUND_IT)
+    value = image(np.exp, entry.value)
+    return entry.through(value, value, value.high)
+
+
+EXP = Atom(
+    name="exp",
+    value=lambda xp, expression, a: xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * value],
+    reads="elementwise.exp.exp",
+    sign=always(1),
+    slope=always(1),
+    rule=rules.entrywise(exp_rule),
+    statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
+)
+
+
+def log_rule(expression: Expression, entry: Scalar) -> Scalar:
+    low = rules.positive(entry, "log")
+    value = Interval(float(np.log(entry.value.low)), float(np.log(entry.value.high))).rounded()
+    return entry.through(value, Interval(1 / entry.value.high, 1 / low).rounded(), (1 / low) * (1 / low), sign=-1)
+
+
+LOG: Atom = Atom(
+    name="log",
+    value=lambda xp, expression, a: xp.log(a),
+    pull=lambda expression, value, slope, a: [slope / a],
+    reads={
+        "elementwise.log.log": lambda node, args: LOG(args[0]),
+        "elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
+    },
+    domain=always(("not negative",)),
+    curve=always(-1),
+    slope=always(1),
+    rule=rules.entrywise(log_rule),
+    strong=LeastCurvature(
+        "logarithmic barrier",
+        "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
+        lambda expression, weights, reach: rules.claimed(weights, rules.at_most(reach.high) ** -2.0),
+    ),
+    statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
+)
+
+
+def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
+    if xp is not np:
+        return xp.logaddexp(a, 0.0)
+    return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
+
+
+def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
+    nearest = min(max(0.0, entry.value.low), entry.value.high)
+    slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
+    slope = Interval(slope.low, min(slope.high, 1.0))
+    curvature = min(0.25, image(expit, Interval(nearest, nearest)).high * other.high)  # 1 - s(m) is s(-m)
+    outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, curvature)
+    if entry.terms and rules.is_one_row(entry):
+        (term,) = entry.terms
+        points = Term(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)
+        return replace(outcome, mean=Mean(1.0, Piece((points,), 0.0, 1.0), slope))
+    return outcome
+
+
+LOGISTIC = Atom(
+    name="logistic",
+    value=log_one_plus_exp,
+    pull=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
+    reads="elementwise.logistic.logistic",
+    sign=always(1),
+    slope=always(1),
+    rule=rules.entrywise(logistic_rule),
+    statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
+    source="Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; elementary calculus",
+)
+logistic = LOGISTIC
+
+
+def log_ratio_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
+    safe = xp.where(a > 0, a, 1.0)
+    return xp.where(a > 0, safe * xp.log(safe / b), xp.where(a == 0, 0.0, np.inf))
+
+
+def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    first = np.where(a > 0, np.log(np.where(a > 0, a, 1.0) / b) + 1.0, 0.0)
+    return [slope * first, -slope * a / b]
+
+
+def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
+    """Bound one entry of m log(m/y), whose Hessian is the square of ``g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
+    low_m, low_y = (rules.positive(entry, "relative entropy") for entry in (m, y))
+    high_m, high_y = (rules.bounded(entry, "relative entropy").high for entry in (m, y))
+    if not (m.is_affine and y.is_affine):
+        raise MissingRule("relative entropy has a rule for affine arguments", None, "expand the composition")
+    ratio = Interval(low_m / high_y, high_m / low_y)
+    slope_m = Interval(float(np.log(ratio.low)) + 1, float(np.log(ratio.high)) + 1).rounded(1.0)
+    slope_y = Interval(-ratio.high, -ratio.low).rounded(1.0 + ratio.high)
+    if not y.terms:
+        piece = Piece(m.terms, 1.0 / low_m)
+    elif not m.terms:
+        piece = Piece(y.terms, high_m / low_y**2)
+    else:
+        own, other = Interval(high_m**-0.5, low_m**-0.5), Interval(-(high_m**0.5) / low_y, -(low_m**0.5) / high_y)
+        piece = Piece((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
+    terms = tuple(t.scaled(slope_m) for t in m.terms) + tuple(t.scaled(slope_y) for t in y.terms)
+    corners = [a * np.log(a / b) for a in (low_m, high_m) for b in (low_y, high_y)]
+    size = high_m * (1 + max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))) + high_y
+    least = float(min(*corners, -high_y * np.exp(-1.0)))
+    return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
+
+
+REL_ENTR = Atom(
+    name="rel_entr",
+    value=log_ratio_value,
+    pull=log_ratio_pull,
+    reads={
+        "elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args),
+        "elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
+        "elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
+    },
+    domain=always(("not negative", "not negative")),
+    slope=lambda expression, k, signs: -1 if k == 1 else 0,
+    rule=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
+    strong=LeastCurvature(
+        "negative entropy",
+        "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
+        lambda e, w, reach: rules.claimed(w, 1 / rules.at_most(reach.high)) if e.args[1].is_constant else None,
+    ),
+    statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
+    source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
+)
+
+
+def rel_entr(a: Any, b: Any) -> Expression:
+    return REL_ENTR(*together(a, b))
+
+
+def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
+    """Compute log sum exp without overflow; the shift is held fixed in derivatives, which it does not change."""
+    axis = expression.option("axis")
+    top = xp.max(a, axis=axis, keepdims=True)
+    if xp is not np:
+        from jax.lax import stop_gradient
+
+        top = stop_gradient(top)
+    return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
+
+
+def softmax_rule(expression: Expression, group: rules.Entries) -> Scalar:
+    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
+    if len(group) == 2:
+        for base, other in (group, group[::-1]):
+            if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
+                still = Scalar(base.value)
+                return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
+    ends, hull = np.array(rules.entry_ends(group)), hull_of(group)
+    largest = float(np.abs(ends[np.isfinite(ends)]).max(initial=1.0))
+    value = Interval(*np.logaddexp.reduce(ends, axis=1).tolist()).rounded(len(group) * largest)
+    pieces = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
+    mean = Mean(1.0, pieces[0]) if pieces and all(entry.is_affine for entry in group) else None
+    return Scalar(value, (hull,), pieces + rules.pieces_of(group), 1, rules.kink_of(group), mean)
+
+
+def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    weights = np.exp(a - value)
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
+    return [weights * (slope / total)]
+
+
+LOG_SUM_EXP = rules.reduction(
+    "log_sum_exp",
+    value=log_sum_exp_value,
+    pull=softmax,
+    one=softmax_rule,
+    reads={"log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
+    sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
+    slope=always(1),
+    statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
+    "Hessian their covariance under softmax weights, plus the arguments' own",
+    source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
+)
+log_sum_exp: Callable[..., Expression] = partial(rules.along, LOG_SUM_EXP)

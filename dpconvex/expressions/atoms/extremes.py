@@ -1,0 +1,195 @@
+"""Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from dpconvex.expressions.abstract_values import Kink, Scalar, hull_of
+from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.atoms import rules
+from dpconvex.expressions.atoms.arithmetic import total
+from dpconvex.expressions.atoms.arrangement import CONCATENATE, reshape, together, vec
+from dpconvex.expressions.atoms.exponentials import log_sum_exp
+from dpconvex.expressions.atoms.powers import huber
+from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
+from dpconvex.numerics import APART, Interval, intervals
+
+LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
+
+
+def largest(expression: Expression, group: rules.Entries) -> Scalar:
+    """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink.
+
+    Entries that may tie stay: a gradient at a face of K, where steps go, may be theirs.
+    """
+    floor = max(entry.value.low for entry in group)
+    value = Interval(floor, max(entry.value.high for entry in group))
+    alive = [
+        e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))
+    ]  # also as computed
+    if len(alive) == 1:
+        return replace(alive[0], value=value, behind=None, together=None)
+    curved = [entry for entry in alive if entry.terms]
+    if not curved:
+        return Scalar(value)
+    if len(curved) == 1:
+        reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
+        kink = Kink(reason, expression, f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}")
+        hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
+        return replace(hinge, behind=curved[0]) if [e.value for e in alive if not e.terms] == [rules.ZERO] else hinge
+    return Scalar(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
+
+
+def tie(expression: Expression) -> Kink:
+    reason = f"{expression.operation.name} is not differentiable where two of its terms tie"
+    return Kink(reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}")
+
+
+def is_hinge(expression: Expression) -> bool:
+    return expression.atom is MAXIMUM and len(expression.args) == 2 and sum(map(is_zero, expression.args)) == 1
+
+
+def is_zero(expression: Expression) -> bool:
+    return expression.is_constant and not expression.number.any()
+
+
+def rounded_maximum(expression: Expression, args: list[Expression], width: float) -> Expression:
+    """Largest of several: a smoothed hinge against zero, else a log-sum-exp."""
+    if is_hinge(expression):
+        (other,) = (a for a in args if not is_zero(a))
+        return huber(pos(other + width), 2 * width) / (4 * width)
+    stacked = CONCATENATE(*(reshape(a / width, (1, a.size)) for a in args), axis=0)
+    return width * reshape(log_sum_exp(stacked, axis=(0,)), args[0].shape)
+
+
+def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) -> list[Any]:
+    attained = [(term == value) * 1.0 for term in terms]
+    part = slope / sum(attained)
+    return [at * part for at in attained]
+
+
+def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
+    terms = [write(argument, 0) for argument in expression.args]
+    hinge = len(terms) == 2 and is_zero(expression.args[1])
+    return f"pos({terms[0]})" if hinge else f"maximum({', '.join(terms)})", ATOM
+
+
+MAXIMUM = Atom(
+    name="maximum",
+    value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
+    pull=shared_among,
+    reads={
+        "elementwise.maximum.maximum": lambda node, args: maximum(*args),
+        "elementwise.minimum.minimum": lambda node, args: -maximum(*(-a for a in args)),
+    },
+    writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
+    sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
+    slope=always(1),
+    text=maximum_text,
+    statement="max(m_1, ..., m_k): the gradient is a convex combination of the arguments'; not differentiable",
+    rule=lambda e, arguments: [largest(e, list(group)) for group in zip(*arguments, strict=True)],
+    smooth=rounded_maximum,
+)
+
+
+def maximum(*terms: Any) -> Expression:
+    arguments = together(*terms)
+    return arguments[0] if len(arguments) == 1 else MAXIMUM(*arguments)
+
+
+def pos(a: Any) -> Expression:
+    return maximum(a, 0.0)
+
+
+def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    attained = (a == value) * 1.0
+    return [attained * (slope / np.sum(attained, axis=expression.option("axis"), keepdims=True))]
+
+
+MAX = rules.reduction(
+    "max",
+    value=lambda xp, e, a: xp.max(a, axis=e.option("axis"), keepdims=True),
+    pull=shared_among_entries,
+    one=largest,
+    reads={
+        "max.max": lambda node, args: largest_entry(args[0], *rules.axes_of(node)),
+        "min.min": lambda node, args: -largest_entry(-args[0], *rules.axes_of(node)),
+    },
+    sign=lambda expression, signs: signs[0],
+    slope=always(1),
+    statement="largest entry: gradient a convex combination of the entries'; not differentiable",
+    smooth=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
+)
+largest_entry: Callable[..., Expression] = partial(rules.along, MAX)
+
+
+def choices(expression: Expression) -> np.ndarray | None:
+    """Return the ways to choose k entries, as rows of zeros and ones; None if they are too many."""
+    count, k = expression.args[0].size, expression.option("k")
+    if comb(count, k) > LARGEST_CHOICE:
+        return None
+    return np.array([np.isin(range(count), chosen) for chosen in combinations(range(count), k)], dtype=float)
+
+
+def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
+    """The largest of all sums of k entries; if they are too many, weights of at most 1 that add up to k are a ball's."""
+    entries, k = arguments[0], expression.option("k")
+    low, high = (np.sort(ends)[-k:] for ends in rules.entry_ends(entries))
+    value = rules.in_any_order(reduce(operator.add, parts := intervals(low, high)), parts)
+    table = choices(expression)
+    if table is None:
+        terms = rules.ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
+    else:
+        sums = [reduce(operator.add, [entries[j] for j in np.flatnonzero(row)]) for row in table]
+        if len(sums) == 1:
+            return [replace(sums[0], value=value)]
+        terms = hull_of(sums)
+    return [Scalar(value, (terms,), rules.pieces_of(entries), 1, rules.kink_of(entries) or tie(expression))]
+
+
+def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
+    table = choices(expression)
+    return None if table is None else width * log_sum_exp((constant(table) @ vec(args[0])) / width)
+
+
+def among_largest(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    flat = a.reshape((expression.args[0].size, -1))
+    ranks = np.argsort(np.argsort(flat, axis=0, kind="stable"), axis=0)
+    return [slope * (ranks >= len(flat) - expression.option("k")).reshape(a.shape)]
+
+
+def counted(shape: Shape, k: int) -> Shape:
+    if not 0 < k <= int(np.prod(shape)):
+        raise ValueError(f"the sum of the {k} largest entries is not defined for this argument")
+    return ()
+
+
+def largest_sum(node: Any, args: list[Expression]) -> Expression:
+    """Read a sum of largest entries; CVXPY interpolates between whole numbers, and sums along axes."""
+    count = float(node.k)
+    if getattr(node, "axis", None) is not None or not count.is_integer():
+        raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")
+    whole = count == args[0].size  # CVXPY canonicalizes that wrongly, once variables have values
+    return reshape(total(args[0]) if whole else SUM_LARGEST(args[0], k=int(count)), node.shape)
+
+
+SUM_LARGEST = Atom(
+    name="sum_largest",
+    shape=counted,
+    value=lambda xp, e, a: xp.sum(xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),
+    pull=among_largest,
+    reads={"sum_largest.sum_largest": largest_sum},
+    writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
+    sign=lambda expression, signs: signs[0],
+    slope=always(1),
+    statement="gradient a convex combination of sums of k entries' gradients, also sum u_j g_j with ||u||_2 <= sqrt(k); "
+    "not differentiable",
+    rule=sum_largest_rule,
+    smooth=rounded_sum_largest,
+)

@@ -1,0 +1,230 @@
+"""Functions of matrices: eigenvalues, singular values, determinants."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import NotPrivate
+from dpconvex.expressions.abstract_values import Kink, Piece, Scalar, Term
+from dpconvex.expressions.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.expressions.atoms import rules
+from dpconvex.expressions.expression import Expression, Shape
+from dpconvex.numerics import EPSILON, Interval, norm_up
+
+SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {rules.NO_SMOOTHNESS}"
+
+
+def of_matrix(shape: Shape) -> Shape:
+    return () if len(shape) == 2 else rules.refused("functions of a matrix for", shape)
+
+
+def of_square(shape: Shape) -> Shape:
+    return of_matrix(shape) if len(set(shape)) == 1 else rules.refused("functions of a square matrix for", shape)
+
+
+def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
+    """Apply a function of a stack of matrices to matrices that have the records last."""
+    return lambda xp, expression, a: function(xp, xp.moveaxis(a, -1, 0))
+
+
+def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
+    """Apply a decomposition to a stack of matrices, each by itself; all results are NaN for one that has none.
+
+    LAPACK raises for the whole stack, or does not end, if one number is infinite or NaN, and raises for some finite matrices.
+    """
+    if xp is not np:
+        return function(stack)
+    good = np.isfinite(stack).all(axis=(-2, -1))
+    parts = decomposed(function, np.where(good[..., None, None], stack, 0.0))
+    if not good.all():
+        parts = [np.where(good.reshape(*good.shape, *(1,) * (part.ndim - 1)), part, np.nan) for part in parts]
+    return parts if len(parts) > 1 else parts[0]
+
+
+def decomposed(function: Callable[[Any], Any], stack: Any) -> list[Any]:
+    """Return the parts of a decomposition; if LAPACK raises, those of each matrix by itself, or NaN for one alone."""
+    try:
+        found = function(stack)
+    except np.linalg.LinAlgError:
+        if len(stack) == 1:
+            return [np.full_like(part, np.nan) for part in decomposed(function, np.zeros_like(stack))]
+        each = [decomposed(function, matrix[None]) for matrix in stack]
+        return [np.concatenate(part) for part in zip(*each, strict=True)]
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def eigenvalues(xp: Any, a: Any) -> Any:
+    """Eigenvalues of the symmetric parts of a stack of matrices, in rising order."""
+    return apart(xp.linalg.eigvalsh, xp, symmetric(xp, xp.real(a)))
+
+
+def singular_values(xp: Any, a: Any) -> Any:
+    """Singular values of a stack of matrices, in falling order."""
+    return apart(partial(xp.linalg.svd, compute_uv=False), xp, xp.real(a))
+
+
+def symmetric(xp: Any, a: Any) -> Any:
+    return (a + xp.swapaxes(a, -1, -2)) / 2
+
+
+def logarithm_of_determinant(xp: Any, a: Any) -> Any:
+    """Minus infinity where a matrix is not positive definite."""
+    values = eigenvalues(xp, a)
+    safe = xp.where(values > 0, values, 1.0)
+    result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
+    if xp is not np or np.isrealobj(a):
+        return result
+    return result + 1j * np.einsum("ijz,zij->z", inverse(np.moveaxis(a.real, 0, -1)), a.imag)
+
+
+def frobenius(low: Any, high: Any) -> float:
+    return norm_up(rules.sizes(low, high)[1])
+
+
+def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """Bound the eigenvalues of a matrix's symmetric part: those of the ranges' middles, give or take the half widths' norm."""
+    size = frobenius(low, high)
+    if not np.isfinite(size):
+        return Interval(-np.inf, np.inf)
+    centre, radius = (m.reshape(shape, order="F") for m in ((low + high) / 2, (high - low) / 2))
+    rounding = 16 * max(shape, default=0) * EPSILON * size
+    values = np.linalg.eigvalsh(centre + centre.T) / 2
+    reach = float(np.linalg.norm(radius + radius.T, 2)) / 2 + rounding
+    return Interval(max(float(values[0]) - reach, -size), min(float(values[-1]) + reach, size))
+
+
+never_smooth = always(None)
+
+
+def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
+    """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2.
+
+    The value is at least the side times log l, and at most the sum of the logarithms of the diagonal (Hadamard).
+    """
+    shape, entries = expression.args[0].shape, arguments[0]
+    low, high = rules.entry_ends(entries)
+    values = eigenvalue_range(shape, low, high)
+    if not values.low > 0:
+        why = "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries"
+        remedy = "bound entries so that diagonals exceed the sums beside them; constraints such as S >> 0.1 * I are not seen here"
+        raise NotPrivate(f"{why} allow an eigenvalue of {values.low:.4g}", None, remedy)
+    diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
+    value = Interval(shape[0] * float(np.log(values.low)), float(diagonal.sum()))
+    rows = rules.affine_rows(entries, "a log-determinant")
+    term = rules.ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / values.low)
+    pieces = tuple(Piece((Term(row[None, :]),), 1 / values.low**2) for row in rows if row.any())
+    return [Scalar(value.rounded(float(np.abs(diagonal).sum()), 12 + len(entries)), (term,), pieces, -1)]
+
+
+def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """No eigenvalue exceeds the Frobenius norm."""
+    known = np.isfinite(reach.norm) and reach.norm > 0
+    least = -weights[0] / reach.norm / reach.norm * (1 - 4 * EPSILON)
+    return np.full(expression.args[0].size, least) if known else None
+
+
+def eigenpairs(a: Any) -> Any:
+    """Return eigenvalues and eigenvectors, records first.  They are held fixed where derivatives are carried along."""
+    return apart(np.linalg.eigh, np, symmetric(np, np.moveaxis(a.real, -1, 0)))
+
+
+def outer(vectors: Any, others: Any) -> Any:
+    """Sum of the outer products of columns, for each of a stack, with the records last again."""
+    return np.moveaxis(np.matmul(vectors, np.swapaxes(others, -1, -2)), 0, -1)
+
+
+def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    vectors = eigenpairs(a)[1][..., -1:]
+    return [slope * outer(vectors, vectors)]
+
+
+def singular_pairs(a: Any, largest: bool = False) -> Any:
+    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest."""
+    left, values, right = apart(partial(np.linalg.svd, full_matrices=False), np, np.moveaxis(a.real, -1, 0))
+    kept = values > 1e-12 * values[..., :1]
+    kept[..., 1 if largest else kept.shape[-1] :] = False
+    return outer(left * kept[:, None, :], np.swapaxes(right, -1, -2))
+
+
+def inverse(a: Any) -> Any:
+    values, vectors = eigenpairs(a)
+    found = outer(vectors / values[:, None, :], vectors)
+    return found - 1j * np.einsum("ijz,jkz,klz->ilz", found, a.imag, found) if np.iscomplexobj(a) else found
+
+
+def spectral(
+    name: str,
+    value: Callable[[Any, Any], Any],
+    reason: str = "the largest eigenvalue or singular value is not differentiable where two of them tie",
+    steepest: Callable[[Shape], float] = lambda shape: 1.0,
+    ends: Callable[[Shape, Any, Any], Interval] | None = None,
+    **slots: Any,
+) -> Atom:
+    """Return a function of a matrix, gradients of norm `steepest` at most; without `ends`, 0 at 0 and nowhere negative."""
+
+    def rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
+        shape, entries = expression.args[0].shape, arguments[0]
+        low, high = rules.entry_ends(entries)
+        term = rules.ball_of(entries, "a spectral function", steepest(shape))
+        found = ends(shape, low, high) if ends else Interval(0.0, frobenius(low, high) * steepest(shape)).rounded()
+        kink = Kink(reason, expression, SPECTRAL_REMEDY)
+        return [Scalar(found.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
+
+    usual: dict[str, Any] = {
+        "shape": of_matrix,
+        "sign": always(0 if ends else 1),
+        "statement": "gradient in the unit Frobenius ball of the argument's entries; not differentiable",
+        "source": "Lewis & Overton, Eigenvalue optimization, 1996",
+    }
+    return Atom(name=name, value=each(value), rule=rule, smooth=never_smooth, **{**usual, **slots})
+
+
+LAMBDA_MAX = spectral(
+    "lambda_max",
+    lambda xp, a: eigenvalues(xp, a)[..., -1],
+    ends=eigenvalue_range,
+    shape=of_square,
+    pull=largest_eigenvector,
+    reads="lambda_max.lambda_max",
+    domain=always(("symmetric",)),
+)
+
+SIGMA_MAX = spectral(
+    "sigma_max",
+    lambda xp, a: singular_values(xp, a)[..., 0],
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
+    reads="sigma_max.sigma_max",
+)
+
+NORM_NUC = spectral(
+    "norm_nuc",
+    lambda xp, a: xp.sum(singular_values(xp, a), axis=-1),
+    "the nuclear norm is not differentiable where a singular value is 0",
+    lambda shape: float(np.sqrt(min(shape))),
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
+    reads="norm_nuc.normNuc",
+    writes=lambda cp, expression, args: cp.normNuc(args[0]),
+    statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
+    source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
+)
+
+LOG_DET = Atom(
+    name="log_det",
+    shape=of_square,
+    value=each(logarithm_of_determinant),
+    pull=lambda e, value, slope, a: [slope * inverse(a)],
+    reads="log_det.log_det",
+    domain=always(("semidefinite",)),
+    curve=always(-1),
+    statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
+    "Hessian at most sum g_j g_j' / l^2",
+    source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",
+    rule=log_det_rule,
+    strong=LeastCurvature(
+        "negative log-determinant",
+        "-log det(A theta + C) on a bounded K, of norm at most u: Hessian at least A'A/u^2",
+        log_det_bend,
+    ),
+)

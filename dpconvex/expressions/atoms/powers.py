@@ -1,0 +1,257 @@
+"""Powers, absolute values, Huber's function, and users' own functions with declared constants."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import NotPrivate
+from dpconvex.expressions.abstract_values import Kink, Scalar
+from dpconvex.expressions.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.expressions.atoms import rules
+from dpconvex.expressions.discipline import sign
+from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
+from dpconvex.expressions.polynomial import Polynomial
+from dpconvex.numerics import Interval
+from dpconvex.util.arrays import Array
+
+# Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
+LARGEST_LOGARITHM = 300.0
+# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
+CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    return signs[k]
+
+
+def number(option: Any) -> float:
+    """Return an option of a CVXPY atom, which may be an expression of public numbers, as a number."""
+    return float(np.asarray(getattr(option, "value", option)))
+
+
+def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
+    """a^2 up to M, 2M|a| - M^2 beyond; as c(2a - c) with c the clipped argument, it needs no case distinction."""
+    threshold = expression.option("M")
+    clipped = xp.clip(a, -threshold, threshold)
+    return clipped * (2 * a - clipped)
+
+
+def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
+    threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
+    ends = np.array([low, high])
+    slopes, values = (2 * np.clip(ends, -threshold, threshold)).tolist(), clipped_product(np, expression, ends).tolist()
+    value = Interval(0.0 if low <= 0 <= high else min(values), max(values)).rounded()
+    curvature = 2.0 if low < threshold and high > -threshold else 0.0
+    return (entry.behind or entry).through(value, Interval(*slopes), curvature)
+
+
+def huber_shape(shape: Shape, M: float) -> Shape:
+    if not M > 0:
+        raise ValueError(f"the threshold of huber is {M:g}, and must be positive")
+    return shape
+
+
+HUBER = Atom(
+    name="huber",
+    shape=huber_shape,
+    value=clipped_product,
+    pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
+    reads={"elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
+    writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
+    sign=always(1),
+    slope=even_slope,
+    rule=rules.entrywise(huber_rule),
+    statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], differentiable",
+    source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
+)
+
+
+def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
+    low, high = entry.value.low, entry.value.high
+    moves = any(term.rows.any() for term in entry.terms)  # to 0, perhaps, where the computed slope is 0
+    if low > 0 or (low == 0 and not moves):
+        return entry
+    if high < 0 or (high == 0 and not moves):
+        return entry.scaled(rules.MINUS)
+    remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
+    kink = Kink("the absolute value is not differentiable at 0", expression, remedy)
+    found = entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
+    return replace(found, together=entry.together)  # which is no longer
+
+
+ABS = Atom(
+    name="abs",
+    value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
+    pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
+    reads={"elementwise.abs.abs": lambda node, args: absolute(args[0])},
+    sign=always(1),
+    slope=even_slope,
+    rule=rules.entrywise(absolute_value),
+    smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
+    statement="|m|: slope in [-1, 1]; not differentiable at 0",
+)
+
+
+def is_whole_line(p: float) -> bool:
+    return p >= 2 and p % 2 == 0
+
+
+def written_power(cp: Any, expression: Expression, args: list[Any]) -> Any:
+    """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
+    p = expression.option("p")
+    return cp.power(cp.abs(args[0]) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else args[0], p)
+
+
+def power_shape(shape: Shape, p: float) -> Shape:
+    if not np.isfinite(p) or p in (0.0, 1.0):
+        raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
+    return shape
+
+
+def power_value(xp: Any, expression: Expression, a: Any) -> Any:
+    p = expression.option("p")
+    if p.is_integer() and 0 <= p <= 64:
+        return a ** int(p)
+    if p == 0.5:
+        return xp.sqrt(a)
+    # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
+    base = xp.where(a == 0, 1.0, a)
+    return xp.where(a == 0, 0.0 if p > 0 else np.inf, base**p)
+
+
+def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    """Positive powers grow on the positive numbers; those of the whole line are even."""
+    p = expression.option("p")
+    return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
+
+
+def expanded_power(expander: Any, expression: Expression) -> Polynomial | None:
+    p, (inner,) = expression.option("p"), expression.args
+    return expander.expand(inner).power(int(p)) if not inner.variables and p in range(1, 9) else None
+
+
+def power_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
+    p, value = expression.option("p"), entry.value
+    even = is_whole_line(p)
+    steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
+    if steep and not even and rules.shrunk(value) <= 0:
+        why = f"the power {p:g} needs an argument bounded away from zero, and it goes down to {value.low:.4g}"
+        raise NotPrivate(why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all")
+    rules.bounded(entry, f"the power {p:g}")
+    if steep and not even:
+        value = Interval(rules.shrunk(value), value.high)
+    ends = np.array([value.low, value.high])
+    if (p * np.log(np.abs(ends[ends != 0]))).max(initial=0.0) > LARGEST_LOGARITHM:
+        why = f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows"
+        raise NotPrivate(why, None, rules.BOUND_IT)
+    values = (ends**p).tolist()
+    result = Interval(0.0 if value.low < 0 < value.high else min(values), max(values)).rounded()
+    if not entry.terms:
+        return Scalar(result)
+    slopes, curvature = (p * ends ** (p - 1)).tolist(), float(np.abs(p * (p - 1) * ends ** (p - 2)).max())
+    inner = entry.behind or entry if p >= 2 else entry
+    return inner.through(result, Interval(min(slopes), max(slopes)).rounded(), curvature, sign=-1 if 0 < p < 1 else 1)
+
+
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = rules.sizes(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
+
+
+POWER = Atom(
+    name="power",
+    shape=power_shape,
+    value=power_value,
+    pull=lambda e, value, slope, a: [slope * (e.option("p") * a ** (e.option("p") - 1))],
+    reads={
+        f"elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
+        for name in ("Power", "PowerApprox", "power")
+    },
+    writes=written_power,
+    domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
+    sign=always(1),
+    curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
+    slope=power_slope,
+    text=lambda e, write: (
+        f"square({write(e.args[0], 0)})"
+        if e.option("p") == 2
+        else f"power({write(e.args[0], 0)}, {e.option('p'):.6g})",
+        ATOM,
+    ),
+    expand=expanded_power,
+    rule=rules.entrywise(power_rule),
+    strong=LeastCurvature(
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
+    ),
+    statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): differentiable for p >= 2",
+)
+
+
+def absolute(a: Any) -> Expression:
+    a = constant(a)
+    return a if sign(a) == 1 else ABS(a)
+
+
+def huber(a: Any, M: float = 1.0) -> Expression:
+    return HUBER(a, M=float(M))
+
+
+def power(a: Any, p: float) -> Expression:
+    a = constant(a)
+    if p == 1:
+        return a
+    return constant(np.ones(a.shape)) if p == 0 else POWER(a, p=float(p))
+
+
+def square(a: Any) -> Expression:
+    return power(a, 2.0)
+
+
+def tried(expression: Expression) -> Any:
+    """Return the declaration of a user's function; one that the function visibly breaks is refused."""
+    declaration = expression.option("declaration")
+    try:
+        declaration.attack()
+    except NotPrivate as error:
+        raise NotPrivate(error.reason, expression, error.remedy) from error
+    return declaration
+
+
+def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    low, high = expression.option("declaration").slope
+    return 1 if low >= 0 else -1 if high <= 0 else 0
+
+
+def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
+    declaration = tried(expression)
+    value, slope = Interval(declaration.lower, float("inf")), Interval(*declaration.slope)
+    return entry.through(value, slope, declaration.curvature)
+
+
+DECLARED: Atom = Atom(
+    name="declared",
+    shape=lambda shape, declaration: shape,
+    value=lambda xp, e, a: tried(e).evaluate(a, 0, xp),
+    writes=None,  # it has no conic form
+    pull=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
+    reads={
+        "dpconvex.expressions.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(
+            args[0], declaration=node.declaration
+        )
+    },
+    sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
+    slope=declared_slope,
+    text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", ATOM),
+    rule=rules.entrywise(declared_rule),
+    statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
+    source="declared by the user; dpconvex/expressions/declared_atoms.py",
+)

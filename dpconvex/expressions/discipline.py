@@ -1,0 +1,76 @@
+"""Disciplined convexity of core expressions: signs and curvatures by the composition rule, from what each atom says of itself."""
+
+import numpy as np
+
+from dpconvex.expressions.expression import Constant, Expression, Field, Variable
+from dpconvex.util.runtime import once
+
+
+@once
+def sign(expression: Expression) -> int:
+    """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
+    if isinstance(expression, Constant):
+        return 1 if (expression.dense >= 0).all() else -1 if (expression.dense <= 0).all() else 0
+    if isinstance(expression, Field):
+        return expression.sign
+    if isinstance(expression, Variable):
+        has = expression.attributes
+        low, high = has.get("bounds", (-np.inf, np.inf))
+        if has.get("nonneg") or has.get("pos") or (np.asarray(low) >= 0).all():
+            return 1
+        return -1 if has.get("nonpos") or has.get("neg") or (np.asarray(high) <= 0).all() else 0
+    return expression.operation.sign(expression, [sign(argument) for argument in expression.args])
+
+
+def is_convex(expression: Expression) -> bool:
+    return 1 in curvatures(expression)
+
+
+def is_concave(expression: Expression) -> bool:
+    return -1 in curvatures(expression)
+
+
+@once
+def curvatures(expression: Expression) -> frozenset[int]:
+    """Return the curvatures that are known: 1 for convex, -1 for concave; both for affine expressions."""
+    if expression.is_affine:
+        return frozenset({1, -1})
+    atom = expression.operation
+    signs = [sign(argument) for argument in expression.args]
+    straight = {1, -1} if atom.keeps_affine(expression.args) else set()
+    own = {atom.curve(expression)} if atom.affine == "curved" else straight
+    # Every argument is affine, or curved in a way that the atom's slope keeps.
+    bent = [(k, curvatures(a)) for k, a in enumerate(expression.args) if not a.is_affine]
+    return frozenset(c for c in own if all(c * atom.slope(expression, k, signs) in known for k, known in bent))
+
+
+def obstacle(expression: Expression) -> Expression:
+    """Return the smallest subexpression that keeps an expression from being convex: the one to show the user."""
+    for argument in expression.args:
+        if not curvatures(argument):
+            return obstacle(argument)
+    atom = expression.atom
+    if atom is not None and atom.affine != "curved":
+        signs = [sign(argument) for argument in expression.args]
+        for k, argument in enumerate(expression.args):
+            if atom.slope(expression, k, signs) == 1 and not is_convex(argument):
+                return obstacle(argument)
+    return expression
+
+
+@once
+def direction(expression: Expression, leaf: Field) -> int | None:
+    """Return 1 if nowhere a field makes an entry fall, -1 if none makes one grow, 0 if neither is known; None without one.
+
+    Slopes are those in an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
+    """
+    if expression is leaf or leaf not in expression.fields:
+        return 1 if expression is leaf else None
+    atom, ways, signs = expression.operation, set(), [sign(argument) for argument in expression.args]
+    for k, (argument, domain) in enumerate(zip(expression.args, atom.domain(expression), strict=True)):
+        way = direction(argument, leaf)
+        if way is not None:
+            inside = sign(argument) == 1 or (way == 1 and bool(argument.variables))
+            kept = domain is None or (domain in ("positive", "not negative") and inside)
+            ways.add(way * atom.slope(expression, k, signs) if kept else 0)
+    return ways.pop() if len(ways) == 1 else 0

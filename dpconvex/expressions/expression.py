@@ -1,0 +1,293 @@
+"""The language that everything after the reader speaks, without CVXPY: immutable real arrays, equal expressions one node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakValueDictionary
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.util.arrays import Array, frozen
+
+if TYPE_CHECKING:
+    from dpconvex.expressions.atom import Atom
+
+Shape = tuple[int, ...]
+
+# How tightly an operator binds its arguments; so many numbers are written in full; longer parts are left out of a text.
+SUM, PRODUCT, SIGN, ATOM = 1, 2, 3, 4
+MANY, LONG = 6, 500
+
+# What Python's operators do: the files of atoms, which lie above this one, say.
+OPERATORS: dict[str, Callable[..., Any]] = {}
+_NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
+
+
+def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expression]:
+    return lambda one, other: OPERATORS[name](*((other, one) if swapped else (one, other)))
+
+
+class Expression:
+    """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor."""
+
+    # Of leaves; atoms say otherwise.
+    atom: Atom | None = None
+    args: tuple[Expression, ...] = ()
+    options: tuple[tuple[str, Hashable], ...] = ()  # what the atom depends on besides its arguments
+    shape: Shape
+    variables: frozenset[Variable] = frozenset()
+    fields: frozenset[Field] = frozenset()
+    is_affine: bool = True  # in the variables jointly, and all that it is made of
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"expressions are immutable; {name} was to be set")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return node, (self.atom, self.args, self.options, self.shape)
+
+    def __deepcopy__(self, memo: object) -> Expression:
+        return self
+
+    @property
+    def operation(self) -> Atom:
+        """The atom of an expression that is no leaf."""
+        assert self.atom is not None
+        return self.atom
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.size == 1
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.variables and not self.fields
+
+    def option(self, name: str) -> Any:
+        return dict(self.options)[name]
+
+    @cached_property
+    def number(self) -> Array:
+        if isinstance(self, Constant):
+            return self.dense
+        if self.atom is None:
+            raise ValueError(f"{self} has no value of its own")
+        with np.errstate(all="ignore"):
+            found = self.atom.value(np, self, *(argument.number[..., None] for argument in self.args))
+        return frozen(np.broadcast_to(np.asarray(found, dtype=float)[..., 0], self.shape))
+
+    @cached_property
+    def weight(self) -> float:
+        """Number of parts when it is written, where shared ones are written again."""
+        return 1.0 + sum(argument.weight for argument in self.args)
+
+    def __str__(self) -> str:
+        return leveled(self)[0]
+
+    def __repr__(self) -> str:
+        return f"<{self}, shape {self.shape}>"
+
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", swapped=True)
+    __truediv__, __rtruediv__ = _operator("divide"), _operator("divide", swapped=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swapped=True)
+    __getitem__ = _operator("index")
+
+    def __sub__(self, other: Any) -> Expression:
+        return self + -constant(other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        return constant(other) + -self
+
+    def __neg__(self) -> Expression:
+        made: Expression = OPERATORS["negate"](self)
+        return made
+
+
+class Constant(Expression):
+    """Numbers, finite and real: a read-only array, or a sparse matrix in compressed columns."""
+
+    value: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return constant, (self.value,)
+
+    @cached_property
+    def dense(self) -> Array:
+        return frozen(np.asarray(self.value.toarray() if sp.issparse(self.value) else self.value))
+
+
+class Variable(Expression):
+    """A parameter of the learner; `key` orders the variables of a template."""
+
+    key: int
+    name: str
+    # That restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
+        kept = {k: v for k, v in (attributes or {}).items() if v is not None and v is not False}
+        identity = ("variable", key, name, shape, repr(sorted((k, _bounds_key(v)) for k, v in kept.items())))
+        made: Variable = _interned(identity, lambda: cls(shape=tuple(shape), key=key, name=name, attributes=kept))
+        made.__dict__["variables"] = frozenset({made})
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Variable.of, (self.shape, self.name, self.key, self.attributes)
+
+
+class Field(Expression):
+    """A continuous field of the record; its sign is 1 if no entry is negative over its domain, -1 if none is positive."""
+
+    name: str
+    sign: int
+    key: Hashable
+
+    @classmethod
+    def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
+        identity = ("field", name, key, shape, sign)
+        made: Field = _interned(identity, lambda: cls(shape=tuple(shape), name=name, sign=sign, key=key))
+        made.__dict__["fields"] = frozenset({made})
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Field.of, (self.shape, self.name, self.key, self.sign)
+
+
+def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
+    known = _NODES.get(key)
+    if known is None:
+        known = _NODES[key] = build()
+    return known
+
+
+def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
+    def build() -> Expression:
+        leaves = zip(*((argument.variables, argument.fields) for argument in args), strict=True)
+        variables, fields = (frozenset().union(*found) for found in leaves)
+        affine = not variables or (all(argument.is_affine for argument in args) and atom.keeps_affine(args))
+        parts = {"atom": atom, "args": tuple(args), "options": options, "shape": shape, "is_affine": affine}
+        return Expression(**parts, variables=variables, fields=fields)
+
+    made: Expression = _interned((atom.name, tuple(map(id, args)), options, shape), build)
+    return made
+
+
+def constant(value: Any) -> Expression:
+    if isinstance(value, Expression):
+        return value
+    kept: Any
+    if sp.issparse(value):
+        matrix = sp.csc_array(value, dtype=float, copy=True)
+        matrix.sum_duplicates()
+        parts = tuple(frozen(part) for part in (matrix.data, matrix.indices, matrix.indptr))
+        kept, numbers = sp.csc_array(parts, shape=matrix.shape), parts[0]
+    else:
+        if np.iscomplexobj(value):
+            raise ValueError("a constant is not real")
+        kept = numbers = frozen(np.asarray(value, dtype=float))
+    if not np.isfinite(numbers).all():
+        raise ValueError("a constant is not finite")
+    return _interned(("constant", number_key(kept)), lambda: Constant(shape=kept.shape, value=kept))
+
+
+def number_key(value: Any) -> Hashable:
+    """Return what equal arrays share."""
+    if sp.issparse(value):
+        return ("sparse", value.shape, value.data.tobytes(), value.indices.tobytes(), value.indptr.tobytes())
+    return (value.shape, value.tobytes())
+
+
+def _bounds_key(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return tuple(_bounds_key(part) for part in value)
+    return number_key(np.asarray(value, dtype=float)) if isinstance(value, np.ndarray) else repr(value)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint whose meaning is a closed convex set for suitable arguments."""
+
+    kind: str  # equality, inequality (of two arguments of one shape), semidefinite, second-order, exponential or power cone
+    args: tuple[Expression, ...]
+    options: tuple[Any, ...] = ()  # axis of a second-order cone; exponents of a power cone
+
+    @property
+    def variables(self) -> frozenset[Variable]:
+        return frozenset().union(*(argument.variables for argument in self.args))
+
+    @property
+    def fields(self) -> frozenset[Field]:
+        return frozenset().union(*(argument.fields for argument in self.args))
+
+    def __str__(self) -> str:
+        parts = [str(argument) for argument in self.args]
+        if self.kind == "equality":
+            return f"{parts[0]} == {parts[1]}"
+        if self.kind == "inequality":
+            return f"{parts[0]} <= {parts[1]}"
+        return f"{parts[0]} >> 0" if self.kind == "semidefinite" else f"{self.kind}({', '.join(parts)})"
+
+
+def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
+    """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
+    order: dict[Expression, None] = {}
+    waiting = [(root, False) for root in reversed(roots)]
+    while waiting:
+        node, ready = waiting.pop()
+        if node in order:
+            continue
+        if ready or not node.args or node in leaves:
+            order[node] = None
+        else:
+            waiting.append((node, True))
+            waiting.extend((argument, False) for argument in reversed(node.args))
+    return list(order)
+
+
+def leveled(expression: Expression) -> tuple[str, int]:
+    """Return the text, infix and in the names that CVXPY's users know, and how tightly its outermost operator binds."""
+    if isinstance(expression, Constant):
+        return numbers(expression)
+    if isinstance(expression, Variable | Field):
+        return expression.name, ATOM
+    atom = expression.operation
+    if atom.text is not None:
+        return atom.text(expression, write)
+    options = [f"{value:.6g}" if isinstance(value, float) else str(value) for _, value in expression.options]
+    return f"{atom.name}({', '.join([*(write(a, 0) for a in expression.args), *options])})", ATOM
+
+
+def write(expression: Expression, level: int) -> str:
+    """Write an argument, in parentheses if it binds less tightly than `level`; one of very many parts is left out."""
+    if expression.weight > LONG:
+        return "..."
+    words, own = leveled(expression)
+    return words if own >= level else f"({words})"
+
+
+def numbers(expression: Constant) -> tuple[str, int]:
+    """Write constants: a number if all are the same, few in full, many by their shape."""
+    array = expression.dense
+    if array.size == 1:
+        return f"{array.item():.6g}", SIGN if array.item() < 0 else ATOM
+    if 0 < array.size <= MANY:
+        words = np.array2string(array, separator=", ", formatter={"float_kind": lambda v: f"{v:.6g}"})
+        return words.replace("\n", ""), ATOM
+    return f"constant[{' x '.join(str(n) for n in array.shape)}]", ATOM

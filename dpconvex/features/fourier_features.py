@@ -1,0 +1,122 @@
+"""Random Fourier features: kernels as inner products of vectors whose norm is known, by public frequencies that cost nothing.
+
+Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.data.columns import dense
+from dpconvex.data.validation import finite_numbers
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real, is_whole
+
+# Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
+BLOCK, VECTOR = 2**14, 32
+# So many frequencies' coordinates are held at most.
+LARGEST = 2**30
+KERNELS = ("gaussian", "laplace", "cauchy")
+
+
+@dataclass(frozen=True)
+class RandomFourierFeatures:
+    """A public random map whose inner products approximate a shift-invariant kernel.
+
+    Parameters
+    ----------
+    features, components : int
+        Number of coordinates of a record, and number D of random frequencies.
+    kernel : {"gaussian", "laplace", "cauchy"}
+        ``exp(-gamma ||d||_2^2)``, ``exp(-gamma ||d||_1)`` or ``prod 1/(1 + (gamma d_j)^2)`` of the difference d.
+    gamma : float
+        Scale of the kernel; positive.
+    paired : bool
+        Pairs (cos, sin)/sqrt(D) have norm 1, exactly.  Without pairs, ``sqrt(2/D) cos(w'x + phase)`` has norm at most sqrt(2):
+        the published algorithm uses it as if the bound were 1, which halves its privacy.
+    seed : int
+        Public seed of the frequencies, part of the model.
+
+    Examples
+    --------
+    >>> kernel = RandomFourierFeatures(features=2, components=500, gamma=0.5)
+    >>> mapped = kernel.transform([[0.0, 1.0], [0.5, 0.5]])
+    >>> mapped.shape, float(np.round(np.linalg.norm(mapped[0]), 12))
+    ((2, 1000), 1.0)
+    >>> bool(abs(mapped[0] @ mapped[1] - np.exp(-0.25)) < 0.1)
+    True
+    """
+
+    features: int
+    components: int
+    kernel: str = "gaussian"
+    gamma: float = 1.0
+    paired: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole = is_whole(self.features, 1) and is_whole(self.components, 1)
+        for right, said in (
+            (isinstance(self.kernel, str) and self.kernel in KERNELS, f"kernel must be one of {KERNELS}"),
+            (whole, "features and components must be positive integers"),
+            (whole and int(self.features) * int(self.components) <= LARGEST, f"at most {LARGEST} numbers can be held"),
+            (is_real(self.gamma) and 0 < self.gamma < 1e250, "gamma must be positive, and below 1e250"),
+            (isinstance(self.paired, bool | np.bool_), "paired must be true or false"),
+        ):
+            if not right:
+                raise TemplateError(f"RandomFourierFeatures: {said}: {self!r}.")
+        seeded_generator(self.seed)
+
+    @cached_property
+    def _drawn(self) -> tuple[Array, Array]:
+        # Frequencies follow the kernel's Fourier transform (Bochner).
+        rng, shape = seeded_generator(self.seed), (self.components, self.features)
+        if self.kernel == "gaussian":
+            frequencies = rng.normal(scale=np.sqrt(2 * self.gamma), size=shape)
+        elif self.kernel == "laplace":
+            frequencies = self.gamma * rng.standard_cauchy(size=shape)
+        else:
+            frequencies = rng.laplace(scale=self.gamma, size=shape)
+        return frequencies, rng.uniform(0, 2 * np.pi, size=self.components)
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates of a mapped record."""
+        return 2 * self.components if self.paired else self.components
+
+    @property
+    def radius(self) -> float:
+        """Public bound on the Euclidean norm of a mapped record: 1 for pairs, sqrt(2) for cosines."""
+        return 1.0 if self.paired else float(np.sqrt(2.0))
+
+    def transform(self, x: ArrayLike) -> Array:
+        """Map records, array_like or a SciPy sparse matrix of shape (n, features), to features, shape (n, dim).
+
+        Those of a record depend on it alone, to the last bit: not on how many others came with it, nor on how they are stored.
+        """
+        records = finite_numbers("x", x, (self.features,))
+        frequencies, phase = self._drawn
+        # Not by a matrix product, which adds in another order for each shape; rows fill whole vectors of a processor.
+        width = -(-self.components // VECTOR) * VECTOR
+        table = np.pad(frequencies.T, ((0, 0), (0, width - self.components)))
+        start = np.pad(phase * (not self.paired), (0, width - self.components))
+        result = np.empty((records.shape[0], self.dim))
+        step = max(1, BLOCK // width)
+        for first in range(0, len(result), step):
+            rows = dense(records[first : first + step])
+            angles = np.zeros((len(rows), width))
+            with np.errstate(over="ignore", invalid="ignore"):
+                for column in np.flatnonzero(rows.any(axis=0)):  # adding zeros changes nothing
+                    angles += rows[:, column, None] * table[column]
+            if not np.isfinite(angles).all():
+                row = first + int(np.argmin(np.isfinite(angles).all(axis=1)))
+                raise DomainError(f"features: row {row} is too large: its angles overflow; use another unit.")
+            angles += start
+            waves = [np.cos(angles), np.sin(angles)] if self.paired else [np.sqrt(2) * np.cos(angles)]
+            made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
+            result[first : first + step] = made / np.sqrt(self.components)
+        return result

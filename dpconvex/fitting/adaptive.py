@@ -1,0 +1,88 @@
+"""The release of adaptive steps: records go behind their noise, and what comes out is a function of noisy answers."""
+
+from typing import Any
+
+import numpy as np
+
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.batch import Batch
+from dpconvex.errors import DomainError, DPConvexError
+from dpconvex.expressions.evaluate import STEP
+from dpconvex.fitting.release import Release, functions_of
+from dpconvex.mechanisms.adaptive_steps import tells_classes
+from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.optim.adaptive_descent import Public, descend, probe_of
+from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.engine import Engine
+from dpconvex.sums.linear_scores import LinearScores, linear_scores
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
+
+FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
+SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
+
+
+@np.errstate(all="ignore")  # warnings of numbers tell about the data
+def release_steps(
+    form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
+) -> Release:
+    """Take the steps that were certified and paid for, and release where they end."""
+    queries, scores = Queries(certificate.settings["level"], source.seeded), linear_scores(form)
+    looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
+    public = known_of(form)
+    take = descend_for_classes if public.is_flat and tells_classes(form) else descend
+    overflow = DomainError("the steps overflow; nothing is released. Use other units.")
+    try:
+        theta = take(looks, form, certificate.settings, certificate.size, public)
+    except DPConvexError:
+        raise
+    except (ArithmeticError, ValueError):  # of noisy answers alone: no record makes a sum of theirs raise
+        raise overflow from None
+    if not np.isfinite(theta).all():
+        raise overflow
+    known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
+    return Release(form.space.unpack(form.feasible.project(theta)), **known, **functions_of(form.template))
+
+
+@once
+def known_of(form: LossForm) -> Public:
+    """Return what records of the declared domain say of slopes and curvatures; no data are read."""
+    scores, batch = linear_scores(form), drawn(form.template)
+    engine, along = Engine(scores.form, batch), probe_of(scores, 0)
+    probe = scores.kinds.T @ along
+    steep: dict[float, Array] = {}
+    bends: list[float] = []
+    with np.errstate(all="ignore"):
+        for place in (0.0, -1.0, 1.0, -FAR, FAR):
+            steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
+        for place in (0.0, -1.0, 1.0):
+            bent = along @ at(engine, batch, (place + 1j * STEP) * probe[:, None], scores).imag / STEP
+            bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
+    near = np.concatenate([steep[place] for place in (0.0, -1.0, 1.0)])
+    largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
+    usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
+    is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
+    return Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
+
+
+def at(engine: Engine, batch: Batch, forms: Any, scores: LinearScores) -> Any:
+    """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
+    found, start = [], 0
+    for plan in engine.plans:
+        part = slice(start, start + plan.size)
+        block = {name: column[part] for name, column in batch.fields.items()}
+        found.append(scores.kinds @ engine._slopes(np.repeat(forms, plan.size, axis=1), block, plan)[1])
+        start += plan.size
+    return np.concatenate(found, axis=1)
+
+
+def drawn(template: Template) -> Batch:
+    """Draw records from the declared domain, some for each combination of labels."""
+    rng, groups = np.random.default_rng(0), len(template.losses)
+    count = SAMPLES * groups
+    fields: dict[str, Array] = {name: domain.sample(count, rng) for name, domain in template.record.continuous.items()}
+    return Batch(fields, np.repeat(np.arange(groups), SAMPLES))

@@ -1,0 +1,116 @@
+"""Fits without privacy, for comparison."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.data.partitions import settled
+from dpconvex.data.record import in_one_place
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.expressions.discipline import is_convex
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.fitting.engine import DataEngine, resolved
+from dpconvex.fitting.release import Release, functions_of, knowing
+from dpconvex.fitting.verify import analyse, check_template
+from dpconvex.model.template import Template
+from dpconvex.optim import backend as backends, certify
+from dpconvex.optim.conic import least
+from dpconvex.optim.problem import Problem
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.util.arrays import quietly
+from dpconvex.util.plain_data import is_real
+
+# A point this far from the minimiser, for the length of the parameters, is left to a conic solver.
+FARTHEST = 1e-2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Baseline(Release):
+    """A fit without privacy: how far from the minimiser it is at most, and its mean objective above the least, if known."""
+
+    distance: float = np.inf
+    gap: float | None = None
+
+
+@quietly
+def solve_without_privacy(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    backend: Any = None,
+    *,
+    clip: bool = False,
+    tolerance: float = 1e-6,
+) -> Baseline:
+    """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
+
+    Smooth, strongly convex objectives are minimised to within the tolerance, or as near as rounding allows: the distance is
+    proved.  Everything else that CVXPY can solve goes to a conic solver, whose duality gap tells how far the answer can be off.
+
+    Parameters
+    ----------
+    template, data, clip
+        As for `solve`.
+    backend : str or object, optional
+        For objectives that are smooth and strongly convex.
+    tolerance : float
+        Distance from the exact minimiser to reach, where that is proved; a fraction of the length of the parameters if these
+        are longer than 1.
+
+    Returns
+    -------
+    Release
+        Not private; its `status` says how accurate it is.  `distance` and `gap` bound how far it is from the minimiser, and its
+        mean objective above the least one.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("hinge_svm", features=1)  # a nonsmooth loss
+    >>> fit = dp.solve_without_privacy(learner, {"x": [[1.0], [-0.5]], "y": [1, -1]})
+    >>> fit["w"].round(3), fit.gap < 1e-9
+    (array([2.]), True)
+    """
+    if not (is_real(tolerance) and 0 < tolerance < 1e300):
+        raise TemplateError(f"solve_without_privacy: tolerance must be positive and finite, not {tolerance!r}.")
+    check_template(template)
+    chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
+    batch = template.record.validate(data, clip=clip)
+    space = Space(template.variables)
+    feasible = FeasibleSet(space, template.constraints)
+    if analysis is not None:
+        space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
+    theta, distance, gap, said = None, np.inf, None, ["no noise was added"]
+    # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
+    if analysis is not None and modulus > 0 and analysis.kink is None and feasible.obstacle is None:
+        problem = replace(DataEngine(analysis, batch, batch.size, chosen).problem(modulus), relative=True)
+        if backend is None:
+            found = certify.closest(problem, np.zeros(space.dim), tolerance)[0]
+        else:
+            found = backends.solve(problem, chosen, tolerance)
+        if found.distance_bound <= problem.distance_allowed(FARTHEST, found.theta):
+            theta, distance = found.theta, found.distance_bound
+    if theta is None:
+        in_one_place("the conic solver that this template needs", data)
+        anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
+        theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
+        distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
+        said.append(f"its mean objective is at most {gap:.2g} above the least (duality gap)")
+    if np.isfinite(distance):
+        said.append(f"it is within {distance:.2g} of the minimiser")
+    proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}
+    made: Baseline = knowing(Baseline(space.unpack(theta), **proof, **functions_of(template)), settled(data))
+    return made
+
+
+def analysed(template: Template) -> Analysis | None:
+    """Return the constants of a template; None where it is convex and no rule bounds them, which a baseline does not need."""
+    try:
+        return analyse(template)
+    except NotPrivate:
+        if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
+            raise
+        return None

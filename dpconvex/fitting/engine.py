@@ -1,0 +1,120 @@
+"""Exact answers from the data, for mechanisms and baselines.  No other file hands records to solvers."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.data.batch import Batch
+from dpconvex.data.record import in_one_place
+from dpconvex.errors import NotConverged
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
+from dpconvex.model.template import Template
+from dpconvex.optim import backend as backends
+from dpconvex.optim.certify import FirstOrder, Warm
+from dpconvex.optim.problem import Problem
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.devices import current
+from dpconvex.util.arrays import Array
+
+
+@dataclass(eq=False)
+class DataEngine:
+    """See `dpconvex.mechanisms.base.Engine`."""
+
+    analysis: Analysis
+    batch: Batch
+    size: int
+    backend: Any
+    people: NDArray[np.int64] | None = None  # whose each record is, if guarantees are about people with several
+
+    def problem(
+        self, strong_convexity: float, linear: Array | None = None, added: float = 0.0, smoothing: float = 0.0
+    ) -> Problem:
+        form, radius = self.analysis.form, 0.0
+        smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
+        if bends(form):  # wherever the minimiser can be, which is no farther than its certificate says
+            noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), smooth.gradient_bound
+            radius = minimiser_norm(smooth, strong_convexity, bound, self.size, added, self.batch.size, noise)
+        return Problem(
+            template=smooth.form.template,
+            space=form.space,
+            feasible=form.feasible,
+            batch=self.batch,
+            size=self.size,
+            strong_convexity=strong_convexity,
+            added=added,
+            linear=linear,
+            gradient_bound=smooth.gradient_bound,
+            hessian_bound=np.inf if smooth.kink is not None else smooth.hessian_bound,
+            lengths=form.lengths,
+            projector=form.projection,
+            bend=bend_of(form, radius * (1 + 1e-6)),
+        )
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        problem = self.problem(strong_convexity, linear, added, smoothing)
+        solution = backends.solve(problem, self.backend, tolerance)
+        if not solution.distance_bound <= tolerance:
+            raise NotConverged(f"the answer is not within {tolerance:.3g} of the minimiser; nothing is released.")
+        return solution.theta
+
+    @cached_property
+    def _losses(self) -> BatchedLoss:
+        form = self.analysis.form
+        return BatchedLoss(form.template, form.space, self.batch)
+
+    def _seen(self, theta: Array) -> Array:
+        project = self.analysis.form.projection
+        return theta if project is None else project(theta)
+
+    @property
+    def records(self) -> int:
+        return self.batch.size
+
+    def loss_gradient(self, theta: Array) -> Array:
+        # Where no bound on a loss's curvature is known, rounding may decide a record's gradient, but no other record does.
+        if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
+            return self.clipped_gradient(theta, math.inf)
+        return self._seen(self._losses.gradient(self._seen(theta)))
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        if self.people is not None and clip < math.inf:
+            return self._seen(self._losses.clipped_sums(self._seen(theta), clip, self.people))
+        return self._seen(self._losses.clipped_gradient(self._seen(theta), clip, chosen))
+
+    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
+        return self._losses.clipped_slope(self._seen(theta), self._seen(along), clip)
+
+    def public_gradient(self, theta: Array) -> Array:
+        return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
+
+    def project(self, theta: Array) -> Array:
+        # Post-processing, which hides nothing; but from far away rounding would leave it outside of K, and not from nearby.
+        feasible = self.analysis.form.feasible
+        return feasible.project(feasible.project(theta)) if feasible.has_projection else feasible.project(theta)
+
+
+def resolved(backend: Any, *templates: Template) -> Any:
+    """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
+    widths = [sum(math.prod(domain.shape) for domain in t.record.continuous.values()) for t in templates]
+    current().check(max(widths, default=0))
+    return backends.resolve_backend(backend)
+
+
+def check_place(data: Any, solver: Any) -> None:
+    """Refuse a backend that needs all records at once where they are in partitions."""
+    if type(solver) not in (FirstOrder, Warm):
+        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")

@@ -1,0 +1,161 @@
+"""What was released, saved as an NPZ archive of its fields that runs no code."""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.accounting.events import Event, event_of
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.schema import Schema
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.places import content_of, distinct, replaceable, write_whole
+from dpconvex.util.plain_data import built
+
+VERSION = 2
+PROOF = "proof.json"  # the member of the archive that is the proof of the certificate
+
+
+class Released:
+    """What was released for a guarantee, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
+
+    form: ClassVar[str]
+    kept: ClassVar[tuple[str, ...]]
+    spent: Privacy | None
+    not_private_because: str
+
+    def check_paid(self) -> None:
+        typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
+        if not typed or (self.spent is None) == (not self.not_private_because):
+            raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
+
+    @property
+    def private(self) -> bool:
+        """Whether a guarantee was kept; if not, `not_private_because` says why."""
+        return not self.not_private_because
+
+    @property
+    def status(self) -> str:
+        """The guarantee, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""
+        write_whole(replaceable(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes: fields in JSON, in which numbers stand for arrays; the same for equal releases."""
+        arrays: dict[str, Any] = {}
+
+        def plain(value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                return value.to_dict() if hasattr(value, "to_dict") else asdict(value)
+            arrays[str(len(arrays))] = value
+            return len(arrays) - 1
+
+        fields = {name: getattr(self, name) for name in self.kept}
+        text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
+        buffer = io.BytesIO()
+        np.savez(buffer, header=np.array(text), **arrays)
+        proof = getattr(fields.get("certificate"), "proof", None)
+        if proof is not None:
+            with zipfile.ZipFile(buffer, "a") as archive, archive.open(PROOF, "w") as stream:
+                stream.write(proof)
+        return buffer.getvalue()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], template: Template | Callable[..., Template] | None = None) -> Self:
+        """Read a file that `save` wrote; damaged ones, and those of another template, are a `DPConvexError`.
+
+        Reading a file runs no code from it, so what needs functions, such as `predict`, needs its template again.
+
+        Parameters
+        ----------
+        path : str or path
+        template : Template or callable, optional
+            What it was released for, or, for a `Release`, a function of (name, **options) that returns that: `dpconvex.load`
+            declares a shipped problem anew.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dpconvex as dp
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dp.Release({"w": [0.5]}, not_private_because="no noise was added").save(folder + "/fit.npz")
+        ...     dp.Release.load(folder + "/fit.npz")
+        Release(w (1,); NOT PRIVATE: no noise was added)
+        """
+        return cls.from_bytes(content_of(path), template, path)
+
+    @classmethod
+    def from_bytes(
+        cls, content: bytes, template: Template | Callable[..., Template] | None = None, name: object = "saved bytes"
+    ) -> Self:
+        """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
+        readers: dict[Any, Any] = {Schema: Schema.from_dict, Event: event_of, Sequence[Hashable]: tuple}
+        readers[Certificate] = Certificate.from_dict
+
+        def taken(kind: str, place: Any) -> NDArray[Any]:
+            array = arrays.pop(str(place))
+            if array.dtype.kind != kind:
+                raise ValueError("an array has another type")
+            return array
+
+        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+        try:
+            arrays: dict[str, Any] = dict(members(content))
+            proof = arrays.pop(PROOF, None)
+            fields = json.loads(str(arrays.pop("header")), object_pairs_hook=distinct)
+            if fields.pop("format") != cls.form:
+                raise ValueError("it has another format")
+            version = fields.pop("version")
+            if version != VERSION:
+                raise ValueError(f"version {version!r} of the format, and this program reads version {VERSION}")
+            found = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
+            if arrays or not set(fields) <= set(cls.kept):
+                raise ValueError("there are arrays or fields of nothing")
+            certificate = getattr(found, "certificate", None)
+            if certificate is not None and proof is not None:
+                certificate = certificate.with_proof(proof)
+                object.__setattr__(found, "certificate", certificate)
+            if certificate is not None:
+                str(certificate), certificate._repr_html_()
+                if found.spent not in (None, certificate.privacy):
+                    raise ValueError(f"{found.spent} was spent, and its certificate is for {certificate.privacy}")
+        except Exception as error:
+            what = f"the file is damaged, or is not a {cls.form.partition(' ')[2]} that this version of dpconvex saved"
+            raise DPConvexError(f"{name}: {what} ({type(error).__name__}: {error}).") from error
+        whole: Self = found if template is None else found._with(template)
+        return whole
+
+    def _with(self, template: Any) -> Self:
+        """Return the same with what it takes from a template, which must fit it."""
+        raise TemplateError(f"{type(self).__name__}: it is read without a template.")
+
+
+def members(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of an uncompressed NPZ archive, and its proof; each is checked against its checksum before it is read."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if len(set(archive.namelist())) != len(archive.namelist()):
+            raise ValueError("a member is there twice")
+        for info in archive.infolist():
+            if info.compress_type == zipfile.ZIP_STORED and info.filename == PROOF:
+                yield PROOF, archive.read(info)
+                continue
+            if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
+                raise ValueError(f"unexpected member {info.filename!r}")
+            stream = io.BytesIO(archive.read(info))
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            if stream.read(1):
+                raise ValueError(f"member {info.filename!r} is too long")
+            yield info.filename.removesuffix(".npy"), array

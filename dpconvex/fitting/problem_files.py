@@ -1,0 +1,139 @@
+"""Finds and loads problem files: declared learners, one per file, shipped with the toolkit or the user's own.
+
+A file defines ``template``, a function of keyword options that returns a `Template`; `problems` reads its text, and runs nothing.
+"""
+
+import ast
+import copyreg
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dpconvex.errors import DPConvexError, TemplateError, shorten
+from dpconvex.fitting.release import Release, plain
+from dpconvex.fitting.statistics import Statistics
+from dpconvex.model.template import Template
+
+PACKAGE = Path(__file__).resolve().parent.parent
+# Package data of an installed wheel, or beside the package in a checkout.
+FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if p.is_dir()), PACKAGE / "problems")
+
+
+def shipped() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(FOLDER.glob("[a-z]*.py"))}
+
+
+def problems() -> dict[str, str]:
+    """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order."""
+    found = {name: ast.get_docstring(ast.parse(file.read_bytes())) for name, file in shipped().items()}
+    return {name: (text or "").partition("\n")[0] for name, text in found.items()}
+
+
+def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
+    """Declare the learner of a problem file; its ``source`` holds the name (or absolute path) and the options.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        The name of a shipped problem, or the path of your own file.  A string is a path if it ends in ``.py`` or has a
+        path separator in it.
+    **options
+        Options of the file's ``template`` function.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> [v.shape for v in dp.load("logistic_regression", features=3).variables]
+    [(3,)]
+    """
+    file = locate(name_or_path)
+    function = factory(file)
+    check(options, function, file)
+    try:
+        template = function(**options)
+    except DPConvexError:
+        raise
+    except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
+        told = f"cannot be declared with {shorten(str(options))}: {type(error).__name__}: {error}"
+        raise TemplateError(f"{file.stem} {told}.") from error
+    if not isinstance(template, Template):
+        raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
+    name = file.stem if file.parent == FOLDER else str(file.resolve())
+    return template if template.source else template.with_parts(source=(name, dict(options)))
+
+
+def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:
+    """Return the options of a problem file, in the order of its declaration, with defaults and annotations."""
+    return inspect.signature(factory(locate(name_or_path))).parameters
+
+
+def reduced(found: Release | Statistics) -> tuple[Any, ...]:
+    """Pickle what was released for a shipped problem as data: the bytes of its file, and the problem's name and options."""
+    source = plain(found.source if isinstance(found, Release) else getattr(found.template, "source", None))
+    if source is None or source[0] not in shipped():
+        return tuple(found.__reduce_ex__(4))  # which fails for functions that are not at the top of a module
+    return restored, (type(found), found.to_bytes(), *source)
+
+
+def restored(kind: Any, content: bytes, name: str, options: dict[str, Any]) -> Any:
+    return kind.from_bytes(content, load(name, **options))
+
+
+for _kind in (Release, Statistics):
+    copyreg.pickle(_kind, reduced)  # type: ignore[arg-type]
+
+
+def locate(name_or_path: str | os.PathLike[str]) -> Path:
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or os.sep in text or "/" in text:
+        file = Path(text).expanduser()
+        if not file.is_file():
+            raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
+        return file
+    known = shipped()
+    if text not in known:
+        near = [f"did you mean {name!r}?" for name in get_close_matches(text, known, n=1)]
+        said = near[0] if near else f"there are {', '.join(known)}."
+        raise TemplateError(f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
+    return known[text]
+
+
+def execute(file: Path) -> ModuleType:
+    """Run a problem file as a module of its own; files of one name in different folders do not meet."""
+    digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    module = ModuleType(f"dpconvex_problem_{file.stem}_{digest}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses and pickled functions of the file look their module up by name
+    try:
+        SourceFileLoader(module.__name__, str(file)).exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(module.__name__)
+        if isinstance(error, DPConvexError) or not isinstance(error, Exception):
+            raise
+        raise TemplateError(f"{file}: cannot be executed: {type(error).__name__}: {error}.") from error
+    return module
+
+
+def factory(file: Path) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(execute(file), "template", None)
+    if not callable(function):
+        raise TemplateError(f"{file}: no function `template`; define one: `def template(*, features, ...)`.")
+    return function
+
+
+def check(given: Mapping[str, object], function: Callable[..., Any], file: Path) -> None:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in signature.parameters.items()]
+        raise TemplateError(f"{file.stem}: {error}. Options are: {', '.join(listed) or 'none'}.") from error

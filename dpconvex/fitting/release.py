@@ -1,0 +1,237 @@
+"""What leaves the house: parameters with the guarantee that was kept about them, and nothing else.
+
+No objective value, iteration count or timing: each of these would be a further answer, and nobody paid for it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.certificates.bound_certificate import BoundCertificate
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
+from dpconvex.data.domains import Choice
+from dpconvex.data.record import feature_names
+from dpconvex.data.schema import Schema, check_encoded, schema_of
+from dpconvex.data.validation import finite_numbers, has_masked
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.fitting.files import Released
+from dpconvex.fitting.whitening import Whitening
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Predict, Template
+from dpconvex.util.arrays import Array, frozen
+from dpconvex.util.markup import aligned, details, paragraph
+
+REMEDY = (
+    "Declare it in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
+    "template=dpconvex.load. A problem file of your own is never run on its own account: dpconvex.load('your_file.py', ...)."
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(Released, Mapping[str, Array]):
+    """The released parameters, by variable name, and what was proved and spent for them.
+
+    Parameters
+    ----------
+    parameters : mapping of str to array_like
+        Finite real arrays; copied, and read-only from then on.
+    certificate : Certificate or BoundCertificate, optional
+        The proof.
+    spent : Privacy, optional
+        The guarantee that was kept.
+    not_private_because : str
+        Why there is none, such as "drawn with a seed".  Exactly one of `spent` and this is given.
+    source : tuple of (str, dict), optional
+        Name and options of the shipped problem that declared the learner, if JSON can hold them.
+    predictor, decision, probabilities : callable, optional
+        The template's functions, of (parameters, x).
+    schema, whitening : optional
+        The declared columns, and the public matrix that records were whitened with: further records are read and whitened alike.
+    names : tuple of str, optional
+        Names of the columns, where the features were a data frame: other data frames must have them in this order.
+    labels : tuple, optional
+        The labels in the order in which scores and probabilities have them: as the template declares them.
+
+    Examples
+    --------
+    >>> release = Release({"w": [1.0, -2.0]}, spent=Privacy(epsilon=1), predictor=lambda p, x: x @ p["w"])
+    >>> release
+    Release(w (2,); spent: epsilon = 1, replace-one)
+    >>> release["w"]
+    array([ 1., -2.])
+    >>> release.predict([[1.0, 1.0]])
+    array([-1.])
+    """
+
+    form = "dpconvex release"
+    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "whitening", "names")
+
+    parameters: Mapping[str, Array]
+    certificate: Certificate | BoundCertificate | None = None
+    spent: Privacy | None = None
+    not_private_because: str = ""
+    source: tuple[str, dict[str, Any]] | None = None
+    predictor: Predict | None = None
+    decision: Predict | None = None
+    probabilities: Predict | None = None
+    schema: Schema | None = None
+    whitening: Whitening | None = None
+    names: tuple[str, ...] | None = None
+    labels: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping):
+            raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
+        self.check_paid()
+        copied = {name: finite(name, value) for name, value in self.parameters.items()}
+        if not copied:
+            raise TemplateError("Release: there is no parameter to release.")
+        object.__setattr__(self, "parameters", copied)
+        object.__setattr__(self, "source", plain(self.source))
+
+    __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
+    __eq__ = object.__eq__
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.parameters:
+            raise KeyError(f"{name!r}: the released parameters are {', '.join(map(repr, self.parameters))}")
+        return self.parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def __repr__(self) -> str:
+        return f"Release({', '.join(f'{name} {value.shape}' for name, value in self.items())}; {self.status})"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, " x ".join(map(str, value.shape)) or "a number") for name, value in self.items()]
+        proof = "" if self.certificate is None else details("its guarantee", self.certificate._repr_html_())
+        head = paragraph("Release", f", {self.status}", not self.private)
+        return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; it costs nothing."""
+        return self._applied("predict", self.predictor, x)
+
+    def decision_function(self, x: ArrayLike) -> NDArray[Any]:
+        """Return scores: above 0 for the second of two `labels`, shape (n,), or one for each label, shape (n, labels)."""
+        return self._applied("decision_function", self.decision, x)
+
+    def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
+        """Return probabilities of `labels`, in that order, shape (n, labels); for learners that model them."""
+        return self._applied("predict_proba", self.probabilities, x)
+
+    def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
+        if function is None:
+            raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
+        check_encoded(name, self.schema, getattr(x, "schema", None))
+        self.check_names(name, names_of(x))
+        return self._called(name, function, finite_numbers("x", x))
+
+    def predicted(self, x: Array) -> NDArray[Any]:
+        """Predict from features that passed a record's check."""
+        assert self.predictor is not None
+        return self._called("predict", self.predictor, x)
+
+    def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
+        if self.whitening is not None:
+            features = self.whitening(features)
+        try:
+            found = by_blocks(partial(function, dict(self.parameters)), features)
+            if has_masked(found):
+                raise TemplateError(f"{name}: the learner's function returned masked numbers.")
+            return np.asarray(found)
+        except DPConvexError:
+            raise
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            shape = features.shape
+            raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
+
+    def check_data(self, caller: str, data: Any, field: str | None = None) -> None:
+        """Raise if settled data are of other columns than those of the fit, or of another schema."""
+        check_encoded(caller, self.schema, schema_of(data))
+        self.check_names(caller, feature_names(data, field))
+
+    def check_names(self, caller: str, given: Sequence[str] | None) -> None:
+        """Raise if features have names, and these are not those of the fit, where they are known."""
+        check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
+
+    def _with(self, template: Any) -> Self:
+        if callable(template):
+            if self.source is None:
+                raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
+            template = template(self.source[0], **self.source[1])
+        if not isinstance(template, Template):
+            raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
+        known = plain(template.source)
+        if self.source is not None and known is not None and known[0] != self.source[0]:
+            raise TemplateError(f"Release: of the problem {self.source[0]!r}, and the template is of {known[0]!r}.")
+        declared = {variable.name: tuple(variable.shape) for variable in template.variables}
+        released = {name: value.shape for name, value in self.items()}
+        if declared != released:
+            raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
+        if self.whitening is not None:
+            self.whitening.check(template)
+        return replace(self, **functions_of(template) | {"source": self.source or template.source})
+
+
+def knowing(found: Any, data: Any) -> Any:
+    """Return a release, or statistics, that know the columns and the schema of settled data that they were made of."""
+    return found if isinstance(data, Batch) else replace(found, names=feature_names(data), schema=schema_of(data))
+
+
+def functions_of(template: Template) -> dict[str, Any]:
+    named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
+    return {"source": template.source, "labels": labels_of(template), **named}
+
+
+def labels_of(template: Template) -> tuple[Any, ...] | None:
+    """Return the values of the field y, or of the only one with values to choose from; None if there is none."""
+    choices = {name: domain.values for name, domain in template.record.fields.items() if isinstance(domain, Choice)}
+    return choices.get("y", next(iter(choices.values())) if len(choices) == 1 else None)
+
+
+def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:
+    """Return what a function makes of features; of sparse ones that it cannot take, in dense blocks of records."""
+    try:
+        return function(features)
+    except (TypeError, ValueError, LookupError, NotImplementedError):
+        if not sp.issparse(features) or not features.shape[0]:
+            raise
+        return np.concatenate([function(dense(block)) for block in blocks(features, at_once(features.shape[1:]))])
+
+
+def finite(name: object, value: ArrayLike) -> Array:
+    if not isinstance(name, str) or not name:
+        raise TemplateError(f"Release: the name of a parameter must be a text, not {name!r}.")
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise TemplateError(f"Release: the parameter {name!r} must be an array of finite real numbers.")
+    # A copy: a view would keep the whole of the array that it looks into, and that one might hold anything.
+    return frozen(array.astype(np.float64))
+
+
+def plain(source: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
+    # Arrays are sequences, too, of which some have no length.
+    match source if isinstance(source, tuple | list | None) else object():
+        case None:
+            return None
+        case [str(name), {**options}]:
+            with suppress(TypeError, ValueError):
+                text = json.dumps(options, default=lambda value: np.asarray(value).tolist(), allow_nan=False)
+                return (name, json.loads(text)) if name.isidentifier() else None  # a path is none
+            return None
+    raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")

@@ -1,0 +1,360 @@
+"""The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.events import Event
+from dpconvex.certificates.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
+from dpconvex.certificates.integer_noise import perturb
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import check_aligned
+from dpconvex.data.partitions import settled
+from dpconvex.data.record import Record, check_clip, counted, in_one_place
+from dpconvex.data.schema import check_unit
+from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
+from dpconvex.fitting.adaptive import release_steps
+from dpconvex.fitting.engine import DataEngine, check_place, resolved
+from dpconvex.fitting.release import Release, functions_of, knowing
+from dpconvex.fitting.statistics import Statistics, fields_of
+from dpconvex.fitting.verify import Method, Proved, analyse, check_template, form_of
+from dpconvex.fitting.whitening import Whitening, batch_moment, whitened
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.private_whitening import level, whitened_matrix
+from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
+from dpconvex.model.people import People, for_promise
+from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.sums.moment_sums import moment_sums
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import check_whole, is_whole
+from dpconvex.util.runtime import Stage
+
+MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
+AGAIN = "these data were fitted before, and nobody counts what that costs"
+# Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
+FITTED: dict[int, tuple[Any, int]] = {}
+
+
+@public
+def solve(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    entry: str = "solve",
+    seed: int | None = None,
+    residual_noise: ResidualNoise | None = None,
+    whitening: Whitened = None,
+    checked: bool = False,
+    unit: ArrayLike | None = None,
+) -> Release:
+    """Fit a template privately: the answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
+
+    Parameters
+    ----------
+    template, privacy, mechanism, residual_noise, whitening, checked
+        As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
+    data : mapping of str to array_like
+        One entry per field of the record.
+    backend : str or object, optional
+        How to solve: "conic", "first-order", or a configured backend.
+    size : int, optional
+        Public number of records.  Under replace-one it is the number of records; under add-remove it must be given,
+        because the number of records is itself protected.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
+    entry : str
+        Name of the spend in the ledger.
+    seed : int, optional
+        For tests.  The release then says that it is not private.
+    unit : array_like, shape (n,), optional
+        Where the guarantee has a unit, an identifier for each record of whose it is; of partitions, in their order.
+
+    Raises
+    ------
+    NotPrivate, TemplateError, BudgetExceeded
+        If there is no proof, an argument makes no sense, or the ledger has not enough left; no data are read.
+    DomainError, NotConverged
+        If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
+    """
+    method = Method(mechanism, residual_noise, whitening, checked, units=True)
+    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
+    return fit.run(fit.proved_and_paid(), fit.data, fit.source)
+
+
+@public
+def statistics(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: SufficientStatistics | None = None,
+    *,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    entry: str = "statistics",
+    seed: int | None = None,
+    residual_noise: ResidualNoise | None = None,
+    whitening: Whitened = None,
+    unit: ArrayLike | None = None,
+) -> Statistics:
+    """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
+
+    Parameters
+    ----------
+    template : Template
+        Its loss is quadratic in the parameters; regularizer and constraints do not matter here.
+    privacy : Privacy
+        Of the release, and of all fits together.
+    mechanism : SufficientStatistics, optional
+        By default with Gaussian noise, or Gamma noise for a guarantee without delta; `coefficients` need ``residuals=True``.
+    whitening : PrivateWhitening, bool or "auto", optional
+        As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
+        directions than in others.
+    data, size, clip, budget, entry, seed, residual_noise, unit
+        As for `solve`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> data = {"x": [[0.5, 0.0], [0.0, 1.0], [1.0, 0.0]], "y": [0.5, -1.0, 1.0]}
+    >>> learner = dp.load("ridge_regression", features=2)
+    >>> found = dp.statistics(learner, data, dp.Privacy(1.0, 1e-6))
+    >>> found
+    Statistics(5 sums; spent: epsilon = 1, delta = 1e-06, replace-one)
+    >>> found.fit(dp.load("ridge_regression", features=2, regularization=10.0))
+    Release(w (2,); spent: epsilon = 1, delta = 1e-06, replace-one)
+    """
+    check_privacy("statistics", privacy, units=True)
+    chosen = mechanism or SufficientStatistics.usual(privacy)
+    if not isinstance(chosen, SufficientStatistics):
+        raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
+    method = Method(chosen, residual_noise, whitening, units=True)
+    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
+    with fit.told():
+        found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
+    made: Statistics = knowing(found, fit.data)
+    return made
+
+
+@dataclass
+class Fit:
+    """A call of `solve`, or of what stands on it: options are checked, and data settled, before anything is paid or looked at."""
+
+    data: Any
+    privacy: Privacy
+    templates: Sequence[Template]
+    method: Method
+    backend: Any
+    size: Any
+    clip: bool
+    budget: Budget | None
+    label: str
+    seed: int | None
+    workers: Any = None
+    record: Any = None
+    unit: Any = None
+    people: People | None = None
+
+    def __post_init__(self) -> None:
+        for template in self.templates:
+            check_template(template)
+        check_privacy("this", self.privacy, self.method.units)
+        self.templates = [for_promise(template, self.privacy) for template in self.templates]
+        self.data, self.source = settled(self.data), NoiseSource(self.seed)
+        for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
+            check_unit(getattr(part, "schema", None), self.privacy.unit)
+        if self.privacy.unit is not None:
+            fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
+            check_aligned({**fields, "unit": self.unit})
+            self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
+            self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
+        elif self.unit is not None:
+            raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
+        self.size = public_size(self.templates[0], self.data, self.privacy, self.size, self.people)
+        check_clip(self.clip)
+        self.backend = resolved(self.backend, *self.templates)
+        check_place(self.data, self.backend)
+        if self.workers is not None:
+            in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
+            if not is_whole(self.workers, 1):
+                raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
+        self.record: Record = self.record or self.templates[0].record
+        self.protected = self.privacy.adjacency == "add-remove"
+
+    def check(self, *fits: Proved) -> None:
+        """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
+        self.record.check_form(self.data, empty=self.protected)
+        for fit in fits:
+            confirm(fit.certificate)
+            if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
+                self.people.check_together(self.data)
+        for said in [] if self.seed is not None else self.doubts(fits[:1]):
+            warn(said)
+        if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
+            warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
+
+    def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
+        """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
+        epsilon, delta, size = self.privacy.epsilon, self.privacy.delta, self.size
+        if epsilon > MOST_EPSILON:
+            yield f"epsilon = {epsilon:g} protects nobody: odds change by up to exp({epsilon:g}). 1 is strong, and 10 weak."
+        if delta * size >= 1:
+            publishing = "which a release of one record, drawn at random, would keep"
+            yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
+        for fit in fits:
+            count = sum(math.prod(variable.shape) for variable in fit.template.variables)
+            signal = size * (level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
+            if size < 2 * count and signal < 4:
+                yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
+
+    @property
+    def uncounted(self) -> bool:
+        return self.budget is None and self.seed is None
+
+    def pay(self, event: Event | None = None) -> None:
+        pay(self.budget, self.privacy, self.label, event)
+        if self.uncounted:
+            note_fit(self.data)
+
+    def proved_and_paid(self) -> Proved:
+        found = self.method.prove(self.templates[0], self.privacy, self.size)
+        self.check(found)
+        self.pay(found.certificate.event)
+        return found
+
+    def cut(self, batch: Batch) -> Batch:
+        return batch if self.people is None else self.people.cut(batch)
+
+    def run(self, fit: Proved, data: Any, source: NoiseSource, people: People | None = None) -> Release:
+        with self.told():
+            found: Release = knowing(run(fit, data, self.backend, source, self.clip, people or self.people), self.data)
+            return found
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let an error about values say what it cost; without a budget, data that were refused count as never fitted."""
+        try:
+            yield
+        except DomainError as error:
+            note_fit(self.data, 0)
+            paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
+            raise DomainError(f"{error}{paid}") from error
+
+
+def note_fit(data: Any, state: int = 1) -> int:
+    """Note that an array was fitted, was spoken of if it was fitted, or, with 0, was not; return what was known of it."""
+    first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
+    with suppress(TypeError):  # of lists nobody knows which they are
+        where = id(first)
+        alive, known = FITTED.get(where, (None, 0))
+        before = known if alive is not None and alive() is first else 0
+        now = max(before, 1) if state == 1 else state if before else 0
+        FITTED[where] = ref(first, lambda _: FITTED.pop(where, None)), now
+    return before
+
+
+def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
+    """Return the public number of records, or refuse to take it from settled data that protect it."""
+    check_whole("solve", 1, True, size=size)
+    if privacy.adjacency == "replace-one":
+        records = counted(data) if people is None else people.size
+        if size not in (None, records):
+            why = f"size is {size}, but there are {records} records"
+            raise TemplateError(f"solve: {why}; replace-one needs their number.")
+        return max(records, 1)
+    if size is None:
+        why = "under add-remove adjacency the number of records is private, and the regularization scales with it"
+        remedy = "pass a public nominal number of records as `size`, one that was not counted from these data"
+        raise NotPrivate(why, template.regularizer, remedy)
+    return size
+
+
+def run(
+    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False, people: People | None = None
+) -> Release:
+    """Do what was proved, once; the guarantee must have been paid for."""
+    found = released(fit, data, backend, source, clip, people)
+    return found.fit() if isinstance(found, Statistics) else found
+
+
+def released(
+    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
+) -> Release | Statistics:
+    """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
+    Stage.name = "computing the private answer"
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    protected = fit.certificate.privacy.adjacency == "add-remove"
+    if not isinstance(data, Batch):
+        data = fit.template.record.validate(data, clip=clip, empty=protected)
+    batch, stages = data if people is None else people.cut(data), fit.stages
+    records = batch.size if people is None else people.size
+    if not protected and records != fit.certificate.size:
+        both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
+        remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
+        raise DomainError(f"{both}; nothing is released. {remedy}.")
+    if isinstance(fit.certificate, QueriesCertificate):
+        whose = None if people is None else people.of
+        return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
+    if stages is None:
+        return covered(fit, fit.certificate, batch, backend, source, people)
+    noise, certificate = stages.noise, stages.fit
+    moment = stages.released(batch_moment(batch, noise), source.apart())
+    matrix, directions = whitened_matrix(moment, noise.sigma)
+    whitening = Whitening(noise.field, noise.radius, matrix)
+    if isinstance(certificate, StatisticsCertificate):
+        whitening = replace(whitening, least=usual_length(moment, whitening.matrix, noise.radius, certificate.size))
+    else:
+        certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
+    found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source, people)
+    whole = stages.whole(found.certificate)
+    whole = whole.copied(event=whole.event, advice=fit.certificate.advice, writer=fit.certificate.writer)
+    return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
+
+
+@np.errstate(all="ignore")  # warnings of numbers tell about the data
+def covered(
+    fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
+) -> Release | Statistics:
+    """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
+    template, mechanism, cover = fit.template, fit.mechanism, certificate.cover
+    if isinstance(certificate, StatisticsCertificate):
+        mechanism = mechanism_of(certificate, form_of(template))
+    analysis = analyse(template, mechanism)
+    if cover is not None and cover.counting:  # noise depends on a bound on the records, which are counted privately
+        most = bound_on_count(cover, batch.size, source.apart(), certificate.privacy.most)
+        certificate = for_count(mechanism, analysis, certificate, most)
+        cover = certificate.cover
+    assert cover is not None
+    proof = {"certificate": certificate, **source.spending(certificate.privacy)}
+    if isinstance(mechanism, SufficientStatistics):
+        moments = mechanism.moments(analysis.form, certificate.privacy.adjacency)
+        noisy = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
+        if not np.isfinite(noisy).all():
+            raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
+        values = perturb(noisy, cover, source.seeded)
+        return Statistics(values, moments, fields_of(template), template=template, **proof)
+    whose = None if people is None else people.of
+    engine = DataEngine(analysis, batch, certificate.size, backend, whose)
+    noisy = mechanism.run(analysis, certificate, engine, source.rng)
+    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    theta = analysis.form.feasible.project(perturb(noisy, cover, source.seeded))
+    return Release(analysis.form.space.unpack(theta), **proof, **functions_of(template))

@@ -1,0 +1,283 @@
+"""Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.stats import norm
+
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.schema import Schema
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.fitting.files import Released
+from dpconvex.fitting.release import Release, functions_of
+from dpconvex.fitting.verify import form_of
+from dpconvex.fitting.whitening import Whitening
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import SPHERICAL
+from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
+from dpconvex.util.arrays import Array, frozen
+from dpconvex.util.plain_data import is_real
+
+WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
+# Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
+CLEAR = 2.0
+HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(Released):
+    """Noisy sums of all that a quadratic loss takes from a record; any template with that loss is fitted from them for free.
+
+    Attributes
+    ----------
+    values : ndarray, shape (statistics,)
+        Noisy sums over the records, on a fixed grid; `moments` says of what, `fields` of which records.
+    certificate, spent, not_private_because, whitening, schema, names
+        As of a `Release`; the statistics are those of whitened records.
+    template : Template or None
+        What they were released for.
+    """
+
+    form = "dpconvex statistics"
+    kept = (
+        "values",
+        "moments",
+        "fields",
+        "certificate",
+        "spent",
+        "not_private_because",
+        "whitening",
+        "schema",
+        "names",
+    )
+
+    values: Array
+    moments: Moments
+    fields: str
+    certificate: Certificate
+    spent: Privacy | None
+    not_private_because: str = ""
+    template: Template | None = None
+    whitening: Whitening | None = None
+    schema: Schema | None = None
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=float)
+        if values.shape != (self.moments.count,) or not np.isfinite(values).all():
+            raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
+        scaled = all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds)
+        if not (scaled and 0 <= self.deviation < np.inf and 0 < self.certificate.size < 2**53):
+            raise TemplateError("Statistics: the moments have no scale, or the certificate no noise or no records.")
+        self.check_paid()
+        object.__setattr__(self, "values", frozen(values.copy()))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of all noise on each statistic."""
+        certificate = self.certificate
+        own = SPHERICAL[certificate.noise].square(certificate.noise_dimension, certificate.noise_scale)
+        assert certificate.cover is not None
+        return float(np.sqrt((own + certificate.cover.size**2) / certificate.noise_dimension))
+
+    def __repr__(self) -> str:
+        return f"Statistics({self.moments.count} sums; {self.status})"
+
+    def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
+        """Fit a template from the statistics; it costs nothing.
+
+        Parameters
+        ----------
+        template : Template, optional
+            By default, the one that the statistics were released for.  Another one is for the same record, with a loss whose Q
+            and q are linear in the same moments, else a `TemplateError` is raised; regularizer and constraints are free.
+        ridge : float, optional
+            What to add to the noisy Q, in sum form, after it was projected on positive semidefinite matrices.  By default 0.7
+            times the largest eigenvalue of the noise on it; of whitened records, in their coordinates, half of that eigenvalue.
+        """
+        chosen = self.matching(template)
+        if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
+            raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
+        form, noisy = form_of(chosen), self.quadratic(chosen)
+        turn = self.turn(noisy, form)
+        hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
+        theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
+        found = form.space.unpack(theta)
+        known: Any = {"schema": self.schema, "names": self.names, **functions_of(chosen)}
+        return Release(found, self.certificate, self.spent, self.not_private_because, **known)
+
+    def noise_map(self, release: Release) -> Array:
+        """Return the linear map from standard noise to what it adds to a free fit of `template`, to first order at this one."""
+        form, noisy = form_of(self.matching(None)), self.quadratic()
+        turn = self.turn(noisy, form)
+        hessian = noisy.convex(None, RIDGE if self.whitening is None else WHITENED_RIDGE)
+        gradients = noisy.gradient_map(turn @ form.space.pack(release.parameters))
+        values, vectors = np.linalg.eigh((gradients @ gradients.T).toarray())
+        moved = vectors * np.sqrt(np.maximum(values, 0.0)) * self.deviation
+        return np.asarray(np.linalg.solve((hessian @ turn).toarray(), moved))
+
+    def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
+        """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
+        if self.whitening is None:
+            return sp.csr_array(sp.eye_array(noisy.loss.dim))
+        back = np.asarray(np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius))
+        return turned_parameters(form, self.whitening.field, back)
+
+    def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
+        """Return the noisy sum of a template's losses as a quadratic function of its parameters, those for whitened records."""
+        loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
+        return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
+
+    def matching(self, template: Template | None) -> Template:
+        """Return the template that a fit is for, or raise `TemplateError` if it is for other records."""
+        chosen = self.template if template is None else template
+        if not isinstance(chosen, Template):
+            raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
+        if fields_of(chosen) != self.fields:
+            raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
+        if self.whitening is not None:
+            self.whitening.check(chosen)
+        return chosen
+
+    def _with(self, template: Any) -> Self:
+        return replace(self, template=self.matching(template))
+
+
+def fields_of(template: Template) -> str:
+    record = template.record
+    continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items()]
+    return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
+
+
+# Coefficients.  With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second
+# order, whose mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the variance of the residuals, and V that
+# of ``m - N theta``, which is public (docs/theory.md, section 18).
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Coefficients:
+    """Estimates of a linear regression, and how far they can be from the truth; it prints as a table.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as ``w[0]``.
+    estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
+        The last are the part of the standard errors that the noise for privacy makes.
+    lower, upper : ndarray, shape (coefficients,)
+        Ends of the confidence intervals.
+    confidence : float
+    residual_deviation : float or None
+        Estimated standard deviation of the residuals; None of other losses than squares.
+    spent : Privacy or None
+        What `intervals` paid; None with a seed, and where all of it is post-processing.
+    not_private_because : str
+        Why they are not private, such as a seed of the fit; empty if they are.
+    """
+
+    names: tuple[str, ...]
+    estimates: Array
+    standard_errors: Array
+    noise_errors: Array
+    lower: Array
+    upper: Array
+    confidence: float
+    residual_deviation: float | None = None
+    spent: Privacy | None = None
+    not_private_because: str = ""
+
+    @classmethod
+    def around(
+        cls, space: Space, estimates: Array, variances: Array, of_noise: Array, confidence: float, **further: Any
+    ) -> Self:
+        """Return estimates with normal intervals, from the variances of each and the parts of them that are of noise."""
+        errors, level = np.sqrt(variances), float(confidence)
+        reach = errors * float(norm.isf((1 - level) / 2))
+        ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
+        return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
+
+    def rows(self) -> list[tuple[str, float, float, float, float, float]]:
+        """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
+        parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
+        return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
+
+    def __repr__(self) -> str:
+        rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]
+        wide = max(len(row[0]) for row in rows)
+        foot = f"{100 * self.confidence:g} % intervals"
+        foot += "" if self.residual_deviation is None else f"; residual deviation {self.residual_deviation:.4g}"
+        foot += "" if self.spent is None else f"; spent: {self.spent}"
+        foot += f"; NOT PRIVATE: {self.not_private_because}" if self.not_private_because else ""
+        return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])
+
+
+def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
+    """Estimate a linear regression from released statistics, with standard errors; it costs nothing.
+
+    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
+    model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
+    Of statistics of whitened records, they are those of weighted least squares, and hold more often than they say.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Released with ``SufficientStatistics(residuals=True)``.  Noise that is too large for intervals is refused.
+    template : Template, optional
+        By default, the one that they were released for.  Its loss is the squared residual of one response, times a number.
+    confidence : float
+        Of each interval by itself.
+    """
+    if not (is_real(confidence) and 0 < confidence < 1):
+        raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
+    noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
+    if statistics.whitening is not None and noisy.count is None:
+        raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")
+    known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
+    if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
+        mechanism = f"SufficientStatistics({statistics.certificate.noise!r}, residuals=True)"
+        why = f"the squared response was not released, which dp.statistics(..., {mechanism}) does"
+        raise TemplateError(f"coefficients: {why}. What was released still fits, without standard errors: fit().")
+    if len(noisy.parts) > 1:
+        raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
+    q = noisy.hessian.toarray()
+    values, vectors = np.linalg.eigh(q)
+    edge = noisy.edge(np.arange(len(q)))
+    if not values[0] > CLEAR * edge:
+        part = f"noise alone makes about {edge:.3g} of it, and {CLEAR:g} times that are needed"
+        why = f"the least curvature of the noisy squares is {values[0]:.3g}; {part}"
+        has_offset = any(len(kind.bases) < 2 for kind in noisy.moments.kinds)
+        whitens = has_offset and statistics.whitening is None and not statistics.certificate.privacy.pure
+        more = f"{CLEAR * edge / max(values[0], edge):.2g} times the records, or the epsilon,"
+        remedy = f"About {more} help{', or whitening=True' * whitens}, or fewer features; `fit` works, with its ridge"
+        raise NotConverged(f"{why}: no standard errors hold. {remedy}.")
+    inverse = (vectors / values) @ vectors.T
+    theta = inverse @ noisy.slope
+    moved = noisy.gradient_map(theta).toarray() * noisy.deviation
+    covariance = moved @ moved.T
+    bias = noisy.deviation * noisy.curvature_products(inverse @ moved)
+    count = statistics.certificate.size if noisy.count is None else noisy.count
+    squares = 2 * (noisy.constant - noisy.slope @ theta / 2) + float(np.sum(inverse * covariance))
+    # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
+    least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
+    variance = max(squares, least) / max(count - len(q), 1.0)
+    # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
+    of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
+    back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
+    both, noise = (np.diag(back @ part @ back.T) for part in (of_noise + of_residuals, of_noise))
+    estimates, deviation = back @ (theta - inverse @ bias), float(np.sqrt(variance))
+    return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation)
+
+
+def names(space: Space) -> Iterator[str]:
+    for name, block in space.blocks.items():
+        if block.symmetric:
+            raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")
+        for place in np.ndindex(block.variable.shape[::-1]):
+            yield name + (f"[{', '.join(map(str, place[::-1]))}]" if place else "")

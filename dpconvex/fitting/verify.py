@@ -1,0 +1,309 @@
+"""The checker: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.text import UNIT_COST
+from dpconvex.checker.reading import Rejected
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, shown
+from dpconvex.fitting.proof import proof_of
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
+from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
+from dpconvex.mechanisms.residual_noise import ResidualNoise
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.model.people import for_promise
+from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.translation import check_translation
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import is_whole
+from dpconvex.util.runtime import Stage, once
+
+LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
+
+
+def check_template(template: object) -> None:
+    if not isinstance(template, Template):
+        how = "the first argument is a learner, such as dp.load('logistic_regression', features=3)"
+        raise TemplateError(f"expected a Template, not a {type(template).__name__}: {how}.")
+
+
+def form_of(template: Template) -> LossForm:
+    check_template(template)
+    return read(template)
+
+
+@once
+def read(template: Template, convex: bool = True) -> LossForm:
+    form = LossForm(template, convex)
+    check_translation(form)
+    return form
+
+
+def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
+    check_template(template)
+    if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
+        return analysed(template, "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
+    try:
+        return analysed(template)
+    except (NotPrivate, MissingRule) as error:
+        if getattr(mechanism, "bounds_gradients", False):
+            return analysed(template, str(error), False)
+        raise
+
+
+@once
+def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
+    form = read(template) if convex else read(template, False)
+    return Analysis(form, unbounded=DPConvexError(why) if why else None)
+
+
+@public
+def verify(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    residual_noise: ResidualNoise | None = None,
+    *,
+    whitening: Whitened = None,
+    proof: bool = True,
+    checked: bool = False,
+) -> Certificate:
+    """Prove that a mechanism on a template is private, or raise `NotPrivate` or another error, with the place and a remedy.
+
+    Parameters
+    ----------
+    template : Template
+    privacy : Privacy
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    mechanism : Mechanism, optional
+        By default what has the lowest error on problems of that size (docs/choosing.md).  With delta: `SufficientStatistics` of
+        a quadratic loss; where there are few records for each parameter of a classifier, gradient descent on clipped gradients,
+        which need not converge to the ERM solution.  Else what is proved private with the smallest foreseen excess risk.
+    residual_noise : ResidualNoise, optional
+        What hides the distance from the computed to the exact answer; by default, from 1 % of the guarantee.
+    whitening : PrivateWhitening, bool or "auto", optional
+        A first stage, from a share of the same guarantee.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
+        descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
+        size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
+        mechanism is named, one that is proved to end near a minimiser.
+    proof : bool
+        Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
+    checked : bool
+        Certify only what is replayed to its end.  Where the checker's plainer bounds do not reach the certificate's noise, there
+        is as much as a smaller guarantee asks for, the largest that helps, to a hundredth.  Mostly that changes nothing; where it
+        does, it takes some seconds.  If a quarter of the guarantee does not help, the step that is not replayed is told.
+    """
+    if not isinstance(proof, bool):
+        raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
+    found = Method(mechanism, residual_noise, whitening, checked, units=True).prove(template, privacy, size).certificate
+    return found if proof else found.copied(event=found.event, writer=None)
+
+
+def written(template: Template, mechanism: Mechanism, certificate: Certificate) -> bytes:
+    analysis, width = analyse(template, mechanism), certificate.smoothing
+    return proof_of(smooth_analysis(analysis, width) if width else analysis, certificate)
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A fit that was proved private: its certificate, and what it is for; of whitened records, what both stages are."""
+
+    template: Template
+    certificate: Certificate
+    mechanism: Mechanism
+    stages: Stages | None = None
+
+    def advised(self, said: str) -> Self:
+        return replace(self, certificate=self.certificate.advised(said)) if said else self
+
+
+@dataclass(frozen=True)
+class Method:
+    """The options that say how a fit is to be private, as for `verify`."""
+
+    mechanism: Mechanism | None = None
+    cover: ResidualNoise | None = None
+    whitening: Whitened = None
+    checked: bool = False
+    units: bool = False  # whether who asks can protect people with several records
+    alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
+
+    def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
+        """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
+        Stage.name = "proving"
+        check_privacy("this", privacy, self.units)
+        check_template(template)
+        template = for_promise(template, privacy)
+        if not isinstance(self.checked, bool):
+            raise TemplateError(f"verify: checked must be True or False, not {self.checked!r}.")
+        if not self.checked:
+            return self._proved(template, privacy, size)
+        return replayed(partial(self._proved, template, size=size), privacy)
+
+    def _proved(self, template: Template, privacy: Privacy, size: int) -> Proved:
+        if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
+            raise TemplateError(f"verify: size must be a positive integer, not {shown(size)}, of at most 2^53.")
+        if (
+            len(set(template.losses)) == 1 and not template.losses[0].fields
+        ):  # data of one's own would be public numbers
+            said = (
+                "the loss is the same for all records, and arrays of your own in it are public: nothing protects them"
+            )
+            remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
+            raise NotPrivate(said, template.losses[0], remedy)
+        given: object = self.mechanism
+        if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
+            raise TemplateError(f"verify: mechanism must be such as ObjectivePerturbation(), not {shown(given)}.")
+        if isinstance(given, AdaptiveSteps) and not self.alone:
+            said = "the checker does not replay AdaptiveSteps beside a clustering"
+            raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
+        if self.cover is not None and not isinstance(self.cover, ResidualNoise):
+            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {shown(self.cover)}.")
+        found, way = self._chosen(template, privacy, int(size))
+        found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
+        if privacy.most > 1:
+            found = found.advised(self._cost_of_unit(found, privacy))
+        if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
+            return found
+        return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
+
+    def _cost_of_unit(self, found: Proved, privacy: Privacy) -> str:
+        """Say, before anything is paid, what a person's further rows cost."""
+        one, size = replace(privacy, most=1), found.certificate.size
+        with suppress(DPConvexError, OverflowError):
+            plain, way = self._chosen(found.template, one, size)
+            plain = plain or certified(found.template, one, size, *way, self.cover or ResidualNoise())
+            times = found.certificate.expected_noise / plain.certificate.expected_noise
+            if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
+                return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
+        return ""
+
+    def way(self, template: Template, privacy: Privacy, size: int) -> Way:
+        return self._chosen(template, privacy, size)[1]
+
+    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
+        """Return the first way of what options stand for that is proved private; the last one is not tried."""
+        known = partial(form_of, template), partial(analyse, template, self.mechanism)
+        every = ways(self.whitening, self.mechanism, *known, privacy, size)
+        asked = (way for way in every if self.alone or not isinstance(way[0], AdaptiveSteps))
+        way = next(asked)
+        for other in asked:  # only where this one is refused
+            with suppress(DPConvexError, OverflowError):
+                return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
+            way = other
+        return None, way
+
+
+def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
+    """Prove what the checker replays: what keeps less of a guarantee keeps all of it, and has more noise."""
+    found, missing = attempted(prove, privacy, 1.0)
+    if missing:
+        low, high = LEAST, 1.0
+        found, missing = attempted(prove, privacy, low)
+        if missing:
+            remedy = "leave checked=True out, or bound parameters by a norm"
+            raise MissingRule(f"the checker does not replay this: {missing}", None, remedy)
+        while high - low > 0.01:
+            share = (low + high) / 2
+            other, missing = attempted(prove, privacy, share)
+            low, high, found = (low, share, found) if missing else (share, high, other)
+        part = f"{100 * low:.0f} % of the guarantee"
+        found = found.advised(f"The noise is that of {part}, for plainer bounds that are replayed.")
+    return found
+
+
+def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float) -> tuple[Proved, str]:
+    """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
+    found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
+    stages = None if found.stages is None else replace(found.stages, privacy=privacy)
+    smaller = found.certificate
+    found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy), stages=stages)
+    try:
+        return found, "; ".join(found.certificate.check().unreplayed)
+    except Rejected as step:
+        return found, str(step)
+
+
+def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, *how: Any) -> Proved:
+    """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
+    ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
+    found = ask(template, privacy, size, mechanism, *how)
+    certificate = found.certificate
+    parts = {name: getattr(certificate, name) for name in ("cover", "whitening", "clustering")}
+    own: dict[str, Any] = {name: part and replace(part) for name, part in parts.items()}
+    own |= {"event": certificate.event, "settings": dict(certificate.settings)}
+    return replace(found, certificate=certificate.copied(**own))
+
+
+def proved(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    first: PrivateWhitening | None,
+    cover: ResidualNoise,
+) -> Proved:
+    if privacy.unit is not None and not getattr(mechanism, "units", False):
+        raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
+    try:
+        analysis = analyse(template, mechanism)
+    except NotPrivate:
+        if isinstance(mechanism, Automatic) and first is None:
+            with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
+                return proved(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
+        raise
+    feasible = analysis.form.feasible
+    if feasible.obstacle is not None:
+        raise NotConverged(f"{feasible.obstacle}.")
+    with computable(privacy):
+        if first is not None and isinstance(mechanism, AdaptiveSteps):
+            raise TemplateError("whitening: AdaptiveSteps pays for a second moment of its own; leave whitening= out.")
+        stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
+        if isinstance(mechanism, AdaptiveSteps):
+            linear_scores(analysis.form)
+            if cover != ResidualNoise():
+                raise TemplateError(
+                    "AdaptiveSteps: leave residual_noise out: all sums are exact, and nothing is left to hide."
+                )
+            certificate = mechanism.certify(analysis, privacy, size)
+        else:
+            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+    certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
+    found = Proved(template, certificate, mechanism, stages)
+    conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
+    return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
+
+
+remembered = once(proved)
+
+
+@public
+def is_private(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    residual_noise: ResidualNoise | None = None,
+    *,
+    whitening: Whitened = None,
+) -> bool:
+    """Say whether `verify` finds a proof."""
+    try:
+        verify(template, privacy, size, mechanism, residual_noise, whitening=whitening)
+    except NotPrivate:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Whose the records are: identifiers as numbers, at most so many records of each unit, and weights (docs/unit.md).
+
+Identifiers are looked at before anything is paid: under replace-one, the number of records that are kept is public.
+"""
+
+from collections.abc import Mapping, Set, Sized
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from types import MappingProxyType
+from typing import Any, Self
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.data.batch import Batch, PartitionedBatch
+from dpconvex.data.domains import Box
+from dpconvex.data.partitions import Partitions
+from dpconvex.data.record import Record, in_one_place
+from dpconvex.data.tables import is_missing, value_of
+from dpconvex.data.validation import label_entries
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.expressions.from_cvxpy import field_of
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
+from dpconvex.util.arrays import frozen
+from dpconvex.util.runtime import once
+
+IDENTIFIERS = {int: "numbers", float: "numbers", bool: "numbers", str: "texts", bytes: "bytes"}
+IDENTIFIERS |= {date: "dates", datetime: "times"}
+WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
+WEIGHTED = WeakSet[Template]()
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Whose each record is, in numbers from 0, shape (n,), and which records are kept."""
+
+    of: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+    weighted: bool
+
+    @classmethod
+    def read(cls, privacy: Privacy, given: Any, records: int, rng: np.random.Generator) -> Self:
+        """Read identifiers, one for each of so many records, and refuse units of more records than declared, or cut them."""
+        unit = privacy.unit
+        if given is None:
+            raise TemplateError(f"unit: pass an identifier of the {unit} for each record, as unit=.")
+        wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
+        if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
+            raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
+        entries: list[Any] = label_entries("unit", given)
+        if any(map(is_missing, entries)):
+            raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+        # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
+        entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
+        others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
+        if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
+            raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
+        kinds = {IDENTIFIERS[type(e)] + " with a time zone" * bool(getattr(e, "tzinfo", None)) for e in entries}
+        if len(kinds) > 1:  # 7 and "7" would be two people
+            both = " and ".join(sorted(kinds))
+            raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
+        if "times with a time zone" in kinds:  # one time in two zones is two for Python, where clocks are changed
+            entries = [entry.astimezone(UTC) for entry in entries]
+        known: dict[Any, int] = {}
+        of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
+        if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
+            why = "some identifiers differ as texts, and are one number, time or word, as '7' and '07' are"
+            remedy = f"Spell each {unit} in one way (accents, too, have two spellings in Unicode)"
+            raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
+        keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
+        order = np.lexsort((keys, of))
+        counts = np.bincount(of, minlength=len(known))
+        rank = np.empty(records, dtype=np.int64)
+        rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
+        kept = rank < privacy.most
+        if not kept.all() and privacy.keep not in ("first", "random"):
+            why = f"a {unit} has more records than the {privacy.most} that were declared; nothing was spent"
+            raise DomainError(f"unit: {why}. Declare more, or keep some: Privacy(..., keep='random') (--keep random).")
+        return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
+
+    @property
+    def size(self) -> int:
+        """What is counted: records that are kept, or people, if records are weighted."""
+        return len(np.unique(self.of)) if self.weighted else len(self.of)
+
+    def cut(self, batch: Batch) -> Batch:
+        if batch.size != len(self.kept):
+            raise DomainError("there are other records than identifiers; nothing is released. Data must not change.")
+        return batch if self.kept.all() else batch.chosen(self.kept)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> "People":
+        """Return those of some of the records that were kept, with numbers of their own; `rows` has an entry for each."""
+        of = np.unique(self.of[rows], return_inverse=True)[1]
+        return People(frozen(of), frozen(np.ones(len(of), dtype=bool)), self.weighted)
+
+    def check_together(self, data: Any) -> None:
+        """Refuse partitions that a person's records are spread over, where their sums are clipped."""
+        if not isinstance(data, Partitions | PartitionedBatch):
+            return
+        where = np.repeat(np.arange(len(data.sizes)), data.sizes)[self.kept]
+        if len(np.unique(np.stack([self.of, where]), axis=1)[0]) > len(np.unique(self.of)):
+            why = "the records of a unit lie in several partitions, and the sum of their gradients is clipped"
+            raise DomainError(f"unit: {why}; nothing was spent. Make partitions by unit, or take another mechanism.")
+
+    def with_weights(self, data: Any) -> Any:
+        """Return data with a weight for each record: one over the number of its person's records, rounded down."""
+        in_one_place('keep="weights"', data, "pass arrays, or ask for no weights")
+        counts = np.bincount(self.of)
+        each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
+        return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
+
+
+def for_promise(template: Template, privacy: Privacy) -> Template:
+    """Return the template that is fitted: with weights, if the guarantee has them."""
+    return template if privacy.keep != "weights" or template in WEIGHTED else weighted(template)
+
+
+@once
+def weighted(template: Template) -> Template:
+    """Return the template of weighted records: their loss times a weight between 0 and 1."""
+    if WEIGHT in template.record.fields:
+        raise TemplateError(f'keep="weights" adds a field named {WEIGHT!r}; give yours another name.')
+    extra = Record(**{WEIGHT: Box(0.0, 1.0)})
+    record, weight = copy(template.record), field_of(extra.parameters[WEIGHT])
+    more = {name: {**getattr(record, name), **getattr(extra, name)} for name in ("fields", "continuous", "parameters")}
+    record.__dict__.update({name: MappingProxyType(values) for name, values in more.items()})
+    made = template.with_parts(record=record, losses=tuple(weight * loss for loss in template.losses))
+    WEIGHTED.add(made)
+    return made

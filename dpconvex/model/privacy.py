@@ -1,0 +1,181 @@
+"""A guarantee of privacy."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, shown
+from dpconvex.util.plain_data import check_whole, is_real
+
+ADJACENCIES = ("replace-one", "add-remove")
+# Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
+COMPUTABLE = 1e-100, 1e100
+MOST_ROWS, KEEPS = 10_000, ("first", "random", "weights")  # of one person
+
+
+class Person(NamedTuple):
+    """What one person may have of the rows: at most so many, which weigh so much together."""
+
+    rows: int = 1
+    weight: float = 1.0
+
+    def moves(self, apart: float, length: float) -> float:
+        """Bound how far a person moves a sum, where terms of two rows are so far apart, and that of one is so long.
+
+        The number of a person's rows may change, too: of j rows and j' others, min(j, j') are paired, and the rest stand alone.
+        """
+        return apart if self.rows == 1 else self.weight * max(apart, length)
+
+
+ONE_ROW = Person()
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The guarantee that one person's record hardly changes what may be released.
+
+    Parameters
+    ----------
+    epsilon : float
+        Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
+    delta : float
+        Probability mass that the bound may miss; in [0, 1), and 0 for a pure guarantee, which a release keeps up to a probability
+        of 2^-100 (docs/release.md, section 5).
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
+        under "add-remove" one record is added or taken away, and the number of records is itself protected.
+    unit : str, optional
+        Whom the guarantee protects, such as "patient", where one may have several records (docs/unit.md): neighbours then differ
+        in all records of one patient, replaced or added or taken away.  By default every record is somebody else's.
+    most : int
+        So many records of one unit there are at most, which is public.
+    keep : {"first", "random", "weights"}, optional
+        What becomes of units with more records: by default, data that have any are refused.  "first" and "random" keep `most` of
+        them.  With "weights" each of a unit's records, `most` at most, weighs one over their number, and units are counted.
+
+    Examples
+    --------
+    >>> print(Privacy(epsilon=0.5, delta=1e-6, adjacency="add-remove"))
+    epsilon = 0.5, delta = 1e-06, add-remove
+    >>> print(Privacy(1.0, unit="patient", most=3))
+    epsilon = 1, replace-one of a patient with at most 3 records
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    adjacency: str = "replace-one"
+    unit: str | None = None
+    most: int = 1
+    keep: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if not is_real(value):
+                raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
+            self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
+        if not 0 < self.epsilon < math.inf:
+            raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
+        if not 0 <= self.delta < 1:
+            raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
+        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
+            raise TemplateError(f"Privacy: adjacency must be one of {ADJACENCIES}, not {self.adjacency!r}.")
+        check_whole("Privacy", most=self.most)
+        self.__dict__["most"] = int(self.most)
+        if self.unit is not None and not (isinstance(self.unit, str) and self.unit.isidentifier()):
+            raise TemplateError(f'Privacy: unit must be a word such as "patient", or None, not {self.unit!r}.')
+        if self.most > (1 if self.unit is None else MOST_ROWS):
+            why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
+            raise TemplateError(f"Privacy: most is {self.most}; {why}.")
+        if self.keep is not None and (self.unit is None or self.keep not in KEEPS):
+            raise TemplateError(f"Privacy: keep must be one of {KEEPS}, beside a unit, or None, not {self.keep!r}.")
+
+    @property
+    def person(self) -> Person:
+        """What one unit has of the records, in the sums that its guarantee is about."""
+        return Person(self.most, 1.0 if self.keep == "weights" else float(self.most))
+
+    @property
+    def whose(self) -> str:
+        """What neighbours differ in, in words."""
+        return "one record" if self.unit is None else f"all records, {self.most} at most, of one {self.unit}"
+
+    @property
+    def pure(self) -> bool:
+        """Whether delta is 0."""
+        return self.delta == 0
+
+    @property
+    def claims(self) -> dict[str, float]:
+        """What a derivation claims: epsilon, and a delta that is not 0."""
+        return {"epsilon": self.epsilon} | ({} if self.pure else {"delta": self.delta})
+
+    def minus(self, part: "Privacy") -> "Privacy":
+        """Return what a part leaves of the guarantee, rounded down, so that the two together do not exceed it."""
+        return self.part(left(self.epsilon, part.epsilon), left(self.delta, part.delta))
+
+    def part(self, epsilon: float, delta: float = 0.0) -> "Privacy":
+        """Return another guarantee about the same neighbours."""
+        return replace(self, epsilon=epsilon, delta=delta)
+
+    def __str__(self) -> str:
+        delta = "" if self.pure else f"delta = {text(self.delta)}, "
+        whom = "" if self.unit is None else f" of a {self.unit} with at most {self.most} record{'s' * (self.most > 1)}"
+        whom += "" if self.keep is None else f" (keep {self.keep})"
+        return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}{whom}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-able values; without a unit, nothing is said about one."""
+        found = asdict(self)
+        return found if self.unit is not None else {key: found[key] for key in ("epsilon", "delta", "adjacency")}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        known = {"epsilon", "delta", "adjacency"}
+        if not isinstance(fields, Mapping) or set(fields) not in (known, known | {"unit", "most", "keep"}):
+            raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
+        return cls(**fields)
+
+
+def check_privacy(owner: str, privacy: object, units: bool = False) -> None:
+    """Refuse what is no guarantee, and a guarantee about people with several records where only single ones are protected."""
+    if not isinstance(privacy, Privacy):
+        example = f"Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
+        where = f"{owner}: " * (owner != "this")
+        raise TemplateError(f"{where}privacy must be a Privacy, such as {example}, not {shown(privacy)}.")
+    if privacy.unit is not None and not units:
+        raise not_for_units(owner, privacy)
+
+
+def not_for_units(owner: str, privacy: Privacy) -> NotPrivate:
+    remedy = f"make one record of each {privacy.unit}, or use what docs/unit.md lists"
+    return NotPrivate(f"{owner} protects single records, and nobody who has several", str(privacy), remedy)
+
+
+@contextmanager
+def computable(privacy: Privacy) -> Iterator[None]:
+    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
+    remedy = "ask for an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
+    (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a guarantee"
+    if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
+        raise NotPrivate(why, privacy, remedy)
+    try:
+        yield
+    except (ArithmeticError, AssertionError, ValueError) as error:
+        usual = 1e-6 <= privacy.epsilon <= 1e6 and (privacy.pure or 1e-20 <= privacy.delta <= 0.5)
+        if usual or isinstance(error, DPConvexError):
+            raise
+        raise NotPrivate(f"{why} ({type(error).__name__}: {error})", privacy, remedy) from error
+
+
+def left(total: float, part: float) -> float:
+    """Return what a part leaves of a total, rounded down."""
+    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def text(value: float) -> str:
+    """Write a number with all of its digits, and no more: 3, 0.1, 1e-06."""
+    return repr(value).removesuffix(".0")

@@ -1,0 +1,241 @@
+"""The steps of `AdaptiveSteps`: which questions are asked, and what is made of noisy answers (docs/theory.md, theorem 8.9).
+
+Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.optim.noisy_quadratic import least_point
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array, Indices
+
+# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
+# of histograms, and of curvatures.  The steps have the rest.
+FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
+HISTOGRAMS, CURVATURES = 0.06, 0.02
+# Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
+FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
+MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
+LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
+# Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
+ROUNDS, FEWEST, ENOUGH = 24, 5, 30.0
+LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
+# Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
+RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
+OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
+TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
+FALLING, RISING = 2**0.25, 4.0  # By how much the curvature falls or rises in one step at most
+# Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
+BINS, LARGEST, USUAL = 18, 2.0, 0.27
+# By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
+STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
+BOTH_SIDES = 0.1  # What gradients beyond the clip on both sides count, next to those of one side alone
+LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
+SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
+SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 1.5, 0.1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
+
+    kept: Array  # shape (rows,): the part of each direction that is not noise
+    root: Array  # shape (rows,): of the second moment with the ridge, by direction
+    vectors: Array
+
+    @classmethod
+    def of(cls, moment: Array, ridge: float, most: float) -> "Metric":
+        """Read a moment, with at most so many effective directions, and at least one."""
+        values, vectors = np.linalg.eigh(moment)
+        kept = np.maximum(values, 0.0)
+        while (kept / (kept + ridge)).sum() > max(most, 1.0):
+            ridge *= 1.25
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors)
+
+    @property
+    def matrix(self) -> Array:
+        return np.asarray(self.vectors.T / self.root[:, None])
+
+    @property
+    def directions(self) -> float:
+        """The effective number of directions."""
+        return max(float(self.kept.sum()), 1.0)
+
+
+@dataclass(frozen=True)
+class Public:
+    """What is known of a loss without data, from records of the declared domain and scores near 0."""
+
+    slope: float  # The largest
+    curvature: float  # The mean, at 0
+    is_bent: bool  # Whether curvature depends on scores
+    is_flat: bool  # Whether slopes stay within bounds where scores are large
+
+
+def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
+    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    scores, level, share = looks.scores, settings["level"], looks.scores.onto_kinds
+    columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
+    metric, matrix, number, left, cut = metric_of(looks, level, size, columns)
+    unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
+    enough = number * level / (sides * ENOUGH * metric.directions * columns)
+    rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
+    step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
+    edges: Array = LARGEST * public.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float)
+    histogram_level = level * math.sqrt(HISTOGRAMS / sum(t < rounds for t in LOOKS))
+    people = number / (1 if looks.people is None else looks.privacy.most)
+    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people, len(share) == 1)
+    loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
+    clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
+    point, before, variance = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(len(metric.kept))
+    for t in range(rounds):
+        if t in LOOKS:
+            counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
+            clip = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
+        probe: Any = {"probe": probe_of(scores, t), "cap": RISING * bend, "curvature_level": curvature_level}
+        answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
+        # What is known of the curvature stays as long as the noise of the answer explains the difference.
+        told = float(answer.curvature[0]) / number
+        doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
+        least = bend / FALLING if public.is_bent else max(bend / FALLING, public.curvature / RISING)
+        bend = max(min(max(bend, told - doubt), told + doubt), least)
+        gradient = answer.gradient @ share
+        slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
+        before = gradient
+        rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
+        if public.is_bent:
+            change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
+            rate *= min(1.0, TRUSTED / max(change, 1e-300))
+        point = point - rate / bend * gradient
+        deviation = sides * clip * unit / step_level / bend
+        variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
+    constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    inverse = np.linalg.inv(matrix)
+    return regularized(table, bend * cut * inverse @ inverse.T, form, scores, looks.constant, size)
+
+
+def cosine(one: Array, other: Array) -> float:
+    return float((one * other).sum()) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-300)
+
+
+def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = math.inf) -> tuple[Metric, Array, float]:
+    """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
+    longest = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2
+    deviation = looks.counted(longest, math.sqrt(2)) / level
+    moment = looks.second_moment(level)
+    edge = math.sqrt(2 * looks.rows.count) * deviation
+    return Metric.of(moment, ridge * edge, most), moment, deviation
+
+
+def metric_of(
+    looks: PrivateLooks, level: float, size: float, columns: float
+) -> tuple[Metric, Array, float, float, float]:
+    """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
+
+    A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
+    What is left is a part of the squared level.  The last number is how much longer rows are, squared, than cut ones.
+    """
+    alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
+    share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
+    turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
+    if looks.constant:
+        # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
+        counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
+        number = counted if abs(counted - size) > wide and counted > wide else size
+    if alone:
+        return rough, turn, number, left, 1.0
+    second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    fine = looks.second_moment_in_metric(longest, second)
+    edge = math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
+    metric = Metric.of(fine, SECOND_EDGE * edge, most)
+    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
+    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Histograms of gradients' lengths in the metric, next to the usual leverage, and the clips that they ask for."""
+
+    edges: Array
+    deviation: float  # Of a count
+    number: float  # Of records, or of people at least
+    signed: bool  # Whether sides are those of one slope, which cancel
+
+    def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
+        """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
+        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
+        up, down = np.where(counts > stands_out, counts, 0.0)
+        seen = float((up + down).sum())
+        if not seen >= SEEN * self.number:
+            return usual
+        middle = self.edges / math.sqrt(2)
+        excess = np.maximum(middle - self.edges[:, None], 0.0)
+        both = excess @ (up + down)
+        net = excess @ (up - down) if self.signed else both / 2
+        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
+        least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
+        return float(self.edges[max(int(np.argmin(cost)), least)])
+
+
+def probe_of(scores: LinearScores, number: int) -> Array:
+    """Return a direction of length 1 of the columns, in the space that scores depend on."""
+    found = scores.onto_kinds @ np.random.default_rng(number).normal(size=scores.shape[1])
+    return np.asarray(found / np.linalg.norm(found))
+
+
+def shortened(point: Array, variance: Array, weights: Array, constant: Array | None) -> Array:
+    """Shorten the answer by what noise made it longer: one James-Stein factor for all directions but that of the constant."""
+    fixed = np.zeros_like(point)
+    if constant is not None:
+        along = weights * constant
+        fixed = np.outer(constant, along @ point / (along @ constant))
+    moving = point - fixed
+    signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
+    return np.asarray(fixed + max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300)) * moving)
+
+
+def row_units(scores: LinearScores, constant: float) -> Array:
+    """Return the units of the table's rows, next to those of x: the last one is of the constant; shape (rows, 1)."""
+    units = np.ones((scores.shape[0], 1))
+    if constant:
+        units[-1] = constant
+    return units
+
+
+def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
+    """Yield the numbers of columns that are equal, and their entries."""
+    kinds, owner = np.unique(table, axis=1, return_inverse=True)
+    for k, entries in enumerate(kinds.T):
+        yield np.flatnonzero(owner.ravel() == k), entries
+
+
+def regularized(
+    table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float
+) -> Array:
+    """Minimise a quadratic model of the loss about the end of the steps, with the regularizer, on K; shape (dim,)."""
+    units, ridge = row_units(scores, constant), ridge_of(form)
+    theta = scores.coordinates(table * units)
+    if ridge is not None and not ridge.any():
+        return theta
+    inside = scores.scale[:, 0] / units[:, 0]
+    block = hessian * np.outer(inside, inside)
+    if ridge is not None:
+        pulled = block @ theta[scores.places]
+        for own, more in alike(size * ridge[scores.places]):
+            theta[scores.places[:, own]] = np.linalg.solve(block + np.diag(more), pulled[:, own])
+        return theta
+    places = scores.places.T.ravel()
+    back = np.argsort(places)
+    whole = sp.csr_array(sp.block_diag([block] * scores.shape[1], format="csr")[back][:, back])
+    return least_point(form, whole, whole @ theta, size)

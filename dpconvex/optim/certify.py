@@ -1,0 +1,160 @@
+"""Answers that are certified to lie within a tolerance of the minimiser.
+
+Where K and the kinks of the regularizer have no proximal map in closed form, the perturbed objective is minimised over their
+inequalities, and the distance is bounded by multipliers of these (`geometry.certified_minimum`).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.optim import proximal, proximal_newton, smooth
+from dpconvex.optim.distance import Composite, Iterate, at_point, floor, step
+from dpconvex.optim.problem import Problem, Solution
+from dpconvex.optim.spectral_coordinates import Coordinates
+from dpconvex.sets.certificates import Certified
+from dpconvex.sets.certified_minimum import minimum
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.util.arrays import Array
+
+# So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
+ROUNDS, MANY = 4, 1000
+
+
+def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
+    """Polish a point until it is certified to lie within a tolerance of the minimiser."""
+    found, remedy = closest(problem, theta, tolerance, max_steps)
+    if found.distance_bound <= problem.distance_allowed(tolerance, found.theta):
+        return found
+    why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
+    raise NotConverged(f"{why}. {remedy}")  # does not say how far: that would tell about the data
+
+
+def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
+    """Return the best point on the way to a tolerance, with its certified distance, and what to do where that is too large."""
+    if not (np.isfinite(tolerance) and tolerance > 0):
+        raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
+    start = np.asarray(theta, dtype=float)
+    if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
+        raise NotConverged("the solver returned no finite point to certify; nothing is released.")
+    composite = Composite(problem)
+    if problem.feasible.has_projection and problem.kinks.epigraph is None:
+        return by_projections(composite, start, tolerance, max_steps)
+    if problem.feasible.obstacle is not None:
+        raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
+    found = PerturbedObjective(composite).minimised(start, tolerance)
+    remedy = "Ask for a larger tolerance, regularize more, or write constraints that have a projection."
+    return Solution(found.point, found.distance, composite.evaluations), remedy
+
+
+def by_projections(composite: Composite, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
+    """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
+    problem = composite.problem
+    best = polish(composite, start, tolerance, max_steps)
+    lowest, allowed = floor(composite, best), problem.distance_allowed(tolerance, best.theta)
+    rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
+    for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
+        if composite.reached(best, tolerance):
+            break
+        found = PerturbedObjective(composite).minimised(best.theta, allowed, central_too=False)  # steps go on
+        if found.distance <= allowed:
+            return Solution(found.point, found.distance, composite.evaluations), ""
+        closer = polish(composite, found.point, tolerance, max_steps)
+        best = min(best, closer, key=lambda iterate: iterate.distance_bound)
+    remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
+    if lowest > allowed:
+        remedy = "Double precision allows no less here: ask for a larger tolerance, or regularize more."
+    return Solution(best.theta, best.distance_bound, composite.evaluations), remedy
+
+
+def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
+    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    feasible = composite.problem.feasible
+    start = start if composite.is_smooth else feasible.project(start)
+    value, gradient = composite.smooth(start)
+    if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
+        start = feasible.project(np.zeros(composite.dim))
+        value, gradient = composite.smooth(start)
+    if not np.isfinite(value):
+        return Iterate(start, np.inf, value, gradient, composite.problem.strong_convexity)
+    best = at_point(composite, start, value, gradient)
+    if composite.is_smooth:
+        return smooth.descend(composite, best, tolerance, max_steps)
+    plain = not composite.problem.kinks.terms and np.isfinite(composite.curvature)
+    matrices = Coordinates.of(feasible.pieces) if plain else None
+    if matrices is not None:
+        best = proximal_newton.descend(composite, matrices, best, tolerance, max_steps)
+    if not composite.reached(best, tolerance):
+        ahead = composite.curvature_ahead(best.theta, best.gradient)
+        stepped = step(composite, best.theta, best.value, best.gradient, ahead)
+        best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
+    return best if composite.reached(best, tolerance) else proximal.descend(composite, best, tolerance, max_steps)
+
+
+class PerturbedObjective:
+    """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
+
+    def __init__(self, composite: Composite) -> None:
+        self.composite, problem = composite, composite.problem
+        self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
+        self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
+
+    def minimised(self, start: Array, tolerance: float, central_too: bool = True) -> Certified:
+        if self.epigraph is None:
+            return minimum(self, self.composite.problem.feasible.region, start, tolerance, central_too)
+        lifted = np.concatenate([start, self.epigraph.heights(start)])
+        lifted = lifted if np.isfinite(lifted).all() else self.epigraph.region.inside.astype(float)
+        found = minimum(self, self.epigraph.region, lifted, tolerance)
+        return replace(found, point=found.point[: len(start)])
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        theta, heights = np.split(x, [self.composite.dim])
+        value, gradient = self.composite.smooth(theta)
+        return value + float(self.costs @ heights), np.concatenate([gradient, self.costs])
+
+    def hessian(self, x: Array) -> Array:
+        dim = self.composite.dim
+        found = self.composite.hessian(x[:dim])
+        found = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
+        return np.pad(found, (0, len(self.costs)))
+
+    def gradient_error(self, x: Array, gradient: Array) -> float:
+        dim = self.composite.dim
+        return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
+
+    def lowered(self, x: Array) -> Array:
+        if self.epigraph is None:
+            return x
+        theta, heights = np.split(x, [self.composite.dim])
+        terms = self.epigraph.heights(theta.astype(float))
+        above = terms + 4 * UNIT * np.abs(terms)
+        return np.concatenate([theta, np.where(heights > above, above, heights)])
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Solve from zero, by quasi-Newton steps."""
+
+    max_steps: int = 20000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise TemplateError(f"FirstOrder: max_steps must be a positive integer, not {self.max_steps!r}.")
+
+    def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
+        return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)
+
+
+class Warm:
+    """Solve from the last answer: for many fits of one batch."""
+
+    def __init__(self) -> None:
+        self.last: NDArray[np.float64] | None = None
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        start = self.last if self.last is not None else np.zeros(problem.space.dim)
+        solution = certify(problem, start, tolerance)
+        self.last = solution.theta
+        return solution

@@ -1,0 +1,95 @@
+"""The steps of `AdaptiveSteps` for classes: long steps of clipped slopes, and then looks for the length of the parameters.
+
+Directions tell classes apart.  So steps are as long as their noise allows, far longer than Newton's, and records that are easily
+told apart soon count for nothing.  How long the parameters should be is found at the end, along them alone.
+
+Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpconvex.optim.adaptive_descent import Public, alike, row_units, whole_rows
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array, Indices
+
+# Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
+MOMENT, LENGTHS = 0.12, 0.06
+EDGE = 0.5  # The ridge, next to the edge of the moment's noise
+ROUNDS, AVERAGED, MOMENTUM = 64, 0.3, 0.8  # Steps, and the part of them, the last ones, that are averaged
+# The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss.
+PART, STIFFER = 0.35, 4.0
+# The step: how far the noise of all steps may move a score, and the longest, next to Newton's at 0.
+MOVED, LONGEST = 3.0, 54.0
+# Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
+LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
+SHORTEST, LONGER = 0.5, 1.5  # Of one look
+REACH = 0.7  # Where slopes along the parameters are clipped, next to the root mean square of scores
+
+
+def descend_for_classes(
+    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
+) -> Array:
+    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
+    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
+    matrix = looks.in_metric(metric.matrix)
+    units, ridge = row_units(scores, looks.constant), ridge_of(form)
+    assert ridge is not None
+    squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
+    stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
+    part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
+    unit, rounds, clip = math.sqrt(metric.directions / size), int(settings.get("rounds", ROUNDS)), part * public.slope
+    step_level = level * math.sqrt((1 - MOMENT - LENGTHS) / rounds)
+    noise = unit**2 * sides * clip / step_level * math.sqrt(rounds)
+    step = min(MOVED / noise, LONGEST / public.curvature)
+    pulls = list(pulls_of(squares, matrix, step))
+    point, velocity, average = (np.zeros(scores.shape) for _ in range(3))
+    averaged = math.ceil(AVERAGED * rounds)
+    for t in range(rounds):
+        gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_kinds
+        velocity = MOMENTUM * velocity + (1 - MOMENTUM) * step * gradient
+        point = point - velocity
+        for columns, pull in pulls:
+            point[:, columns] = pull @ point[:, columns]
+        if t >= rounds - averaged:
+            average += point / averaged
+    table = matrix.T @ average
+    spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
+    curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
+    table *= length(looks, table, spread, curved, size * public.curvature, look_level)
+    return scores.coordinates(table * units)
+
+
+def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:
+    """Yield columns, and the matrix by which an implicit step of the regularizer moves them."""
+    for columns, own in alike(squares):
+        if own.any():
+            yield columns, np.asarray(np.linalg.inv(np.eye(len(own)) + step * (matrix * own) @ matrix.T))
+
+
+def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:
+    """Return what to multiply parameters by: a Kalman filter of noisy slopes along them.
+
+    `spread` is the root mean square of scores, `ridge` the regularizer's curvature along the parameters, and `bend` the
+    curvature of the loss at 0, next to the square of scores.
+    """
+    found, variance, reach = 1.0, DEVIATION**2, REACH * spread
+    if not reach > 0:
+        return 1.0
+    noise, columns = looks.counted(reach, 2.0) / level, np.trace(looks.scores.onto_kinds)
+    for _ in range(LOOKS):
+        answer = looks.look(table * found, reach=reach * found, along_level=level)
+        slope = float(answer.along[0]) / found + ridge * found
+        # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
+        flat = (1 + math.pi / 8 * (found * spread) ** 2 * 2 / (1 + columns)) ** 1.5
+        curved = bend * spread**2 / flat + ridge
+        gain = variance * curved / (variance * curved**2 + noise**2)
+        nearer = min(max(found - gain * slope, SHORTEST * found), LONGER * found)
+        variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
+        found = nearer
+    return found

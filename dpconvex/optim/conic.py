@@ -1,0 +1,174 @@
+"""Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines.
+
+Baselines guarantee nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
+"""
+
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from dpconvex.data.columns import dense
+from dpconvex.errors import MissingRule, NotConverged, TemplateError
+from dpconvex.expressions.expression import Expression
+from dpconvex.expressions.to_cvxpy import Writer, solve_quietly, variable_like
+from dpconvex.model.batch_program import perturbed_program
+from dpconvex.optim.certify import FirstOrder, certify
+from dpconvex.optim.problem import Problem, Solution
+from dpconvex.util.arrays import Array
+
+POLISH_STEPS = 20000  # Unless the user gives fewer
+# Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
+OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
+
+
+class SolverFailed(NotConverged):
+    """A solver raised an error or found no point: it need not fail on the program of a neighbour."""
+
+
+@dataclass(frozen=True, init=False)
+class ConicSolver:
+    """Solve through CVXPY.
+
+    The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
+    given an atom of the loss (an own `Atom`), the first-order backend answers, as it does where a limit of the solver's own ends
+    it early: whether there is a release must not depend on one record.  A limit that you state, of iterations or time, is kept:
+    a fit that reaches it is an error.
+
+    Parameters
+    ----------
+    solver : str
+        A solver that CVXPY finds installed, such as "CLARABEL" or "SCS".
+    polish_steps : int
+        How many steps may be spent on bringing the solver's answer to the tolerance; with 0 it must be there already.
+    **options
+        Options of the solver, such as ``max_iter=100``; hashable.
+
+    Raises
+    ------
+    TemplateError
+        If the solver is not installed or an option is not hashable.
+
+    Examples
+    --------
+    >>> ConicSolver(solver="SCS", eps=1e-9)
+    ConicSolver(solver='SCS', polish_steps=20000, options=(('eps', 1e-09),))
+    """
+
+    solver: str
+    polish_steps: int
+    options: tuple[tuple[str, Hashable], ...]
+
+    def __init__(self, solver: str = "CLARABEL", polish_steps: int = POLISH_STEPS, **options: Hashable) -> None:
+        installed = sorted(cp.installed_solvers())
+        if not isinstance(solver, str) or solver.upper() not in installed:
+            raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
+        if not isinstance(polish_steps, int) or polish_steps < 0:
+            raise TemplateError(f"ConicSolver: polish_steps must be a non-negative integer, not {polish_steps!r}.")
+        for name, value in options.items():
+            if not isinstance(value, Hashable):
+                raise TemplateError(f"ConicSolver: the option {name} must be a plain value, not {value!r}.")
+        given = tuple(sorted(options.items()))
+        self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
+
+    def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
+        with suppress(SolverFailed, MissingRule):
+            start, steps = self.point(problem), self.polish_steps
+            with suppress(*([NotConverged] if steps >= POLISH_STEPS else [])):  # of a start far off, perhaps
+                return certify(problem, start, tolerance, steps)
+        return FirstOrder().solve(problem, tolerance)
+
+    def point(self, problem: Problem) -> Array:
+        """Return the solver's own answer, uncertified."""
+        # Fresh variables: nothing that outlives this call comes to hold values that depend on the data.
+        fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
+        program = perturbed_program(problem, fresh)
+        options: dict[str, Any] = dict(self.options)
+        try:
+            solution = solve_quietly(program, self.solver, options)[2]
+        except Exception as error:  # what a solver raises is up to it
+            raise SolverFailed(f"the solver {self.solver} failed. Nothing is released.") from error
+        if reached_limit(solution, options):
+            why = "stopped at the limit that you gave it, before it was done; nothing is released"
+            raise NotConverged(f"the solver {self.solver} {why}. Allow it more, or use the first-order backend.")
+        return packed(problem, fresh, program)
+
+
+def packed(problem: Problem, fresh: dict[str, cp.Variable], program: cp.Problem) -> Array:
+    values = {name: variable.value for name, variable in fresh.items()}
+    if any(value is None or not np.isfinite(value).all() for value in values.values()):
+        raise SolverFailed(f"the solver returned no point (its status: {program.status}). Nothing is released.")
+    return problem.space.pack(values)
+
+
+def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
+    """Say whether a solver ran into a limit of iterations or time among its options, not one of its own."""
+    done = {"iter": solution.attr.get(cp.settings.NUM_ITERS), "time": solution.attr.get(cp.settings.SOLVE_TIME)}
+    pairs = [(done[word], limit) for name, limit in options.items() for word in done if word in name]
+    return solution.status != cp.settings.OPTIMAL and any(
+        spent is not None and spent >= limit for spent, limit in pairs
+    )
+
+
+def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:
+    """Refuse, without data, options that a solver does not take: solve a public program of one number."""
+    number = cp.Variable()
+    program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
+    try:
+        solve_quietly(program, solver, dict(options))
+    except Exception as error:
+        raise TemplateError(
+            f"ConicSolver: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
+            f"{dict(options)!r}. Give it options that it knows, with values that they allow, or use another solver."
+        ) from error
+
+
+def least(problem: Problem) -> tuple[Array, float]:
+    """Return a point, shape (dim,), and how far its objective (a sum) is above the least one at most."""
+    fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
+    program = whole_program(problem, fresh)
+    try:
+        data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, "accept_unknown": True})
+    except (cp.SolverError, ValueError) as error:
+        raise NotConverged(f"the solver failed: {error}. Check that the constraints can be satisfied.") from error
+    if program.status == cp.INFEASIBLE:
+        raise NotConverged("nothing satisfies the constraints.")
+    if program.status == cp.UNBOUNDED:
+        raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
+    theta = packed(problem, fresh, program)
+    if problem.feasible.has_projection:
+        theta = problem.feasible.project(theta)
+    moved = max(problem.value(theta) - float(np.asarray(program.value)), 0.0)
+    return theta, solver_gap(data, found) + moved
+
+
+def solver_gap(data: dict[str, Any], found: Any) -> float:
+    """Return the gap between a primal and a dual answer.
+
+    With x and z of ``min x'Px/2 + q'x, Ax + s = b, s in C`` and r = Px + q + A'z, the least value is above
+    ``-b'z - x'Px/2 + r'x*``; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
+    """
+    x, z = np.asarray(found.x), np.asarray(found.z)
+    q, matrix, b = np.asarray(data["c"]), data["A"], np.asarray(data["b"])
+    bent = data["P"] @ x if data.get("P") is not None else np.zeros_like(x)
+    missed = np.abs(bent + q + matrix.T @ z)
+    return max(float(x @ bent + q @ x + b @ z), 0.0) + float(missed @ np.maximum(2 * np.abs(x), np.abs(x).mean()))
+
+
+def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
+    """Write the objective and the constraints in the given variables; record by record where an atom takes no whole columns."""
+    try:
+        return perturbed_program(problem, fresh)
+    except MissingRule:
+        columns = {name: dense(column) for name, column in problem.batch.fields.items()}
+        leaves: dict[Expression, Any] = {block.variable: fresh[name] for name, block in problem.space.blocks.items()}
+        writer, losses = Writer(leaves), []
+        for group, loss in enumerate(problem.template.losses):
+            for row in problem.batch.rows(group):
+                record: dict[Expression, Any] = {f: cp.Constant(columns[f.name][row]) for f in loss.fields}
+                losses.append(Writer({**leaves, **record}).expression(loss))
+        objective = cp.sum(cp.hstack(losses)) + problem.size * writer.expression(problem.template.regularizer)
+        return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])

@@ -1,0 +1,137 @@
+"""Models of the Hessian of f from some of the records, as linear maps.
+
+In few dimensions a model is the Hessian of a sample.  In many it is made of second moments (`Kronecker`), or keeps the sample
+(`Sampled`): only records whose loss bends count, and near a minimiser these are few.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from dpconvex.optim.problem import Problem
+from dpconvex.util.arrays import Array, Indices
+
+LinearMap = Callable[[Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker:
+    """``diagonal + scale (moments x bend) scale``: coordinates lie in a table, a row a monomial and a column a kind of score."""
+
+    places: Indices  # of coordinates, shape (rows, columns)
+    scale: Array  # of each coordinate, shape (dim,)
+    bend: Array  # shape (columns, columns)
+    moments: Array  # shape (rows, rows)
+    diagonal: Array  # shape (dim,)
+
+    def __call__(self, vector: Array) -> Array:
+        result, scale = self.diagonal * vector, self.scale[self.places]
+        result[self.places] += scale * (self.moments @ (scale * vector[self.places]) @ self.bend)
+        return np.asarray(result)
+
+    def inverse(self) -> LinearMap | None:
+        """Return about the inverse map: the diagonal is taken to be the same in each row; None if numbers overflow."""
+        scale = self.scale[self.places]
+        root = np.sqrt((self.diagonal[self.places] / scale**2).mean(axis=1))
+        scaled = self.moments / root[:, None] / root
+        if not (np.isfinite(scaled).all() and np.isfinite(self.bend).all()):
+            return None
+        rows, left = np.linalg.eigh(scaled)
+        columns, right = np.linalg.eigh(self.bend)
+        values = 1.0 + np.maximum(rows, 0.0)[:, None] * np.maximum(columns, 0.0)
+
+        def apply(vector: Array) -> Array:
+            inner = left.T @ (vector[self.places] / (scale * root[:, None])) @ right
+            result = np.empty_like(vector)
+            result[self.places] = left @ (inner / values) @ right.T / (scale * root[:, None])
+            return result
+
+        return apply
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A matrix."""
+
+    matrix: Array
+
+    def __call__(self, vector: Array) -> Array:
+        return self.matrix @ vector
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The Hessian of some records, as its factors: ``public + map' (sum over records of bend x monomials monomials') map``."""
+
+    public: Any  # sparse, shape (dim, dim)
+    map: sp.csr_array  # from coordinates to coefficients of the forms
+    table: Array  # the monomials of the records that bend, shape (records, monomials)
+    bends: Array  # their Hessians by the forms, shape (records, forms, forms)
+    seen: LinearMap
+
+    def __call__(self, vector: Array) -> Array:
+        coefficients = (self.map @ self.seen(vector)).astype(np.float32).reshape(-1, self.table.shape[1])
+        slopes = np.matmul(self.bends, (self.table @ coefficients.T)[:, :, None])[:, :, 0]
+        return np.asarray(self.public @ vector + self.seen(self.map.T @ (slopes.T @ self.table).ravel()))
+
+
+def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | None:
+    """Return a model of second moments; None where the losses have no such form."""
+    found, quadratic = problem.loss.grid(problem.seen(theta), records), problem.loss.quadratic(problem.smooth_part)
+    if found is None:
+        return None
+    diagonal = np.zeros(problem.space.dim) if quadratic is None else quadratic.hessian.diagonal()
+    return Kronecker(*found, np.maximum(problem.size * diagonal + problem.added, problem.strong_convexity))
+
+
+def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
+    """Return the Hessian of f from about so many records; None where it cannot be made."""
+    if problem.loss.has_hessian:
+        matrix = problem.hessian(theta, records)
+        return Dense(matrix) if np.isfinite(matrix).all() else None
+    factors = problem.loss.factors(problem.seen(theta), records)
+    if factors is None:
+        return None
+    public = problem.size * problem.loss.regularizer_hessian(theta, problem.smooth_part)
+    public = sp.csr_array(public + problem.added * sp.eye_array(problem.space.dim))
+    return Sampled(public, problem.loss.form.map, *factors, problem.seen)
+
+
+def inverse(problem: Problem, theta: Array, records: int) -> LinearMap | None:
+    """Return the inverse of a model from about so many records; None if there is none."""
+    try:
+        if not problem.loss.has_hessian:
+            model = second_moments(problem, theta, records)
+            return None if model is None else model.inverse()
+        factor = scipy.linalg.cho_factor(problem.hessian(theta, records))
+    except ValueError:  # also of LAPACK, which may not find eigenvalues of finite matrices
+        return None
+    return lambda vector: np.asarray(scipy.linalg.cho_solve(factor, vector, check_finite=False))
+
+
+class Corrected:
+    """A model with the curvature of the last steps: the compact form of BFGS (R. Byrd, J. Nocedal, R. Schnabel, 1994)."""
+
+    def __init__(self, model: LinearMap, pairs: int) -> None:
+        self.model = model
+        self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=pairs)  # a step, the change along it, the model's
+
+    def __call__(self, vector: Array) -> Array:
+        result = self.model(vector)
+        return result - self.wide.T @ (self.small @ (self.wide @ vector)) if self.pairs else result
+
+    def update(self, step: Array, change: Array) -> None:
+        """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
+        if not float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            return
+        self.pairs.append((step, change, self.model(step)))
+        steps, changes, images = (np.array(rows) for rows in zip(*self.pairs, strict=True))
+        inner = steps @ changes.T
+        lower = np.tril(inner, -1)
+        middle = np.block([[steps @ images.T, lower], [lower.T, -np.diag(np.diag(inner))]])
+        self.wide, self.small = np.vstack([images, changes]), np.linalg.pinv(middle)

@@ -1,0 +1,161 @@
+"""Quadratic losses that carry noise, minimised: made convex first, then solved exactly or handed to a conic solver.
+
+All of this is post-processing of statistics that were released: nothing here reads data, and no accuracy need be certified.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from dpconvex.errors import NotConverged
+from dpconvex.expressions.to_cvxpy import least_squares_program
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.moments import Moments, QuadraticLoss
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.arrays import Array, Indices
+
+# The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
+RIDGE = 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyQuadratic:
+    """The function ``theta' Q theta / 2 - <q, theta> + c`` of noisy moments of a quadratic loss: `hessian` is Q, `slope` is q."""
+
+    loss: QuadraticLoss
+    moments: Moments
+    values: Array  # shape (moments + 1,): their noisy sums, and the number of records
+    deviation: float  # Of the noise on each sum
+
+    @cached_property
+    def coefficients(self) -> Array:
+        """Coefficients of the targets of the loss, shape (targets,)."""
+        return np.asarray(self.loss.onto(self.moments) @ self.values)
+
+    @cached_property
+    def pairs(self) -> tuple[Indices, Indices, Indices]:
+        """Targets with two coordinates: their numbers, and both coordinates."""
+        squared = np.flatnonzero((self.loss.targets >= 0).all(axis=1))
+        return squared, self.loss.targets[squared, 0], self.loss.targets[squared, 1]
+
+    @cached_property
+    def hessian(self) -> sp.csr_array:
+        squared, a, b = self.pairs
+        half = sp.coo_array((self.coefficients[squared], (a, b)), shape=(self.loss.dim, self.loss.dim))
+        return sp.csr_array(half + half.T)
+
+    @cached_property
+    def slope(self) -> Array:
+        return -self._gradients(np.zeros(self.loss.dim)) @ self.coefficients
+
+    @property
+    def constant(self) -> float:
+        """c, or what of it is known: 0 if the statistics leave it out."""
+        return float(self.coefficients[(self.loss.targets < 0).all(axis=1)].sum())
+
+    def _gradients(self, theta: Array) -> sp.csr_array:
+        """Gradients of all targets at a point, as columns; what is no coordinate is 1."""
+        a, b = self.loss.targets.T
+        full, number = np.append(theta, 1.0), np.arange(len(a))
+        row, column, weight = np.r_[a, b], np.r_[number, number], np.r_[full[b], full[a]]
+        kept = row >= 0
+        shape = (self.loss.dim, len(a))
+        return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=shape))
+
+    def gradient_map(self, theta: Array) -> sp.csr_array:
+        """Return the linear map from moments to the gradient at a point: what noise on them does to it."""
+        return sp.csr_array((self._gradients(theta) @ self.loss.onto(self.moments))[:, : self.moments.count])
+
+    def value_map(self, theta: Array) -> Array:
+        """Return the linear map from moments to the value of the loss at a point, shape (moments,)."""
+        factors = np.append(theta, 1.0)[self.loss.targets].prod(axis=1)
+        return np.asarray(factors @ self.loss.onto(self.moments))[: self.moments.count]
+
+    def curvature_products(self, columns: Array) -> Array:
+        """Return the sum over moments k of (what noise on k adds to Q) times a column k, shape (dim,)."""
+        squared, a, b = self.pairs
+        entries = sp.coo_array(self.loss.onto(self.moments)[squared][:, : self.moments.count])
+        pair, moment = entries.coords
+        # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
+        result = np.zeros(self.loss.dim)
+        np.add.at(result, a[pair], entries.data * columns[b[pair], moment])
+        np.add.at(result, b[pair], entries.data * columns[a[pair], moment])
+        return result
+
+    @property
+    def count(self) -> float | None:
+        """The number of records: exact where it is public, else the noisy one among the moments; None if there is none."""
+        kind = self.moments.kinds[-1]
+        if kind.bases:  # products of no field come last
+            return None
+        everybody = np.linalg.pinv(kind.patterns) @ np.ones(len(kind.patterns))
+        if not np.allclose(kind.patterns @ everybody, 1.0):
+            return None
+        return float(self.values[self.moments.count - kind.count : self.moments.count] @ everybody / kind.factors[0])
+
+    @cached_property
+    def parts(self) -> list[tuple[Indices, Array]]:
+        """The blocks of Q that no entry connects: coordinates and entries."""
+        _, a, b = self.pairs
+        pattern = sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim))
+        return [(mine, self.hessian[mine][:, mine].toarray()) for mine in components(pattern)]
+
+    def edge(self, mine: Indices) -> float:
+        """Return about the noise's largest eigenvalue on a block: twice the root of a row's variance (Wigner's semicircle)."""
+        squared, a, b = self.pairs
+        entries = self.loss.onto(self.moments)[squared][:, : self.moments.count]
+        variance = np.asarray(entries.power(2).sum(axis=1)) * self.deviation**2
+        rows = np.bincount(a, weights=np.where(a == b, 4.0, 1.0) * variance, minlength=self.loss.dim)
+        rows += np.bincount(b, weights=np.where(a == b, 0.0, variance), minlength=self.loss.dim)
+        return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
+
+    def convex(self, ridge: float | None, share: float = RIDGE) -> sp.csr_array:
+        """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
+        blocks = []
+        for mine, block in self.parts:
+            values, vectors = np.linalg.eigh(block)
+            more = share * self.edge(mine) if ridge is None else ridge
+            blocks.append(sp.csr_array((vectors * (np.maximum(values, 0.0) + more)) @ vectors.T))
+        back = np.argsort(np.concatenate([mine for mine, _ in self.parts]))
+        return sp.block_diag(blocks, format="csr")[back][:, back]
+
+
+def components(matrix: Any) -> list[Indices]:
+    """Return the coordinates of the blocks of a matrix that no entry connects."""
+    count, owner = connected_components(matrix, directed=False)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
+
+
+def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
+    """Return where ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer is least on K, shape (dim,)."""
+    public = quadratic(form.template.regularizer, form.space)
+    if public is None or not form.feasible.is_space:
+        return by_cone(form, hessian, slope, size)
+    total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
+    theta = np.empty(form.space.dim)
+    for mine in components(total):
+        try:
+            theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(total[mine][:, mine].toarray()), pull[mine])
+        except np.linalg.LinAlgError as error:
+            why = "the noisy loss with this regularizer has no single minimiser"
+            raise NotConverged(f"{why}; regularize more, or leave `ridge` out.") from error
+    return theta
+
+
+def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
+    scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
+    roots = []
+    for mine in components(hessian):
+        values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() / scale)
+        roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
+    public = form.template.regularizer, size / scale
+    theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
+    if theta is None:
+        why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
+        raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
+    return theta

@@ -1,0 +1,221 @@
+"""Constraints on eigenvalues and intervals: proximal quasi-Newton steps.
+
+Each step minimises a quadratic model of f over K.  That takes no pass over the records, however many steps of semismooth Newton
+it takes: of the residual of a projected-gradient step (P. Patrinos, L. Stella, A. Bemporad, CDC 2014), by conjugate gradients.
+A model is of second moments first, and the Hessian of a sample where that does not suffice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.optim.distance import Composite, Iterate, at_point
+from dpconvex.optim.hessian_models import Corrected, LinearMap, sampled, second_moments
+from dpconvex.optim.problem import Problem
+from dpconvex.optim.spectral_coordinates import Coordinates, Derivative
+from dpconvex.util.arrays import Array
+
+# Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
+# second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
+FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.5
+# Steps that correct a model; steps without progress after which rounding is to blame; and steps in all.
+PAIRS, PATIENCE, MOST = 20, 8, 60
+# What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
+# proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
+# the predicted decrease.
+SHIFT, STEEPEST, LEAST_SHIFT, FAILED = 1e-2, 1e-3, 1e-9, 1e-3
+DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
+# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
+FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
+
+
+@dataclass(eq=False)
+class Modelled:
+    """A model of f around an iterate, in coordinates in which it is nearly even."""
+
+    coordinates: Coordinates
+    curvature: Corrected
+    largest: float  # about its largest eigenvalue
+    along: Array  # about a vector of that
+    plain: LinearMap  # the model in the original coordinates
+
+    @classmethod
+    def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
+        new = plain.evened(model, problem.strong_convexity, problem.space.dim)
+        moved = Corrected(new.model(model), PAIRS)
+        return cls(new, moved, *largest_eigenvalue(moved, problem.space.dim), model)
+
+    def minimised(self, now: Iterate, shift: float) -> Array:
+        """Return about the minimiser over K of the model at an iterate, its eigenvalues moved by a share of the largest."""
+        start, gradient = self.coordinates.new(now.theta), self.coordinates.original(now.gradient)
+        more = shift * self.largest
+        corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
+        largest = max(self.largest, corrected) + more
+
+        def model(x: Array) -> Array:
+            return self.curvature(x) + more * x
+
+        return self.coordinates.original(minimise(self.coordinates, model, gradient, start, largest))
+
+    def decrease(self, now: Iterate, theta: Array) -> float:
+        """Return by how much the model says that f is smaller at a point."""
+        move = self.coordinates.new(theta - now.theta)
+        return -float(now.gradient @ (theta - now.theta)) - 0.5 * float(move @ self.curvature(move))
+
+    def learn(self, now: Iterate, found: Iterate) -> None:
+        if np.isfinite(found.value):
+            change = self.coordinates.original(found.gradient - now.gradient)
+            self.curvature.update(self.coordinates.new(found.theta - now.theta), change)
+
+
+def largest_eigenvalue(model: LinearMap, dim: int, start: Array | None = None) -> tuple[float, Array]:
+    """Estimate the largest eigenvalue, a tenth too large, and a vector of it, by power iteration; fewer from a near one."""
+    x = np.random.default_rng(0).normal(size=dim) if start is None else start
+    for _ in range(12 if start is None else 4):
+        x = model(x / max(float(np.linalg.norm(x)), 1e-300))
+    return max(1.1 * float(np.linalg.norm(x)), 1e-300), x
+
+
+def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start: Array, largest: float) -> Array:
+    """Minimise a quadratic over K by semismooth Newton steps, damped until the forward-backward envelope decreases."""
+
+    def state(x: Array) -> tuple[float, Array, Array, Array, Derivative]:
+        bent = model(x - start)
+        forward, derivative = coordinates.project(x - (gradient + bent) / largest)
+        residual = x - forward
+        value = float((gradient + bent / 2) @ (x - start)) - float((gradient + bent) @ residual)
+        return value + 0.5 * largest * float(residual @ residual), x, forward, residual, derivative
+
+    now = state(start)
+    first = largest * float(np.linalg.norm(now[3]))
+    enough = max(FRACTION * first, EXACT * float(np.linalg.norm(gradient)))
+    for _ in range(INNER_STEPS):
+        envelope, x, forward, residual, derivative = now
+        length = float(np.linalg.norm(residual))
+        if largest * length <= enough:
+            break
+        ahead = newton(model, residual, derivative, largest)
+        for damping in (1.0, 0.5, 0.2, 0.05, 0.0):
+            now = state(forward + damping * (x + ahead - forward))
+            if now[0] <= envelope - 1e-4 * largest * length**2 or float(np.linalg.norm(now[3])) <= 0.5 * length:
+                break
+    return now[2]
+
+
+def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: float) -> Array:
+    """Return the step ``d`` with ``(I - D (I - model/largest)) d = -residual``, D the derivative of the projection.
+
+    With D = V w V' and d = V (sqrt(w) s - rest), rest the turned residual where w is 0, this is ``(sqrt(w) V' model V sqrt(w) /
+    largest + 1 - w) s = sqrt(w) V' model V rest / largest - V' residual / sqrt(w)``.
+    """
+    weights = derivative.weights
+    root, free = np.sqrt(weights), weights > 0
+    turned = derivative.turned(residual)
+    rest = np.where(free, 0.0, turned)
+
+    def bent(vector: Array) -> Array:
+        return root * derivative.turned(model(derivative.turned(vector, back=True))) / largest
+
+    target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
+    # Where the projection lets coordinates move, the system is about as large as the model is on average: it is scaled by that.
+    probe = np.random.default_rng(0).normal(size=len(target))
+    average = float(probe @ model(probe)) / (largest * float(probe @ probe))
+    scale = weights * max(average, EXACT) + (1 - weights)
+    found, left, along = np.zeros(len(target)), target, target / scale
+    square, enough = float(left @ along), 0.001 * float(left @ left)
+    for _ in range(PRODUCTS):  # conjugate gradients
+        image = bent(root * along) + (1 - weights) * along
+        curvature = float(along @ image)
+        if float(left @ left) <= enough or not curvature > 0:
+            break
+        found, left = found + square / curvature * along, left - square / curvature * image
+        scaled = left / scale
+        square, last = float(left @ scaled), square
+        along = scaled + square / last * along
+    return derivative.turned(root * found - rest, back=True)
+
+
+@dataclass(eq=False)
+class Models:
+    """Which model comes next: second moments, where losses have that form, then samples, each larger than the last if need be."""
+
+    composite: Composite
+    plain: Coordinates
+    records: int
+    sampling: bool = False
+    slow: int = 0
+    current: Modelled | None = None
+
+    def at(self, theta: Array) -> Modelled | None:
+        """Return the model in use, made at a point if there is none; None if none can be made."""
+        if self.current is None:
+            made: LinearMap | None = None
+            if not self.sampling:
+                made = self.composite.read(second_moments, theta, max(self.records, FEWEST))
+            if made is None:
+                made, self.sampling = self.composite.read(sampled, theta, self.records), True
+            self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
+        return self.current
+
+    def judge(self, gain: float) -> None:
+        """Replace the model where steps are slow; `gain` is the share of the distance that the last one left."""
+        self.slow = self.slow + 1 if gain > SLOW else 0
+        if self.sampling and gain > ANEW:
+            self.current = None
+        larger = not self.sampling or self.records < self.composite.problem.batch.size
+        if larger and self.slow >= SLOW_STEPS - (not self.sampling):
+            self.enlarge()
+
+    def enlarge(self) -> None:
+        self.records *= 4 if self.sampling else 1
+        self.sampling, self.slow, self.current = True, 0, None
+
+
+def between(composite: Composite, now: Iterate, found: Iterate) -> Iterate:
+    """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
+    move = found.theta - now.theta
+    down, up = float(now.gradient @ move), float(found.gradient @ move)
+    if not (down < 0 < up < np.inf):
+        return found
+    theta = now.theta + min(max(down / (down - up), 0.05), 0.95) * move
+    return at_point(composite, theta, *composite.smooth(theta))
+
+
+def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
+    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
+    models = Models(composite, plain, FOR_EACH * problem.loss.monomials)
+    for _ in range(min(max_steps, MOST)):
+        if composite.reached(best, tolerance) or stalled > PATIENCE:
+            break
+        model = models.at(now.theta)
+        if model is None:
+            break
+        if not shift:  # where losses are flat, their model says nothing of how they bend farther on
+            largest, least = largest_eigenvalue(model.plain, composite.dim)[0], STEEPEST * composite.curvature
+            shift = least / largest if largest < least else SHIFT
+        theta = problem.feasible.project(model.minimised(now, shift))
+        found = at_point(composite, theta, *composite.smooth(theta))
+        predicted = model.decrease(now, theta)
+        model.learn(now, found)
+        if found.value > now.value and predicted > DROWNED * abs(now.value):
+            found = between(composite, now, found)
+            model.learn(now, found)
+        gain = found.distance_bound / now.distance_bound
+        drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink
+        ratio = (1.0 if gain < 0.9 else -1.0) if drowned else (now.value - found.value) / predicted
+        stalled += 1
+        if not ratio > FAILED:
+            if models.sampling and models.records < problem.batch.size and ratio < 0 and drowned:
+                models.enlarge()
+            shift, failed = 8 * max(shift, LEAST_SHIFT), True
+            continue
+        now = found
+        if now.distance_bound < best.distance_bound:
+            best, stalled = now, 0
+        elif not drowned:
+            stalled = 0
+        shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < 0.3 else 1.0
+        failed = False
+        models.judge(gain)
+    return best

@@ -1,0 +1,122 @@
+"""Coordinates of K in which f bends evenly, and the derivative of the projection on K there.
+
+A congruence ``X = R Y R'`` keeps the semidefinite cone.  With R from the curvature of f the Hessian is nearly even in Y, as
+that of a quadratic form of features is after these are whitened.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.optim.hessian_models import Dense, LinearMap
+from dpconvex.sets.convex_sets import Interval, Piece, Spectral, smat, svec, triangle
+from dpconvex.util.arrays import Array, Indices
+
+FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """Symmetric matrices of one side whose eigenvalues, but for a shift, lie in intervals; `root` is R, if there is one."""
+
+    place: Indices  # of each matrix's coordinates, shape (count, side (side + 1) / 2)
+    shift: Array  # shape (count, side, side)
+    lower: Array  # shape (count, side)
+    upper: Array
+    root: Array | None = None
+
+    def moved(self, vector: Array, root: Array) -> Array:
+        return svec(root @ smat(vector[..., self.place]) @ root.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """A derivative of the projection: multiples of the axes of coordinates that are turned by the matrices' eigenvectors."""
+
+    vectors: list[tuple[Indices, Array]]
+    weights: Array  # between 0 and 1, shape (dim,)
+
+    def turned(self, vector: Array, back: bool = False) -> Array:
+        result = vector.copy()
+        for place, turn in self.vectors:
+            other = turn.swapaxes(-1, -2)
+            left, right = (turn, other) if back else (other, turn)
+            result[place] = svec(left @ smat(vector[place]) @ right)
+        return result
+
+
+class Coordinates:
+    """K, with or without congruences of its cones: theta is the original point, x the point in new coordinates."""
+
+    def __init__(self, spectra: list[Spectra], intervals: list[Interval]) -> None:
+        self.spectra, self.intervals = spectra, intervals
+
+    @classmethod
+    def of(cls, pieces: tuple[Piece, ...]) -> "Coordinates | None":
+        """Return K in its own coordinates; None if it has pieces of another kind, or no matrices."""
+        intervals = [piece for piece in pieces if isinstance(piece, Interval)]
+        matrices = [p for p in pieces if isinstance(p, Spectral) and p.symmetric and isinstance(p.inner, Interval)]
+        if not matrices or len(intervals) + len(matrices) < len(pieces):
+            return None
+        spectra = []
+        for side in sorted({len(piece.shift) for piece in matrices}):
+            own = [piece for piece in matrices if len(piece.shift) == side]
+            bounds = [np.array([piece.inner.bounds()[k] for piece in own]) for k in (0, 1)]
+            spectra.append(Spectra(np.array([p.coordinates for p in own]), np.array([p.shift for p in own]), *bounds))
+        return cls(spectra, intervals)
+
+    def evened(self, curvature: LinearMap, least: float, dim: int) -> "Coordinates":
+        """Return congruences from the curvature along the identity, the signs of neighbouring matrices opposed."""
+        spectra = []
+        for one in self.spectra:
+            if not (one.shift.any() or one.lower.any() or np.isfinite(one.upper).any()):  # cones
+                count, side = one.shift.shape[:2]
+                sign, direction = np.resize([1.0, -1.0], count)[:, None], np.zeros(dim)
+                direction[one.place] = sign * svec(np.eye(side))
+                values, vectors = np.linalg.eigh(smat((sign * curvature(direction)[one.place]).mean(axis=0)))
+                values = np.maximum(values - least, 0.0)
+                # A product of features has about this curvature: that of each, over the root of all.
+                even = np.maximum(values / np.sqrt(max(values.sum(), 1e-300)), np.sqrt(least))
+                one = Spectra(one.place, one.shift, one.lower, one.upper, (vectors / np.sqrt(even)) @ vectors.T)
+            spectra.append(one)
+        return Coordinates(spectra, self.intervals)
+
+    def original(self, x: Array) -> Array:
+        """Return theta, of many points at once; R is symmetric, so this also takes gradients by theta to gradients by x."""
+        theta = x.copy()
+        for one in self.spectra:
+            if one.root is not None:
+                theta[..., one.place] = one.moved(x, one.root)
+        return theta
+
+    def new(self, theta: Array) -> Array:
+        x = theta.copy()
+        for one in self.spectra:
+            if one.root is not None:
+                x[one.place] = one.moved(theta, np.asarray(np.linalg.inv(one.root), dtype=float))
+        return x
+
+    def model(self, plain: LinearMap) -> LinearMap:
+        """Return a model of the Hessian by x from one by theta."""
+        if isinstance(plain, Dense):
+            return Dense(self.original(self.original(plain.matrix).T))
+        return lambda x: self.original(plain(self.original(x)))
+
+    def project(self, x: Array) -> tuple[Array, Derivative]:
+        """Project on K in these coordinates, with the derivative of that."""
+        result, weights, turns = x.copy(), np.ones(len(x)), []
+        for piece in self.intervals:
+            here = piece.coordinates
+            result[here] = np.clip(x[here], piece.lower, piece.upper)
+            weights[here] = result[here] == x[here]
+        for one in self.spectra:
+            values, vectors = np.linalg.eigh(smat(x[one.place]) - one.shift)
+            inside = np.clip(values, one.lower, one.upper)
+            result[one.place] = svec((vectors * inside[:, None]) @ vectors.swapaxes(-1, -2) + one.shift)
+            row, column, _ = triangle(values.shape[1])
+            apart, moved = values[:, row] - values[:, column], inside[:, row] - inside[:, column]
+            equal = np.abs(apart) <= 1e-14 * np.abs(values).max(axis=1, keepdims=True)
+            free = (inside == values)[:, row].astype(float)
+            weights[one.place] = np.clip(np.where(equal, free, moved / np.where(equal, 1.0, apart)), 0.0, 1.0)
+            turns.append((one.place, vectors))
+        return result, Derivative(turns, np.where(weights > FLAT, weights, 0.0))

@@ -1,0 +1,299 @@
+"""Private data in constraints: bounds are tightened by noise, once, and what any solver makes of these costs nothing more."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.accounting.budget import Budget, pay
+from dpconvex.certificates.bound_certificate import BoundCertificate, bound_certificate
+from dpconvex.data.record import Sealed
+from dpconvex.data.validation import DURATIONS, numbers
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
+from dpconvex.expressions.discipline import direction
+from dpconvex.expressions.from_cvxpy import Reader
+from dpconvex.fitting.release import Release
+from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.util.arrays import Array, frozen, quietly
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import is_real, is_whole
+
+
+class PrivateBound(Sealed):
+    """A private bound in the constraints of an otherwise public problem, such as a capacity that people's data decide.
+
+    Write `parameter` into the constraints.  Values are given to `solve_bounded` only, which tightens them by noise first
+    (A. Muñoz Medina, U. Syed, S. Vassilvitskii, E. Vitercik, "Private optimization without constraint violations", 2021;
+    docs/theory.md, section 19).
+
+    Parameters
+    ----------
+    name, shape : str, and int or tuple of int
+        Of the parameter, and of the noisy values in a release; () for a single number.
+    sensitivity : float
+        Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
+        data; of neighbours in the sense of the guarantee.
+    minimum : array_like
+        Public: what each value is at least, whatever the data; a number or an array of the shape.
+
+    Attributes
+    ----------
+    parameter : cvxpy.Parameter
+        It holds public and noisy values only; it is declared non-negative if the minimum is.
+
+    Examples
+    --------
+    >>> capacity = PrivateBound("capacity", shape=2, sensitivity=1.0, minimum=[0.0, 5.0])
+    >>> print(cp.Variable(2, name="x") <= capacity.parameter)
+    x <= capacity
+    """
+
+    def __init__(
+        self, name: str, shape: int | tuple[int, ...] = (), *, sensitivity: float, minimum: ArrayLike = 0.0
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise TemplateError(f"PrivateBound: the name must be a text, not {name!r}.")
+        axes = shape if isinstance(shape, tuple) else (shape,)
+        if not all(is_whole(n, 1) for n in axes):
+            raise TemplateError(f"PrivateBound: the shape must be made of positive integers, not {shape!r}.")
+        if not (is_real(sensitivity) and 1e-250 < sensitivity < 1e250):
+            raise TemplateError(f"PrivateBound: sensitivity must be a positive, finite number, not {sensitivity!r}.")
+        self.name, self.shape, self.sensitivity = name, tuple(int(n) for n in axes), float(sensitivity)
+        least = np.array(np.nan)
+        with suppress(TypeError, ValueError):
+            least = np.array(np.broadcast_to(np.asarray(minimum, dtype=float), self.shape))
+        if not np.isfinite(least).all():  # at it, the problem has to have an answer
+            raise TemplateError(f"PrivateBound: the minimum must be finite numbers of the shape {self.shape}.")
+        self.minimum: Array = frozen(least)
+        self.size = int(least.size)
+        self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
+        self._sealed = True
+
+    def __repr__(self) -> str:
+        return f"PrivateBound({self.name!r}, {self.shape}, sensitivity {self.sensitivity:g})"
+
+
+@quietly
+def verify_bounded(
+    problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, *, solver: str | None = None
+) -> BoundCertificate:
+    """Prove that a problem can be solved privately for all values of its private bounds, or raise `NotPrivate` and say why not.
+
+    Parameters
+    ----------
+    problem : cvxpy.Problem
+        Convex by CVXPY's rules; public but for the bounds.  With all of them at their minimum it must have an answer.
+    bounds : sequence of PrivateBound
+        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the guarantee.
+    privacy : Privacy
+        With a delta: noise that never exceeds a bound needs one.
+    solver : str, optional
+        As for ``problem.solve``.
+    """
+    return proved(problem, bounds, privacy, solver)[1]
+
+
+@public
+def solve_bounded(
+    problem: Any,
+    values: Mapping[PrivateBound, ArrayLike],
+    privacy: Privacy,
+    *,
+    solver: str | None = None,
+    budget: Budget | None = None,
+    entry: str = "solve_bounded",
+    seed: int | None = None,
+) -> Release:
+    """Solve a problem whose private bounds are tightened by noise, so that its answer keeps the true ones.
+
+    The release holds the variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so
+    that further problems with the same bounds can be solved at no cost.
+
+    Parameters
+    ----------
+    values : mapping of PrivateBound to array_like
+        The true bounds, in the shapes that were declared.
+    problem, privacy, solver
+        As for `verify_bounded`.
+    budget, entry, seed
+        As for `solve`.
+
+    Examples
+    --------
+    >>> import cvxpy as cp
+    >>> import dpconvex as dp
+    >>> room = dp.PrivateBound("room", shape=2, sensitivity=1.0, minimum=0.0)
+    >>> x = cp.Variable(2, nonneg=True, name="x")
+    >>> problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= room.parameter, cp.sum(x) <= 100])
+    >>> release = dp.solve_bounded(problem, {room: [60.0, 80.0]}, dp.Privacy(epsilon=1, delta=1e-6))
+    >>> bool((release["x"] <= [60.0, 80.0]).all()), bool((release["room"] <= [60.0, 80.0]).all())
+    (True, True)
+    """
+    if not isinstance(values, Mapping):
+        raise TemplateError("solve_bounded: values must map PrivateBounds to numbers, such as {room: [60.0, 80.0]}.")
+    program, certificate = proved(problem, list(values), privacy, solver)
+    for bound in program.bounds:
+        check_types(bound, values[bound])
+    source = NoiseSource(seed)
+    pay(budget, privacy, entry)
+    true = {bound.name: (in_domain(bound, values[bound]), bound.minimum) for bound in program.bounds}
+    noisy = {name: noise.tighten(*true[name], source.seeded) for name, noise in certificate.noises.items()}
+    return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))
+
+
+# Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
+MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
+
+
+class BoundedProgram:
+    """A convex problem whose feasible set can only shrink when private bounds fall; solvers see public and noisy values alone."""
+
+    def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
+        self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
+        if not isinstance(problem, cp.Problem):
+            raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
+        if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
+            raise TemplateError(f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
+        known = {parameter.id: parameter for parameter in problem.parameters()}
+        for bound in self.bounds:
+            if known.pop(bound.parameter.id, None) is None:
+                raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
+        for parameter in known.values():
+            if parameter.value is None:
+                raise TemplateError(f"{parameter.name()!r} is no private bound and has no value; give it one.")
+        if problem.is_mixed_integer():
+            raise TemplateError("integer variables cannot be moved into private bounds; use real variables.")
+        if not problem.is_dcp():
+            raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
+        self.objective, self.constraints = problem.objective, list(problem.constraints)
+        self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
+        names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
+        for name in names:
+            if names.count(name) > 1:  # the release could not hold both
+                raise TemplateError(f"two variables or bounds are called {name!r}; give each a name of its own.")
+        self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
+        self.anchor: list[Array] = []
+        self.allowed = 0.0
+
+    def mentioned(self, expression: Any) -> list[PrivateBound]:
+        found = {id(parameter) for parameter in expression.parameters()}
+        return [bound for bound in self.bounds if id(bound.parameter) in found]
+
+    def check_signs(self) -> None:
+        """Raise unless the discipline proves that every occurrence of every bound makes the feasible set shrink when it falls."""
+        for bound in self.mentioned(self.objective):
+            why = f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise"
+            raise NotPrivate(why, self.objective.args[0], "keep the objective public; bounds stand in constraints")
+        for variable in self.variables:
+            ends = variable.attributes.get("bounds") or ()
+            if any(isinstance(end, cp.Expression) and self.mentioned(end) for end in ends):
+                raise NotPrivate("an attribute mentions a private bound", variable, "write it as a constraint")
+        reader = Reader([bound.parameter for bound in self.bounds])
+        for constraint in self.constraints:
+            beyond = limit(constraint)
+            for bound in self.mentioned(constraint):
+                core = None if beyond is None else reader.expression(beyond, "a constraint")
+                if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
+                    why = f"the private bound {bound.name!r} stands where nothing proves that lowering it allows less"
+                    remedy = "write it where raising it allows more, such as A @ x <= bound.parameter"
+                    raise NotPrivate(why, constraint, remedy)
+
+    def prepare(self, solver: str | None) -> None:
+        """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
+        least = {bound.name: bound.minimum for bound in self.bounds}
+        status = self.attempt(least, solver)
+        if status != cp.OPTIMAL:
+            why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
+            raise TemplateError(f"{why}. Raise the minimum, if it holds for all data, or allow violations at a price.")
+        self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        room = cp.Variable(name="room")
+        public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
+        tightened = [beyond + room <= 0 for beyond in self.limits]
+        self.attempt(least, solver, cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]))
+        if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
+            self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        if not np.isfinite(self.allowed):
+            raise TemplateError("a constraint is infinite where private bounds are at their minimum; raise that.")
+
+    def attempt(self, values: Mapping[str, Array], solver: str | None, problem: Any = None) -> str:
+        """Solve the problem, or another in its variables, at values of the bounds; return how that ended."""
+        for bound in self.bounds:
+            bound.parameter.value = values[bound.name]
+        for variable in self.variables:
+            variable.save_value(None)
+        problem = problem or cp.Problem(self.objective, self.constraints)
+        try:
+            problem.solve(solver=solver, ignore_dpp=True)
+        except (cp.SolverError, ValueError, ArithmeticError) as error:
+            return f"{type(error).__name__}: {error}"
+        return str(problem.status)
+
+    def solve(self, values: Mapping[str, Array], solver: str | None) -> dict[str, Array]:
+        """Return the answer at noisy values, moved towards the anchor until no bound is exceeded by more than at the minimum."""
+        status = self.attempt(values, solver)
+        paid = "The noisy bounds are paid for, and are the parameters' values now: solve the problem again, with other settings."
+        if status != cp.OPTIMAL:
+            raise NotConverged(f"the problem was not solved at the noisy bounds (status: {status}). {paid}")
+        answer = self.point()
+        for move in MOVES:
+            for variable, here, there in zip(self.variables, answer, self.anchor, strict=True):
+                variable.save_value((1 - move) * here + move * there)
+            if self.violation() <= self.allowed:
+                return {variable.name(): np.array(variable.value, dtype=float) for variable in self.variables}
+        raise NotConverged(f"no answer was found that keeps the noisy bounds. {paid}")
+
+    def point(self) -> list[Array]:
+        return [np.asarray(variable.project(np.asarray(variable.value, dtype=float))) for variable in self.variables]
+
+    def violation(self) -> float:
+        """By how much the variables' values exceed bounds, as evaluated; at most 0 if they do not."""
+        with np.errstate(all="ignore"):
+            found = max(float(np.max(beyond.value)) for beyond in self.limits)
+        return found if not np.isnan(found) else np.inf
+
+
+def limit(constraint: Any) -> Any:
+    kind, args = type(constraint).__name__, constraint.args
+    if kind == "Inequality":
+        return args[0] - args[1]
+    return args[0] if kind == "NonPos" else -args[0] if kind == "NonNeg" else None
+
+
+def proved(
+    problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
+) -> tuple[BoundedProgram, BoundCertificate]:
+    check_privacy("solve_bounded", privacy)
+    program = BoundedProgram(problem, bounds)
+    program.check_signs()
+    facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
+    texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
+    with computable(privacy):
+        certificate = bound_certificate(privacy, facts, texts, 0.0)  # a refusal comes before the solver
+    program.prepare(solver)
+    return program, replace(certificate, allowed=program.allowed)
+
+
+def check_types(bound: PrivateBound, given: Any) -> None:
+    """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
+    if np.shape(given) != bound.shape:
+        raise TemplateError(f"solve_bounded: {bound.name!r} has values of shape {np.shape(given)}, not {bound.shape}.")
+    typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
+    kind = getattr(getattr(typed, "dtype", None), "kind", "O")
+    objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
+    masked = isinstance(given, np.ma.MaskedArray)
+    if kind not in "biufO" or masked or any(isinstance(value, DURATIONS) for value in objects):
+        raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
+
+
+def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
+    found = np.array(numbers(bound.name, value), dtype=float)
+    if found.shape != bound.shape or not np.isfinite(found).all():
+        raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")
+    for place in np.argwhere(found < bound.minimum).tolist():
+        raise DomainError(f"{bound.name}: the value at {place} lies below the declared minimum; nothing is released.")
+    return found

@@ -1,0 +1,323 @@
+"""Centres of clusters, released from noisy k-means or declared without data; a record belongs to the nearest one of its class.
+
+Given the centres that is a function of the record alone, so a learner that uses it pays nothing for it.
+"""
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.accounting.budget import Budget, pay
+from dpconvex.certificates.clustering_noise import ClusteringNoise
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
+from dpconvex.data.domains import Ball
+from dpconvex.data.partitions import Partitions, is_frame
+from dpconvex.data.record import Record, check_clip, feature_names, table
+from dpconvex.data.validation import SINGLE_ROUNDING, check_labels, finite_numbers
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.fitting.files import Released
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
+from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.util.arrays import Array, Indices, frozen
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import is_real
+from dpconvex.util.runtime import one_blas_thread
+
+FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComponentCenters(Released):
+    """K centres for each of C classes.
+
+    Parameters
+    ----------
+    centers : array_like, shape (C, K, d)
+        Finite, at most twice the radius away from the middle of the domain.  They are rounded to the grid.
+    classes : sequence, optional
+        The declared labels, in the order of the first axis; none if there is one clustering of all records.
+    radius, middle : float, and float or array_like of shape (d,)
+        Public bound on the distance of a record's features from the middle of the domain.
+    step : float
+        Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
+    noise, derivation, spent, not_private_because : optional
+        How they were learnt, why that was private, and what it cost or why it was not; none of it for declared centres.
+    names : tuple of str, optional
+        Names of the features' columns; `assign` asks for the same.
+
+    Examples
+    --------
+    >>> places = ComponentCenters([[[-0.5], [0.5]]], radius=1.0)  # declared: these cost nothing
+    >>> places.assign([[-0.9], [0.1], [0.7]])
+    array([0, 1, 1])
+    >>> places
+    ComponentCenters(classes 1, centres each 2, features 1; declared without data)
+    """
+
+    form = "dpconvex clustering"
+    kept = (
+        "centers",
+        "classes",
+        "radius",
+        "middle",
+        "step",
+        "noise",
+        "derivation",
+        "spent",
+        "not_private_because",
+        "names",
+    )
+
+    centers: Array
+    classes: Sequence[Hashable] = ()
+    radius: float = 1.0
+    middle: Array | float = 0.0
+    step: float = 0.0
+    noise: ClusteringNoise | None = None
+    derivation: Derivation | None = None
+    spent: Privacy | None = None
+    not_private_because: str = ""
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            centers, middle = np.array(self.centers, dtype=float), np.array(self.middle, dtype=float)
+            classes = tuple(self.classes)
+            distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
+        except (TypeError, ValueError, OverflowError) as error:
+            said = f"centres and middle must be numbers, classes a list ({error})"
+            raise TemplateError(f"ComponentCenters: {said}.") from error
+        features, step = centers.shape[2:], math.nan
+        if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
+            step = float(self.step) or grid_step(self.radius)
+        wrong = ""
+        if centers.ndim != 3 or 0 in centers.shape or not np.isfinite(centers).all():
+            wrong = f"centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}"
+        elif not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
+            wrong = "the radius must lie between 1e-100 and 1e100, and the grid's step be a power of two, not "
+            wrong += f"{self.radius!r} and {self.step!r}"
+        elif middle.shape not in ((), features) or not np.isfinite(middle).all():
+            wrong = f"{features[0]} features, but a middle of shape {middle.shape}, or not finite"
+        elif len(classes or (None,)) != len(centers) or not distinct:
+            wrong = f"centres for {len(centers)} classes, but the classes are {self.classes!r}"
+        elif np.linalg.norm(centers - middle, axis=2).max() > FARTHEST * self.radius + step * math.sqrt(features[0]):
+            wrong = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
+        elif (self.spent is not None) + (str(self.not_private_because) != "") != (self.noise is not None):
+            wrong = "centres that were learnt say how, and either what they cost or why they are not private"
+        if wrong:
+            raise TemplateError(f"ComponentCenters: {wrong}.")
+        centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
+        self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
+        self.__dict__.update(radius=float(self.radius), step=step)
+
+    @property
+    def declared(self) -> bool:
+        """Whether the centres were declared without data, and cost nothing."""
+        return self.noise is None
+
+    @property
+    def status(self) -> str:
+        return "declared without data" if self.declared else super().status
+
+    def __repr__(self) -> str:
+        classes, count, features = self.centers.shape
+        return f"ComponentCenters(classes {classes}, centres each {count}, features {features}; {self.status})"
+
+    def __str__(self) -> str:
+        proof = [] if self.derivation is None else [*self.derivation.lines(), f"Assumed: {ASSUMED}"]
+        return "\n  ".join([repr(self), *proof])
+
+    def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Return the component of each record, shape (n,): the index of the nearest centre of its class, exactly.
+
+        `x` holds features within the declared domain, shape (n, d), and `y` labels, shape (n,), if the centres have classes.
+        """
+        check_aligned({"x": x, "y": y})
+        check_names("assign", self.names, names_of(x))
+        values, d = dense(finite_numbers("x", x)), self.centers.shape[2]
+        if not values.ndim or math.prod(values.shape[1:]) != d:
+            raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
+        records = values.reshape(len(values), d)
+        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
+        if far.any():
+            raise DomainError(f"assign: {far.sum()} records lie outside of the domain (first: row {np.argmax(far)}).")
+        codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)
+        if len(codes) != len(records):
+            raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
+        return self.nearest(in_steps(records, self.middle, self.step), codes)
+
+    def nearest(self, steps: Array, codes: Indices) -> Indices:
+        return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
+
+    def to_bytes(self) -> bytes:
+        for c in self.classes:
+            if not (isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c))):
+                raise TemplateError(f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
+        return super().to_bytes()
+
+
+@public
+def cluster(
+    record: Record | Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    components: int = 2,
+    clustering: NoisyKMeans | None = None,
+    *,
+    features: str = "x",
+    group: str | None = "y",
+    clip: bool = False,
+    budget: Budget | None = None,
+    entry: str = "cluster",
+    seed: int | None = None,
+) -> ComponentCenters:
+    """Cluster the records of every class privately; a fit that uses the labels costs its own guarantee on top.
+
+    Parameters
+    ----------
+    record : Record or Template
+        Declares the domains of the fields.
+    components : int
+        K: number of centres for each class.
+    clustering : NoisyKMeans, optional
+    features, group : str
+        The field that is clustered, and the one whose values are the classes; None for one clustering of all records.
+    data, privacy, clip, budget, entry, seed
+        As for `solve`; other fields of the data are not looked at.
+    """
+    check_privacy("cluster", privacy)
+    whole = record.record if isinstance(record, Template) else record
+    if not isinstance(whole, Record):
+        raise TemplateError(f"cluster: expected a Record or a Template, not {type(whole).__name__}.")
+    grouping = Grouping(whole, features, group)
+    grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
+    plan = grouping.planned(clustering, privacy, components)
+    source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
+    columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
+    check_clip(clip)
+    grouping.record.check_form(columns, empty=protected)
+    pay(budget, privacy, entry)
+    found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
+    return replace(found, names=feature_names(columns, features))
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which field of a record is clustered, and which one holds its class, if any."""
+
+    record: Record
+    features: str
+    group: str | None
+
+    def __post_init__(self) -> None:
+        record, features, group = self.record, self.features, self.group
+        if not isinstance(features, str) or features not in record.continuous:
+            raise TemplateError(f"cluster: the record has no numbers {features!r}; it has {list(record.continuous)}.")
+        if group is not None and not (isinstance(group, str) and group in record.discrete):
+            known = f"it has {list(record.discrete)}; group=None clusters all records together"
+            raise TemplateError(f"cluster: the record has no Choice {group!r}; {known}.")
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        return () if self.group is None else self.record.discrete[self.group].values
+
+    @property
+    def extent(self) -> tuple[Array, float]:
+        """The middle of the domain, shape (d,), and a bound on the distance of records from it."""
+        domain = self.record.continuous[self.features]
+        lower, upper = (np.ravel(bound) for bound in domain.bounds)
+        if isinstance(domain, Ball):
+            return np.zeros(len(lower)), domain.norm_bound
+        middle = (lower + upper) / 2
+        # Rounding is monotone: a computed difference from the middle is at most that of a bound.
+        return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
+
+    def planned(self, clustering: Any, privacy: Privacy, components: int) -> "Clustering":
+        """Fix what a clustering does, before the data are read."""
+        method = NoisyKMeans() if clustering is None else clustering
+        if not isinstance(method, NoisyKMeans):
+            raise TemplateError(f"clustering must be a NoisyKMeans, not {clustering!r}.")
+        middle, radius = self.extent
+        shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
+        with computable(privacy):
+            return Clustering(self, method, method.calibrate(privacy, **shape, radius=radius), privacy)
+
+    def blocks(self, batch: Batch, step: float) -> Iterator[tuple[Array, Indices]]:
+        """Yield blocks of records in steps of a grid, shape (n, d), and the codes of their classes."""
+        middle = self.extent[0]
+        place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
+        rows = max(1, BLOCK_BYTES // (8 * len(middle)))
+        pairs = zip(blocks(batch.fields[self.features], rows), blocks(np.array(place)[batch.group], rows), strict=False)
+        for block, codes in pairs:  # of none, some yield one
+            yield in_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
+
+    def assigned(self, batch: Batch, components: ComponentCenters) -> Indices:
+        found = (components.nearest(*block) for block in self.blocks(batch, components.step))
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+
+@dataclass(frozen=True)
+class Clustering:
+    grouping: Grouping
+    method: NoisyKMeans
+    noise: ClusteringNoise
+    privacy: Privacy
+
+    @property
+    def derivation(self) -> Derivation:
+        return self.method.derive(self.noise, self.privacy.adjacency)
+
+    def released(self, batch: Batch, source: NoiseSource) -> ComponentCenters:
+        (middle, radius), step = self.grouping.extent, self.noise.step
+        centers = self.method.run(self.noise, partial(self.statistics, batch), source.rng) * step + middle
+        how = {"noise": self.noise, "derivation": self.derivation, **source.spending(self.privacy)}
+        return ComponentCenters(centers, self.grouping.classes, radius, middle, step, **how)
+
+    def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
+        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
+        found = batch.added_up(cells, batch.share((self.grouping, self.noise.step)), centers)
+        total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+        return total[..., :-1], total[..., -1]
+
+
+def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
+    classes, count, features = centers.shape
+    total = np.zeros((classes * count, features + 1))
+    with one_blas_thread():
+        for steps, codes in shared[0].blocks(batch, shared[1]):
+            cell = codes * count + nearest_of_class(steps, codes, centers)
+            ones = sp.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(len(total), len(cell)))
+            total[:, :-1] += ones @ steps  # integers, far below 2^53: exact in any order
+            total[:, -1] += np.bincount(cell, minlength=len(total))
+    return total.reshape(classes, count, features + 1)
+
+
+def in_steps(records: Array, middle: Array | float, step: float) -> Array:
+    """Round records towards the middle of their domain, to whole steps of the grid, each by itself; shape (n, d)."""
+    return np.asarray(np.trunc((records - middle) / step))
+
+
+def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
+    """Return for each record the nearest centre of its class; all of them in steps of the grid."""
+    found = np.zeros(len(steps), dtype=np.int64)
+    for code, mine in enumerate(centers):
+        rows = codes == code
+        found[rows] = nearest(steps[rows], mine)
+    return found
+
+
+def picked(names: list[str], data: Any) -> Any:
+    if not isinstance(data, Partitions):
+        return {name: data[name] for name in names if name in table(data)}
+    known = data.keys()
+    return data.turned(partial(picked, names), [name for name in names if known is None or name in known])

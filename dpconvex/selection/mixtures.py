@@ -1,0 +1,214 @@
+"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one guarantee.
+
+Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.accounting.budget import Budget
+from dpconvex.accounting.events import Composition
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.data.batch import Batch
+from dpconvex.data.domains import Choice
+from dpconvex.data.record import Record
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.verify import Method, check_template
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
+from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.residual_noise import ResidualNoise
+from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.template import Template
+from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
+from dpconvex.util.arrays import Indices, frozen
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import is_real
+from dpconvex.util.runtime import one_blas_thread
+
+SHARE = 0.2
+SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A mixture, fitted with component labels of its own.
+
+    Attributes
+    ----------
+    components, release : ComponentCenters and Release
+        The centres that gave the labels, and the fit, whose certificate is that of the whole.
+    spent : Privacy or None
+        What both cost together.  None if a seed was given.
+    """
+
+    components: ComponentCenters
+    release: Release
+    spent: Privacy | None
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """Predict as `Release.predict` does; centres are not needed."""
+        return self.release.predict(x)
+
+
+@public
+def verify_mixture(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    residual_noise: ResidualNoise | None = None,
+    *,
+    clustering: NoisyKMeans | ComponentCenters | None = None,
+    share: float = SHARE,
+    features: str = "x",
+    group: str | None = "y",
+    component: str = "m",
+    whitening: Whitened = None,
+) -> Certificate:
+    """Prove private what `solve_mixture` does, without data; parameters as there, and errors as for `verify`."""
+    plan = Plan(template, privacy, clustering, share, features, group, component)
+    return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
+
+
+@public
+def solve_mixture(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    clustering: NoisyKMeans | ComponentCenters | None = None,
+    share: float = SHARE,
+    features: str = "x",
+    group: str | None = "y",
+    component: str = "m",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    entry: str = "solve_mixture",
+    seed: int | None = None,
+    residual_noise: ResidualNoise | None = None,
+    whitening: Whitened = None,
+) -> Mixture:
+    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one guarantee.
+
+    Parameters
+    ----------
+    template : Template
+        Its record has a field for the component, which the data do not have.
+    clustering : NoisyKMeans or ComponentCenters, optional
+        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the guarantee.
+    share : float
+        Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
+    features, group, component : str
+        The fields that are clustered, that hold the class (None for none) and that get the component.
+    data, privacy, mechanism, backend, size, clip, budget, entry, seed, residual_noise, whitening
+        Of the fit, as for `solve`; components are learnt from original records.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("large_margin_gaussian_mixture", features=1, components=2)
+    >>> data = {"x": [[-0.9], [-0.3], [0.3], [0.9]] * 50, "y": [0, 1, 0, 1] * 50}
+    >>> mixture = solve_mixture(learner, data, dp.Privacy(4.0))
+    >>> print(mixture.spent, "of which", mixture.components.spent)
+    epsilon = 4, replace-one of which epsilon = 0.8, replace-one
+    """
+    plan = Plan(template, privacy, clustering, share, features, group, component)
+    method = plan.method(mechanism, residual_noise, whitening)
+    call = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
+    fit = method.prove(template, plan.rest, call.size)
+    if component in (call.data.keys() or ()):
+        raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
+    call.check(fit)
+    call.pay(plan.whole(fit.certificate).event)
+    batch = plan.others.validate(call.data, clip=clip, empty=True)
+    made = plan.places
+    components = made.released(batch, call.source) if isinstance(made, Clustering) else made
+    places = batch.share((plan.grouping, components, np.array(plan.groups)))
+    found = call.run(fit, batch.mapped(labelled, places), call.source.next())
+    assert isinstance(found.certificate, Certificate)
+    release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
+    return Mixture(components, release, release.spent)
+
+
+class Plan:
+    """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
+
+    def __init__(
+        self,
+        template: Template,
+        privacy: Privacy,
+        clustering: Any,
+        share: Any,
+        features: Any,
+        group: Any,
+        component: Any,
+    ) -> None:
+        check_privacy("solve_mixture", privacy)
+        check_template(template)
+        declared = isinstance(clustering, ComponentCenters)
+        if not (is_real(share) and 0 < share < 1) or (declared and share != SHARE):
+            why = "leave it out, as declared centers cost nothing" if declared else "a number between 0 and 1"
+            raise TemplateError(f"solve_mixture: share must be {why}, not {share!r}.")
+        fields = dict(template.record.fields)
+        choice = fields.pop(component, None)
+        if not isinstance(choice, Choice):
+            raise TemplateError(f"solve_mixture: the record has no Choice {component!r}; its fields: {list(fields)}.")
+        self.privacy, self.others = privacy, Record(**fields)
+        self.grouping = grouping = Grouping(self.others, features, group)
+        known, count = template.record.combinations, len(choice.values)
+        # The group of a record, from that of its other fields and from its component.
+        self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
+        self.places: ComponentCenters | Clustering
+        self.rest = privacy
+        if isinstance(clustering, ComponentCenters):
+            self.places = fitting(clustering, grouping, count)
+        elif count == 1:  # the one centre for each class needs no data
+            (middle, radius), classes = grouping.extent, grouping.classes
+            self.places = ComponentCenters(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
+        else:
+            part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
+            self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
+
+    def method(self, mechanism: Mechanism | None, cover: ResidualNoise | None, whitening: Whitened) -> Method:
+        """Return the options of the fit, which a clustering comes before, or not."""
+        return Method(mechanism, cover, whitening, alone=isinstance(self.places, ComponentCenters))
+
+    def whole(self, fit: Certificate) -> Certificate:
+        if isinstance(self.places, ComponentCenters):
+            return fit
+        noise = self.places.noise
+        steps = self.places.derivation, fit.derivation
+        return fit.copied(
+            privacy=self.privacy,
+            clustering=noise,
+            derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
+            assumptions=(*fit.assumptions, ASSUMED),
+            event=None if fit.event is None else Composition((noise.event, fit.event)),
+        )
+
+
+def labelled(batch: Batch, made: tuple[Grouping, ComponentCenters, Indices]) -> Batch:
+    grouping, components, groups = made
+    with one_blas_thread():
+        return Batch(batch.fields, frozen(groups[batch.group, grouping.assigned(batch, components)]))
+
+
+def fitting(components: ComponentCenters, grouping: Grouping, count: int) -> ComponentCenters:
+    if not components.declared:
+        raise TemplateError("solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
+    (middle, radius), classes = grouping.extent, grouping.classes
+    wanted = (len(classes) or 1, count, len(middle))
+    if components.centers.shape != wanted or components.classes != classes:
+        raise TemplateError(f"solve_mixture: centres must have the shape {wanted}, for the classes {classes!r}.")
+    return replace(components, radius=radius, middle=middle, step=0.0)

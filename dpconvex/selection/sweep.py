@@ -1,0 +1,255 @@
+"""Many private fits of the same data, and how much noise each needs for all of them together to keep one guarantee."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.events import Composition, Event
+from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.fitting.release import Release, knowing
+from dpconvex.fitting.solve import Fit, public_size, run
+from dpconvex.fitting.verify import Method, Proved
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+from dpconvex.mechanisms.recipe import Automatic, Whitened
+from dpconvex.mechanisms.residual_noise import ResidualNoise
+from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.optim.certify import Warm
+from dpconvex.util.arrays import quietly
+from dpconvex.util.deprecated import public
+from dpconvex.util.plain_data import check_whole
+from dpconvex.util.runtime import in_order, this_process
+
+# A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
+CLOSE, TRIES = 0.998, 10
+
+
+@public
+def sweep(
+    template: Template | Sequence[Template],
+    data: Mapping[str, ArrayLike],
+    privacies: Privacy | Sequence[Privacy] | None = None,
+    *,
+    total: Privacy | None = None,
+    draws: int = 1,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    residual_noise: ResidualNoise | None = None,
+    whitening: Whitened = None,
+    workers: Any = None,
+) -> Iterator[Release]:
+    """Fit privately, again and again; yield releases in order of templates, then guarantees, then draws, each with its own noise.
+
+    The data are checked once, and each fit starts from the last answer, which changes how long it takes and nothing else.
+    Whoever stops in between, or interrupts, has every release that was yielded; a fit that was begun is paid for.
+
+    Parameters
+    ----------
+    template : Template or sequence of Template
+        For instance one learner with several regularizations.
+    privacies : Privacy or sequence of Privacy, optional
+        The guarantee of each release by itself.
+    total : Privacy, optional
+        In place of `privacies`, the guarantee of all releases together, of which each gets as much as accounting proves
+        (`calibrate`).  It is charged to the budget in whole, before the first fit.
+    draws : int
+        Fits for each template and guarantee.
+    data, mechanism, backend, size, clip, budget, residual_noise, whitening
+        As for `solve`.
+    seed : int, optional
+        For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
+    workers : int, optional
+        Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
+        seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
+    """
+    if (privacies is None) == (total is None):
+        raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
+    check_whole("sweep", draws=draws)
+    templates, given = list(template) if isinstance(template, Iterable) else [template], total or privacies
+    promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
+    for privacy in promises:
+        check_privacy("sweep", privacy)
+    if not templates or not promises:
+        return iter(())
+    method = Method(mechanism, residual_noise, whitening)
+    call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
+    event, order = None, list[Proved]()
+    if total is None:
+        for learner, privacy in product(templates, promises):
+            order += [method.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
+    else:
+        plan = planned(templates, total, call.size, draws, method, None)
+        event, order = plan.event, list(plan.fits)
+    for learner in templates[1:]:
+        learner.record.check_form(call.data, empty=call.protected)
+    call.check(*order[::draws])
+    return fits(order, call, event, warm=workers is None and backend in (None, "first-order"))
+
+
+def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) -> Iterator[Release]:
+    """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now."""
+    began = this_process()
+
+    def check_size(found: Proved, data: Any) -> None:
+        check_privacy("sweep", found.certificate.privacy)
+        public_size(found.template, data, found.certificate.privacy, found.certificate.size)
+
+    if event is not None:
+        check_size(order[0], call.data)
+        call.pay(event)
+
+    def tasks() -> Iterator[Callable[[], Release]]:
+        last: Template | None = None
+        for number, found in enumerate(order):
+            check_size(found, call.data)
+            if event is None:
+                pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
+            if found.template is not last:
+                last, batch = found.template, found.template.record.validate(call.data, clip=call.clip, empty=True)
+                backend = Warm() if warm else call.backend
+            source = NoiseSource(None if call.seed is None else call.seed + number)
+            yield partial(quietly(run), found, batch, backend, source)
+
+    for release in in_order(tasks(), call.workers or 1, "fits"):
+        yield knowing(release, call.data)
+        if event is not None and this_process() != began:
+            raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
+
+
+# Shares of one guarantee
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What each of several releases may guarantee, so that all together keep one guarantee.
+
+    Attributes
+    ----------
+    each, mechanism : Privacy and Mechanism or None
+        What `solve` takes for one release; the mechanism is None where it is the default.
+    total, event : Total and Event
+        What they cost together, at the delta of the whole, and by which rule; and what they are for a `Budget`.
+    """
+
+    each: Privacy
+    fits: tuple[Proved, ...]
+    total: Total
+    event: Event
+    mechanism: Mechanism | None = None
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Of the releases, in order."""
+        return tuple(fit.certificate for fit in self.fits)
+
+    @property
+    def risk(self) -> float:
+        """The sum of the predicted excess risks."""
+        return math.fsum(math.inf if item.predicted_risk is None else item.predicted_risk for item in self.certificates)
+
+    def __str__(self) -> str:
+        return f"{len(self.fits)} releases, each {self.each}; together {self.total}"
+
+
+@public
+def calibrate(
+    template: Template | Sequence[Template],
+    privacy: Privacy,
+    size: int,
+    releases: int = 1,
+    mechanism: Mechanism | None = None,
+    residual_noise: ResidualNoise | None = None,
+    *,
+    whitening: Whitened = None,
+) -> Calibration:
+    """Find how much each of several releases may guarantee for all of them to keep one guarantee; no data are needed.
+
+    The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
+    composition; for releases that are chosen one after the other, keep a `Budget`.
+
+    Parameters
+    ----------
+    template, privacy
+        As for `sweep`, and its total.
+    size, residual_noise, whitening
+        As for `verify`: each release whitens by a noisy second moment of its own.
+    releases : int
+        How often each template is fitted.
+    mechanism : Mechanism, optional
+        By default what `verify` chooses for each release; where that ends near a minimiser for all templates, the one with the
+        smallest predicted excess risk of all releases together.
+    """
+    learners = list(template) if isinstance(template, Iterable) else [template]
+    return planned(learners, privacy, size, releases, Method(mechanism, residual_noise, whitening), None)
+
+
+def planned(
+    templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
+) -> Calibration:
+    """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
+    check_privacy("calibrate", privacy, method.units)
+    check_whole("calibrate", releases=releases)
+    if not templates:
+        raise TemplateError("calibrate: there is no template to fit.")
+    learners = [template for template in templates for _ in range(int(releases))]
+    best = largest(learners, method, privacy, size, beside)
+    named = method.mechanism is not None or method.whitening not in (None, False)
+    by_size = any(not isinstance(fit.mechanism, Automatic) for fit in best.fits)
+    if named or by_size or privacy.pure or len(learners) == 1:
+        return best
+    for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
+        with suppress(NotPrivate):
+            found = largest(learners, replace(method, mechanism=other), privacy, size, beside)
+            best = min(best, found, key=lambda item: item.risk)
+    return best
+
+
+def largest(
+    learners: Sequence[Template], method: Method, privacy: Privacy, size: int, beside: Privacy | None
+) -> Calibration:
+    extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
+    rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
+
+    def tried(epsilon: float) -> Calibration:
+        each = privacy.part(epsilon, floor(exact(privacy.delta) / count))
+        proved = {template: method.prove(template, each, size) for template in dict.fromkeys(learners)}
+        fits = tuple(proved[template] for template in learners)
+        entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]
+        events = tuple(item.known for item in entries)
+        total = best_total([item.privacy for item in entries], events, privacy.delta)
+        return Calibration(each, fits, total, Composition(events), method.mechanism)
+
+    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
+    if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
+        best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
+    if privacy.pure or count + len(extra) == 1:
+        return best
+    for _ in range(TRIES):
+        if best.total.epsilon >= CLOSE * privacy.epsilon:
+            break
+        ahead = best.each.epsilon * (privacy.epsilon * (1 + CLOSE) / 2 / best.total.epsilon) ** 0.95
+        epsilon = ahead if ahead < high else math.sqrt(best.each.epsilon * high)
+        found = None
+        with suppress(NotPrivate):  # at a larger epsilon another mechanism may be asked for, which has no proof
+            found = tried(epsilon)
+        if found is None or found.total.epsilon > privacy.epsilon:
+            high = epsilon
+        else:
+            best = found
+    return best

@@ -1,0 +1,397 @@
+"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one guarantee.
+
+Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.accounting.budget import Budget
+from dpconvex.accounting.events import Event
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.certificates.text import ONE_RUN, PARTS, RECORDS, RUNS
+from dpconvex.data.batch import Batch
+from dpconvex.data.domains import Box
+from dpconvex.data.partitions import Partitions
+from dpconvex.data.record import counted, table
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.verify import Method, Proved
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
+from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.model.privacy import Privacy, check_privacy, computable, left
+from dpconvex.model.template import Template
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.selection.evaluate import Errors
+from dpconvex.selection.sweep import planned as shared
+from dpconvex.util.arrays import quietly
+from dpconvex.util.runtime import in_order
+
+# Part of epsilon that pays for a choice among fits on all of the data.
+CHOICE = 0.1
+FIXED = "fixed before the data are read"
+PARTS_SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; docs/theory.md, section 8"
+COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
+REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
+ALONE = "Mistakes are counted one by one: a prediction depends on one record and the released parameters alone."
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The outcome of a private choice.
+
+    Attributes
+    ----------
+    choice, release : str and Release
+        Name of the chosen candidate, and its fit.
+    spent : Privacy or None
+        What the fits, the choice and the release cost together.  None if a seed was given.
+    mistakes : int or None
+        From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
+    """
+
+    choice: str
+    release: Release
+    spent: Privacy | None
+    mistakes: int | None = None
+
+
+@quietly
+def tune(
+    candidates: Any,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    selection: str = "permute-and-flip",
+    split: bool = True,
+    features: str = "x",
+    label: str = "y",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    whitening: Whitened = None,
+    workers: Any = None,
+    unit: ArrayLike | None = None,
+) -> Tuning:
+    """Fit several templates privately and choose one privately; the whole keeps one guarantee.
+
+    Parameters
+    ----------
+    candidates : mapping of str to Template, sequence of Template, or estimator
+        Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
+        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits; its
+        options that say anything else are refused: pass them to `tune`.
+    grid : mapping of str to sequence, optional
+        For one estimator: values of its options, of which all combinations are candidates.
+    privacy : Privacy
+        The guarantee of the whole.
+    selection : {"permute-and-flip", "exponential"}
+    split : bool
+        Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
+        chosen by their mistakes on the same; then they share the guarantee by accounting, with noise that grows as the root of
+        their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
+    features, label : str
+        The fields that predictions are made from and compared with.
+    mechanism, whitening
+        As for `solve`, with ``split=False`` as for `calibrate`; each fit whitens by a noisy second moment of its own.
+    data, backend, size, clip, budget, seed, workers
+        As for `sweep`.
+    unit
+        As for `solve`; a person's records stay together.
+
+    Notes
+    -----
+    With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
+    of them costs; nothing but its epsilon and delta is known, for a record may be in either.  `tune_repeated` fits on all of the
+    data, with about half of epsilon for each fit, however many candidates.
+    """
+    check_privacy("tune", privacy, units=True)
+    if selection not in SELECTIONS:
+        raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    named = named_templates(candidates, grid, data, features, label)
+    names, templates = list(named), list(named.values())
+    method = Method(mechanism, None, whitening, units=True)
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
+    count, choice, plan, part = len(named) + 1, privacy, None, None
+    if split:
+        part, sizes = parted(call, count)
+        ways = [method.prove(template, privacy, share) for template, share in zip(templates, sizes, strict=False)]
+    else:
+        choice = privacy.part(CHOICE * privacy.epsilon)
+        plan = shared(templates, privacy, call.size, 1, method, choice)
+        ways = list(plan.fits)
+    call.check(*ways)
+    call.pay(None if plan is None else plan.event)
+    batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
+    if part is not None and batch.size != len(part):
+        raise DomainError("the number of records changed; data must not change while they are fitted.")
+
+    def of_part(k: int) -> tuple[Batch, dict[str, Any]]:
+        """Return the records of one part, or all of them, and whose they are."""
+        rows = np.ones(batch.size, dtype=bool) if part is None else part == k
+        mine = {} if call.people is None else {"people": call.people.chosen(rows)}
+        return batch if part is None else batch.chosen(rows), mine
+
+    def fitted(k: int, source: NoiseSource) -> Release:
+        mine, whose = of_part(k)
+        return call.run(ways[k], mine, source, **whose)
+
+    tasks = (partial(fitted, k, call.source.next()) for k in range(len(ways)))
+    releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
+    every = [Errors(call.record, item, features, label, privacy) for item in releases]
+    wrong = [Fraction(errors.total(held_out), errors.moved) for errors in every]
+    best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
+    certificate: Any = releases[best].certificate or ways[best].certificate
+    shares = {"fits": float(len(ways)), "records": float(call.size), "epsilon of the choice": choice.epsilon}
+    many, fixed, source, event = f"the best of {len(ways)} fits", FIXED, PARTS_SOURCE, None
+    settings = {PARTS: float(count), RECORDS: float(call.size)}
+    if plan is not None:
+        certificate, event, source = plan.certificates[best], plan.event, COMPOSED
+        shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
+        fixed, settings = f"{FIXED}; composed by the rule: {plan.total.rule}", {RUNS: float(len(ways))}
+    else:
+        many += f" to parts of the data, one of {count} parts each,"
+    certificate = of_the_best(certificate, privacy, many, settings, shares, fixed, source, event)
+    return outcome(call, names[best], releases[best], certificate)
+
+
+@quietly
+def tune_repeated(
+    candidates: Any,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    repetitions: Repetitions | None = None,
+    features: str = "x",
+    label: str = "y",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    whitening: Whitened = None,
+    workers: Any = None,
+    unit: ArrayLike | None = None,
+) -> Tuning:
+    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one guarantee.
+
+    Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
+
+    Parameters
+    ----------
+    backend : str or object, optional
+        As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
+    repetitions : Repetitions, optional
+        The law of their number, by default logarithmic with mean 10; one or two times the number of candidates is sensible.
+    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers, unit
+        As for `tune`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> grid = {f"{r:g}": dp.load("logistic_regression", features=2, regularization=r) for r in (0.01, 0.1)}
+    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 100, "y": [1, -1] * 100}
+    >>> outcome = dp.tune_repeated(grid, data, dp.Privacy(2.0), repetitions=dp.Repetitions(mean=3))
+    >>> outcome.choice in grid, outcome.spent.epsilon
+    (True, 2.0)
+    """
+    check_privacy("tune_repeated", privacy, units=True)
+    law = repetitions if repetitions is not None else Repetitions()
+    named = named_templates(candidates, grid, data, features, label)
+    if not isinstance(law, Repetitions):
+        raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
+    method, templates = Method(mechanism, None, whitening, units=True), list(named.values())
+    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit)
+    scores = {name: Errors(call.record, trial(template), features, label, privacy) for name, template in named.items()}
+    plans = {
+        name: planned(template, privacy, law, call.size, method, scores[name].moved)
+        for name, template in zip(named, call.templates, strict=True)
+    }
+    call.check(*(plan.fit for plan in plans.values()))
+    for plan in plans.values():
+        measurement(plan.score.noise, plan.score.scale)
+    source, names = call.source, list(named)
+    count = law.draw(source.seeded)
+    call.pay()
+    batch = call.record.validate(call.data, clip=clip, empty=True)
+
+    def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
+        release = call.run(plans[name].fit, batch, own)
+        wrong = replace(scores[name], release=release).total(call.cut(batch))
+        return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
+
+    tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
+    # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
+    score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
+    return outcome(call, name, release, plans[name].certificate, round(score / scores[name].largest))
+
+
+def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
+    found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
+    return Tuning(name, found, found.spent, mistakes)
+
+
+def parted(call: Fit, count: int) -> tuple[NDArray[Any], list[int]]:
+    """Assign each record to a part, that of its person, shape (n,); return for how many records each part's fit is, too.
+
+    Under replace-one neighbours differ in a person with as many records, since their number is public, so that the sizes of
+    parts have one law for both (docs/theory.md, section 8).
+    """
+    people, adjacency = call.people, call.privacy.adjacency
+    whose = np.arange(counted(call.data)) if people is None else people.of
+    many, size = int(whose.max(initial=-1)) + 1, call.size if call.protected else 0
+    if (size or many) < count:
+        raise TemplateError(f"tune: {size or many} records or people cannot be split into {count} parts.")
+    own = parts(many, count, many // count, adjacency, call.source.rng)
+    part = own[whose]
+    sizes = np.bincount(part if people is None or not people.weighted else own, minlength=count)
+    return part, [size // count] * count if call.protected else sizes.tolist()
+
+
+def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Generator) -> NDArray[Any]:
+    """Assign each record, or person, to a part without looking at it, shape (size,); under add-remove each by itself."""
+    small = np.min_scalar_type(count)  # there may be many records
+    if adjacency == "add-remove":
+        return rng.integers(0, count, size=size).astype(small)
+    # What is left over takes part in the choice.
+    return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one repetition does with a candidate, with the noise of its score, and the certificate of the whole."""
+
+    fit: Proved
+    score: IntegerNoise
+    certificate: Certificate
+
+
+def planned(
+    template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method, moved: int = 1
+) -> Plan:
+    with computable(privacy):
+        # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
+        mechanism, first = method.way(template, privacy, size)
+        each = repetitions.each(privacy)
+        score = laplace_count(repetitions.share * each.epsilon, moved)
+        part = each.part(left(each.epsilon, score.epsilon), each.delta)
+        fit = replace(method, mechanism=mechanism, whitening=first).prove(template, part, size)
+    shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
+    law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
+    many = f"the best of {repetitions.mean:g} runs on average"
+    known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
+    settings = {RUNS: float(repetitions.mean)} | known
+    assumed = (
+        "Nobody learns how many runs there were, and they are independent.",
+        f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
+    )
+    certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None, assumed)
+    return Plan(fit, score, certificate)
+
+
+def of_the_best(
+    fit: Certificate,
+    privacy: Privacy,
+    many: str,
+    settings: dict[str, float],
+    shares: dict[str, float],
+    fixed: str,
+    source: str,
+    event: Event | None,
+    assumed: tuple[str, ...] = (),
+) -> Certificate:
+    """Return the certificate of a choice among fits, whose event is that of all of them and of the choice."""
+    steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
+    told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
+    return fit.copied(
+        event=event,
+        privacy=privacy,
+        mechanism=f"{many} of {fit.mechanism}" if RUNS in settings else f"{many} by {fit.mechanism}",
+        settings={**fit.settings, **settings},
+        derivation=Derivation(many, "", privacy.claims, source, steps),
+        assumptions=(*fit.assumptions, ALONE, *assumed),
+        advice=(*fit.advice, told),
+    )
+
+
+# Candidates
+
+
+def named_templates(candidates: Any, grid: Any, data: Any, features: str, label: str) -> dict[str, Template]:
+    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
+    table(data)
+    several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
+    if several == (grid is not None):
+        example = "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})"
+        raise TemplateError(f"tune: pass several templates or estimators, or one estimator with a grid, as {example}.")
+    found = candidates if several else varied(candidates, grid)
+    given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
+    named = {name: declared(name, candidate, data, features, grid or ()) for name, candidate in given.items()}
+    if not named:
+        raise TemplateError("tune: there is no candidate to choose from.")
+    first, reference = next(iter(named.items()))
+    for name, template in named.items():
+        errors = Errors(template.record, trial(template), features, label, Privacy(1.0))
+        errors.check("tune", strict=False)
+        if template.predict is None or not errors.counts:
+            lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
+            raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
+        if domains(template) != domains(reference):
+            raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")
+    return named
+
+
+def trial(template: Template) -> Release:
+    zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+    return Release(zeros, not_private_because="of no data", predictor=template.predict)
+
+
+def varied(estimator: Any, grid: Any) -> dict[str, Any]:
+    """Return copies of an estimator with all combinations of the values of options."""
+    options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
+    if not (isinstance(grid, Mapping) and set(grid) <= set(options)):
+        known = f"options of an estimator ({', '.join(options)})" if options else "the options of an estimator"
+        raise TemplateError(f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}.")
+    settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    made = [type(estimator)(**{**options, **one}) for one in settings]
+    names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)
+    return dict(zip(names, made, strict=True))
+
+
+def declared(name: str, candidate: Any, data: Any, features: str, varied: Collection[str]) -> Template:
+    """Return the template of a candidate: itself, or what an estimator fits to so many features."""
+    if isinstance(candidate, Template):
+        return candidate
+    build, width = getattr(candidate, "candidate", None), 0
+    if callable(build) and isinstance(data, Partitions):
+        width = data.width(features)
+    elif callable(build) and isinstance(features, str) and features in data:
+        width = sum(np.shape(data[features])[1:2])
+    if not callable(build) or not width:
+        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    template: Template = build(width, varied)
+    return template
+
+
+def domains(template: Template) -> list[Any]:
+    return [
+        (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
+        for name, d in template.record.fields.items()
+    ]

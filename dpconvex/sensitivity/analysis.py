@@ -1,0 +1,250 @@
+"""Everything the calculus proves about a template, before any privacy parameter is chosen: for one record of the domain."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
+from dpconvex.expressions.abstract_values import Kink, Scalar
+from dpconvex.expressions.polynomial import Polynomial
+from dpconvex.model.privacy import ONE_ROW, Person
+from dpconvex.numerics import Interval, float_down, intervals
+from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
+from dpconvex.sensitivity.gradient_norms import Gradients
+from dpconvex.sensitivity.gram import Gram
+from dpconvex.sensitivity.interpreter import Step, Walker
+from dpconvex.sensitivity.leaf_ranges import leaf_length, leaf_ranges
+from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
+from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
+from dpconvex.util.arrays import Array
+
+# Constants are computed in floating point; this relative slack covers its rounding.
+ROUNDING_SLACK = 1e-11
+SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
+TIE = 1e-9  # Values that agree to this fraction tie
+
+
+@dataclass(frozen=True, eq=False)
+class LossBounds:
+    """What is proved about the loss of one combination of discrete fields."""
+
+    scalar: Scalar
+    gradients: Gradients
+    gradient_bound: float
+    dimension: int  # Bounds that of the span of one record's gradients
+    curvature: Curvature  # Of a loss without a kink
+    step: Step
+    joint: Joint | None  # A bound of gradient and curvature together, if the loss has a shape that allows one
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        """How the constants were derived, in words."""
+        return self.step.written()
+
+
+class Analysis:
+    """All constants of a template; `losses` are those of examined labels, empty if nothing is known: `unbounded` says why."""
+
+    def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
+        self.form, self.unbounded = form, unbounded
+        check_magnitudes(form)
+        everything = [leaf for group in form.leaves for leaf in group]
+        polynomials = [form.polynomial(leaf) for leaf in everything]
+        self.gram = Gram(polynomials, form.space, form.bases)
+        # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
+        blurred = bool(nonsmooth_nodes(form.losses))
+        reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
+        rounding = np.concatenate([form.expander.rounding(leaf, reach)[0] for leaf in everything])
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred, rounding)
+        self.rows = dict(zip(everything, self.gram.rows, strict=True))
+        walker = Walker(form.expander, self.rows, self.reach, self.length)
+        count = 0 if unbounded is not None else len(form.losses)
+        self.losses = tuple(self._bounds(walker, k) for k in range(count))
+
+    def _bounds(self, walker: Walker, k: int) -> LossBounds:
+        loss = self.form.losses[k]
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
+        try:
+            (scalar,), step = walker.walk(loss)
+        except NotPrivate as error:
+            if error.remedy is None or getattr(error.place, "fields", True):
+                raise
+            remedy = f"{error.remedy}; or, since no record enters this term, write it into regularizer="
+            raise type(error)(error.reason, error.place, remedy) from error
+        if scalar.sign < 0 and not scalar.is_affine:
+            raise MissingRule("the loss is concave", loss, "minimise a convex loss")
+        # Rows whose squares overflow are refused before they are squared.
+        sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
+        check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
+        gradients = Gradients(scalar.terms, self.gram)
+        bound = gradients.bound * (1 + ROUNDING_SLACK)
+        rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
+        rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
+        dimension = min(rank, self.form.noise_dimension)
+        curvature = curvature_bound(scalar.pieces, self.gram, dimension)
+        check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
+        claims = {"gradient bound": bound}
+        if scalar.kink is None:
+            claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
+        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
+        joint = joint_form(scalar, self.gram, dimension)
+        return LossBounds(scalar, gradients, bound, dimension, curvature, whole, joint)
+
+    def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+        """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
+        return self.ranges[id(polynomial)][0]
+
+    def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
+        """Bound the entries of an affine leaf over the record's domain and K."""
+        return self.ranges[id(polynomial)][1]
+
+    def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
+        """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
+        part = polynomial.gathered(np.array(places))
+        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.form.bases)
+
+    @cached_property
+    def largest_drop(self) -> float:
+        """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
+        at_zero = Walker(
+            self.form.expander, self.rows, lambda polynomial, rows: intervals(*self.offset_range(polynomial))
+        )
+        drop = 0.0
+        for loss, bounds in zip(self.form.losses, self.losses, strict=True):
+            try:
+                (start,), _ = at_zero.walk(loss)
+            except DPConvexError:  # 0 is outside the domain of an atom
+                return math.inf
+            drop = max(drop, start.value.high - bounds.scalar.value.low)
+        return drop * (1 + ROUNDING_SLACK) if self.losses else math.inf
+
+    @cached_property
+    def gradient_bound(self) -> float:
+        """Largest norm of one record's gradient, G."""
+        if self.unbounded is not None:
+            raise self.unbounded
+        bound = max(loss.gradient_bound for loss in self.losses)
+        if bound == 0:
+            why = "the loss has slope 0 everywhere, so nothing would be learnt from the data"
+            remedy = "check the factors of its terms: one of them is 0"
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
+        return bound
+
+    @cached_property
+    def steepest(self) -> LossBounds:
+        """The first loss with the largest gradient bound."""
+        return self.losses[first_largest(np.array([loss.gradient_bound for loss in self.losses]))]
+
+    @cached_property
+    def replacement_bound(self) -> float:
+        """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
+        bound = 0.0
+        longest = sorted((loss.gradients for loss in self.losses), key=lambda g: g.bound, reverse=True)
+        for k, first in enumerate(longest):
+            for second in longest[k:]:
+                apart = first.bound + second.bound
+                if apart * (1 + ROUNDING_SLACK) <= bound:
+                    break  # as it is for all that follow, which are shorter
+                found = first.difference_bound(second)
+                found = found if found < apart * (1 - SAME) else apart
+                bound = max(bound, found * (1 + ROUNDING_SLACK))
+        if bound <= SAME * self.gradient_bound:
+            why = "every record has the same gradient, so nothing would be learnt from the data"
+            remedy = (
+                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer"
+            )
+            raise NotPrivate(why, self.form.template.losses[0], remedy)
+        return min(bound, 2 * self.gradient_bound)
+
+    def sensitivity(self, adjacency: str, person: Person = ONE_ROW) -> float:
+        """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
+        one = self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
+        return person.moves(one, self.gradient_bound)
+
+    @cached_property
+    def kink(self) -> Kink | None:
+        """Why the loss has no Lipschitz gradient, if it has none."""
+        return next((loss.scalar.kink for loss in self.losses if loss.scalar.kink is not None), None)
+
+    @cached_property
+    def hessian_bound(self) -> float:
+        """Largest eigenvalue of one record's Hessian."""
+        return max(loss.curvature.eigenvalue for loss in self.losses)
+
+    def log_det(self, mu: float, person: Person = ONE_ROW) -> tuple[float, LossBounds]:
+        """Bound J = sup log det(I + H/mu) over records and theta, and say where; mu is the modulus of the rest.
+
+        The Hessians of a person's rows add up inside of one determinant, which is no larger than the product of theirs.
+        """
+        values = self.log_dets(mu)
+        one, where = float(values.max()), self.losses[first_largest(values)]
+        if person.rows == 1 or one == 0:
+            return one, where
+        trace, rank = (max(getattr(loss.curvature, name) for loss in self.losses) for name in ("trace", "rank"))
+        rank = min(person.rows * rank, max(self.form.noise_dimension, 1))
+        whole = rank * math.log1p(person.weight * trace / (rank * mu)) * (1 + ROUNDING_SLACK)
+        return min(person.rows * one, whole), where
+
+    def log_dets(self, mu: float) -> Array:
+        """Bound ``sup log det(I + H/mu)`` for each of the losses, shape (losses,)."""
+        known = {curvature: curvature.log_det(mu) for curvature in {loss.curvature for loss in self.losses}}
+        found = np.array([known[loss.curvature] for loss in self.losses])
+        for k, loss in enumerate(self.losses):
+            if isinstance(loss.joint, MeanJoint) and loss.joint.mean.piece.outer:
+                found[k] = min(found[k], loss.joint.loss(0.0, mu) * (1 + ROUNDING_SLACK))
+        return found
+
+    def strong_convexity(self, size: float, added: float) -> float:
+        """Return the modulus mu of ``size * regularizer + (added/2) ||theta||^2``."""
+        return float_down(Fraction(size) * Fraction(self.modulus) + Fraction(added))
+
+    def perturbation_cost(self, beta: float, mu: float, adjacency: str, person: Person = ONE_ROW) -> tuple[float, str]:
+        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
+        if person.rows > 1:  # terms of rows add up, in all of which no logarithm of a determinant is lost
+            apart = beta * self.sensitivity(adjacency, person) + self.log_det(mu, person)[0]
+            each = person.rows * self.perturbation_cost(beta, mu, adjacency)[0]
+            paired = self.sensitivity(adjacency) >= self.gradient_bound  # no row that stands alone moves more
+            if person.weight < person.rows or not paired or apart <= each:
+                return apart, "gradients of a person's rows add up, and their curvature inside of one determinant"
+            return each, "gradient and curvature maximised jointly, for each of a person's rows"
+        apart = beta * self.sensitivity(adjacency) + self.log_det(mu)[0]
+        if all(loss.joint is None for loss in self.losses):
+            return apart, "gradient and curvature maximised separately"
+        other = beta * self.gradient_bound if adjacency == "replace-one" else 0.0
+        joint, curved = 0.0, self.log_dets(mu)
+        # The largest counts: what is no larger than a bound found before needs no sharper one.
+        for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
+            loss = self.losses[k]
+            together = beta * loss.gradient_bound + float(curved[k])
+            if loss.joint is not None and together * (1 + ROUNDING_SLACK) + other > joint:
+                together = min(together, loss.joint.loss(beta, mu))
+            joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
+        if joint >= apart:
+            return apart, "gradient and curvature maximised separately"
+        return joint, "gradient and curvature maximised jointly"
+
+    @cached_property
+    def regularizer(self) -> tuple[sp.csr_array, Derivation]:
+        """Constant curvature M of the regularizer (mean form), and its derivation."""
+        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+
+    @cached_property
+    def block_moduli(self) -> tuple[float, ...]:
+        """Strong convexity of the regularizer along each variable, mean form."""
+        matrix, blocks = self.regularizer[0], self.form.space.blocks.values()
+        return tuple(smallest_eigenvalue(matrix[block.slice][:, block.slice]) for block in blocks)
+
+    @cached_property
+    def modulus(self) -> float:
+        """Strong convexity of the regularizer over the whole space, mean form."""
+        return smallest_eigenvalue(self.regularizer[0])
+
+
+def first_largest(values: Array) -> int:
+    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie."""
+    return int(np.argmax(values >= values.max() * (1 - TIE)))

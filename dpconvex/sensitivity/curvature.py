@@ -1,0 +1,268 @@
+"""Bounds on one record's Hessian, a sum of pieces: its largest eigenvalue, trace and rank, and log det(I + H/mu).
+
+In the Loewner order it grows with the Gram matrix of the rows of `A_z`, so it is bounded where that matrix is largest.  A joint
+supremum bounds ``beta ||g|| + log det(I + H/mu)``: both are not extreme at the same parameters (docs/theory.md, section 6).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from scipy.optimize import brentq
+
+from dpconvex.expressions.abstract_values import Mean, Piece, Scalar, Term
+from dpconvex.numerics import Interval
+from dpconvex.sensitivity.gradient_norms import Gradients
+from dpconvex.sensitivity.gram import Gram
+from dpconvex.util.arrays import Array
+
+# Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
+FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12
+PADDING = 1 + 1e-11  # Relative slack that covers the rounding of sums
+ROUNDING = 1e-15  # Error of a computed eigenvalue, relative to the largest one and to the side of the matrix
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Bounds on the Hessian of one record's loss: eigenvalue, trace and rank, and trace and rank of each piece."""
+
+    eigenvalue: float
+    trace: float
+    rank: int
+    parts: tuple[tuple[float, int], ...] = ()
+
+    def log_det(self, strong_convexity: float) -> float:
+        """Bound ``log det(I + H/mu)``: the smaller of the bounds of the whole and of the pieces."""
+        if self.trace == 0:
+            return 0.0
+        bounds = []
+        for parts in (((self.trace, self.rank),), self.parts):
+            traces, ranks = np.array(parts, dtype=float).T
+            bounds.append(float((ranks * np.log1p(traces / (np.maximum(ranks, 1.0) * strong_convexity))).sum()))
+        return min((bound for bound in bounds if not np.isnan(bound)), default=np.inf)
+
+
+def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
+    """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
+    pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
+    traces = [trace_bound(piece, gram) * PADDING for piece in pieces]
+    ranks = [min(rank_bound(piece), dimension) for piece in pieces]
+    apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
+    eigenvalue, parts = float(sum(apart)), tuple(zip(traces, ranks, strict=True))
+    spectrum = dominating_spectrum(pieces, gram) if len(pieces) > 1 else ()
+    if spectrum:  # by Hadamard's inequality its determinant is no larger than that of the pieces
+        eigenvalue, parts = min(eigenvalue, spectrum[0]), tuple((value, 1) for value in spectrum)
+    return Curvature(eigenvalue, float(sum(traces)), min(sum(ranks), dimension), parts)
+
+
+def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...]:
+    """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix."""
+    hulls = [hull(piece) for piece in pieces]
+    if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
+        return ()
+    roots = [np.sqrt(p.outer) * rows[0] for rows, p in zip(hulls, pieces, strict=True) if rows is not None]
+    inner, error = gram.inner(np.stack(roots))
+    values = np.maximum(np.linalg.eigvalsh(inner)[::-1], 0.0)
+    # What separates the rows from their generator coordinates adds to the root.
+    more = sum(piece.outer * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
+    padded = (np.sqrt(values + len(values) * (ROUNDING * values[0] + error)) + np.sqrt(more)) ** 2 * PADDING
+    return tuple(padded.tolist())
+
+
+def hull(piece: Piece) -> Array | None:
+    if len(piece.terms) == 1 and not piece.terms[0].ball:
+        return piece.terms[0].rows
+    return None
+
+
+def trace_bound(piece: Piece, gram: Gram, longest: float | None = None, start: Array | None = None) -> float:
+    """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
+
+    With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
+    """
+    largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
+    rows = hull(piece)
+    if piece.spread <= piece.outer or rows is None:
+        return piece.outer * largest
+    bound, _ = widest(piece, rows, gram, start)
+    return float(min(swollen(bound, piece, gram), piece.spread * largest))
+
+
+def widest(piece: Piece, rows: Array, gram: Gram, start: Array | None = None) -> tuple[float, Array]:
+    """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
+    # A covariance does not change with the origin, and differences carry smaller errors.
+    inner, error = gram.inner(rows if piece.outer else rows - rows[0])
+    key = piece.outer, piece.spread, error, sha256(inner.tobytes()).digest()  # labels that are alike share it
+    if key in gram.widest:
+        return gram.widest[key]
+    squares, excess = np.diag(inner), piece.spread - piece.outer
+    weights = np.full(len(inner), 1.0 / len(inner)) if start is None else start
+    best, found = np.inf, weights
+    for _ in range(FRANK_WOLFE_STEPS):
+        image = inner @ weights
+        value = float(piece.spread * squares @ weights - excess * weights @ image)
+        slope = piece.spread * squares - 2 * excess * image
+        bound = value + float(slope.max() - slope @ weights)
+        if bound < best:
+            best, found = bound, weights
+        if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
+            break
+        weights = pairwise_step(weights, slope, inner, excess)
+    gram.widest[key] = float(best + 4 * piece.spread * error), found
+    return gram.widest[key]
+
+
+def swollen(bound: float, piece: Piece, gram: Gram) -> float:
+    """Add what separates the points from their generator coordinates to a bound whose root is a seminorm of the points."""
+    more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
+    return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
+
+
+def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> Array:
+    """Move weight from the worst used vertex to the best one, by exact line search."""
+    to, source = int(np.argmax(slope)), int(np.argmin(np.where(weights > 0, slope, np.inf)))
+    if to == source:
+        return weights
+    bend = 2 * excess * (inner[to, to] - 2 * inner[to, source] + inner[source, source])
+    step = weights[source] if bend <= 0 else min(weights[source], (slope[to] - slope[source]) / bend)
+    moved = weights.copy()
+    moved[to] += step
+    moved[source] -= step
+    return moved
+
+
+def rank_bound(piece: Piece) -> int:
+    """Bound the rank: one for a rank-one part, one less than there are vertices for a covariance."""
+    rows, merged = hull(piece), piece.terms[0].merged if piece.terms else 0
+    if piece.spread == 0 or rows is None:
+        return 1 + merged
+    return len(rows) + merged - 1 + (1 if piece.outer > 0 else 0)
+
+
+def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
+    """Bound the largest eigenvalue of one piece: of a covariance, D^2/4 for points of diameter D (Popoviciu's inequality)."""
+    rows = hull(piece)
+    if piece.outer > 0 or rows is None:
+        return trace
+    inner, error = gram.inner(rows - rows[0])
+    squares = np.diag(inner)
+    distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
+    return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * PADDING)
+
+
+STRETCHES = 400  # Stretches of the angle between the entries of a norm and those that do not move
+# Where tangents touch: at a length of gradients, an eigenvalue of a covariance and a square, both over mu.
+Touch = tuple[float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class MeanJoint:
+    """Gradients of `lead` times the mean g of points a, or shorter, with Hessians below ``outer g g' + spread Cov(a)``.
+
+    Norm and logarithms are below their tangents, wherever these touch, and what is left is the trace of a piece.
+    """
+
+    mean: Mean
+    gram: Gram
+    longest: float
+    variance: float
+    rank: int
+    start: Array | None  # Weights under which the points vary most: few steps lead from there to others
+
+    def loss(self, beta: float, mu: float) -> float:
+        return self.touching(beta, mu)[0]
+
+    def left(self, beta: float, mu: float, touch: Touch) -> Piece:
+        """Return what the tangents leave."""
+        piece, (m, t, u) = self.mean.piece, touch
+        outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
+        return Piece(piece.terms, outer, piece.spread / (mu * (1 + t)))
+
+    def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
+        m, t, u = touch
+        fixed = beta * self.mean.lead * m / 2 + self.rank * (math.log1p(t) - t / (1 + t)) + math.log1p(u) - u / (1 + u)
+        return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest, self.start), touch
+
+    def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
+        """Return a sharp bound, and where its tangents touch: where points of one length are worst."""
+        if self.mean.slopes is not None:
+            return self.logistic(beta, mu, self.mean.slopes)
+
+        def even(variance: float) -> Touch:
+            """Touch at a covariance of that trace that is alike in all directions, and at a mean of what that leaves."""
+            piece, square = self.mean.piece, self.longest**2 - variance
+            return math.sqrt(square), piece.spread * variance / (self.rank * mu), piece.outer * square / mu
+
+        def slope(variance: float) -> float:
+            left = self.left(beta, mu, even(variance))
+            return left.spread - left.outer
+
+        most = min(self.variance, self.longest**2 * (1 - 1e-6))
+        if slope(0.0) <= 0:
+            return self.bound(beta, mu, even(0.0))
+        if slope(most) < 0:
+            most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)
+        return self.bound(beta, mu, even(most))
+
+    def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
+        """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""
+        a, q = beta * self.mean.lead * self.longest, self.mean.lead * self.longest**2 / mu
+        k = 1 / max(q, 1e-300) + 0.25
+        s = min(max(0.5 + a * k / (1 + math.hypot(1.0, a * math.sqrt(k))), slopes.low), slopes.high)
+        t = q * s * (1 - s)
+        return a * s + math.log1p(t), (s * self.longest or 1.0, t, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class NormJoint:
+    """``scale`` times the norm of affine entries m, of `entries` independent directions, and of others that do not move.
+
+    With R the largest singular value of the rows, and the angle a of ``(m, c')`` to the entries that do not move, of norm c
+    (`floor`) or more, the gradient has norm ``scale R sin a`` at most, and the Hessian eigenvalues ``scale R^2 / c`` times
+    ``cos a``, `across` times, and ``cos^3 a``, `along` the gradient.
+    """
+
+    radius: float
+    scale: float
+    floor: float
+    across: int
+    along: int
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Take the larger gradient and the larger curvature of each stretch of angles."""
+        ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
+        sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
+        ratio = self.scale * self.radius / mu * self.radius / self.floor
+        curvature = self.across * np.log1p(ratio * cosine) + self.along * np.log1p(ratio * cosine**3)
+        return float((beta * self.scale * self.radius * sine + curvature).max())
+
+
+Joint = MeanJoint | NormJoint
+
+
+def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
+    """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
+    if scalar.kink is not None:
+        return None
+    if scalar.turn is not None:
+        return norm_form(scalar.terms[0], *scalar.turn, gram, dimension)
+    if scalar.mean is None:
+        return None
+    covariance = Piece(scalar.mean.piece.terms, 0.0, 1.0)
+    longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
+    variance = trace_bound(covariance, gram, longest)
+    start = None if (rows := hull(covariance)) is None else widest(covariance, rows, gram)[1]
+    return MeanJoint(scalar.mean, gram, longest, variance, rank, start) if rank and longest > 0 else None
+
+
+def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:
+    """Recognise the norm of affine entries and of entries that do not move.  A factor of the record counts at its largest."""
+    moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
+    if not len(moving):
+        return None
+    mass = None if term.mass is None else term.mass / scale
+    radius = gram.steepest(moving) + gram.term_slack([Term(moving, True, mass)])
+    across, along = (len(moving) - 1, 1) if len(moving) <= dimension else (dimension, 0)
+    return NormJoint(radius * PADDING, scale, floor, across, along)

@@ -1,0 +1,99 @@
+"""Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom: ranges, gradients, curvature."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.errors import NotPrivate
+from dpconvex.expressions.abstract_values import Scalar, Term
+from dpconvex.expressions.expansion import Expander
+from dpconvex.expressions.expression import Expression
+from dpconvex.expressions.polynomial import Polynomial
+from dpconvex.numerics import Interval, intervals
+from dpconvex.util.arrays import Array
+
+Entries = list[Scalar]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of a proof that is not put into words yet: printing a loss takes longer than proving its constants."""
+
+    rule: str
+    expression: Expression
+    claims: dict[str, float]
+    source: str
+    children: "tuple[Step, ...]" = ()
+
+    def written(self, seen: set[int] | None = None) -> Derivation:
+        """Return the tree of steps with texts; what was derived before is not derived again."""
+        seen = set() if seen is None else seen
+        children: tuple[Derivation, ...] = ()
+        if id(self) not in seen:
+            seen.add(id(self))
+            children = tuple(child.written(seen) for child in self.children)
+        return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
+
+
+class Walker:
+    """Applies the rules to losses; what is known of a subexpression is found once."""
+
+    def __init__(
+        self,
+        expander: Expander,
+        leaves: Mapping[Expression, Array],
+        reach: Callable[[Polynomial, Array], list[Interval]],
+        length: Callable[..., float] | None = None,
+    ) -> None:
+        self.expander, self.leaves, self.reach, self.length = expander, leaves, reach, length
+        self._known: dict[Expression, tuple[Entries, Step]] = {}
+
+    def walk(self, expression: Expression) -> tuple[Entries, Step]:
+        """Return what is known about each entry (in column order), and how it was derived."""
+        if expression not in self._known:
+            self._known[expression] = self._walk(expression)
+        return self._known[expression]
+
+    def _walk(self, expression: Expression) -> tuple[Entries, Step]:
+        if not expression.variables:
+            ranges = intervals(*self.expander.bounds(expression))
+            return list(map(Scalar, ranges)), Step("function of the record alone", expression, {}, "")
+        if expression in self.leaves:
+            return self._leaf(expression)
+        walked = [self.walk(argument) for argument in expression.args]
+        steps = zip(expression.args, walked, strict=True)
+        children = tuple(step for argument, (_, step) in steps if argument.variables)
+        atom = expression.operation
+        entries = self.expander.applied(expression, [entries for entries, _ in walked])
+        curved = atom.affine == "curved"
+        name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
+        values = [entry.value for entry in entries]
+        check_finite(values, expression)
+        ends = {"least value": min(value.low for value in values), "largest value": max(v.high for v in values)}
+        claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
+        return entries, Step(name, expression, claims, source, children)
+
+    def _leaf(self, expression: Expression) -> tuple[Entries, Step]:
+        polynomial = self.expander.expand(expression)
+        rows = self.leaves[expression]
+        values = self.reach(polynomial, rows)
+        check_finite(values, expression)
+        array = None
+        if self.length is not None and len(rows) > 1 and not self.expander.rounding(expression)[0].any():
+            array = partial(self.length, polynomial, rows)
+        entries = [
+            Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))
+            for k, (value, row) in enumerate(zip(values, rows, strict=True))
+        ]
+        claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
+        return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
+
+
+def check_finite(values: list[Interval], expression: Expression) -> None:
+    """Refuse ranges that overflowed."""
+    if not all(value.low <= value.high for value in values):
+        why = "the range of a term overflows, so nothing bounds it"
+        raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -1,0 +1,228 @@
+"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and set K."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.errors import NotPrivate
+from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL
+from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
+from dpconvex.expressions.atoms.extremes import MAX
+from dpconvex.expressions.discipline import is_concave, is_convex, obstacle
+from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expression import Constraint, Expression, postorder
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.polynomial import Polynomial
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.sensitive_subspace import Projection, sensitive_basis
+from dpconvex.sets.domains import implicit_constraints
+from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.runtime import once
+from dpconvex.util.summation import Lengths
+
+# Coefficients and bounds of records: squares of products of two of them are ordinary numbers.
+LEAST, MOST = 1e-75, 1e75
+# Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
+WIDEST = STEEPEST = 1e100
+LARGEST_DEGREE = 2  # Leaves with monomials of a higher degree are computed as they are written
+ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
+REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
+
+
+class LossForm:
+    """A template, split.
+
+    `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `losses` are those of all
+    combinations of discrete fields, and `leaves` for each of these the affine leaves of its loss.
+    """
+
+    def __init__(self, template: Template, convex: bool = True) -> None:
+        self.template = template
+        check_public(template)
+        check_loss(template, convex)
+        self.space = Space(template.variables)
+        self.feasible: FeasibleSet = FeasibleSet(self.space, template.constraints)
+        self.expander = expander_of(template, self.space)
+        self.bases = self.expander.bases
+        domains = implicit_constraints(template.regularizer, self.expander, self.feasible.least_entry)
+        self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
+        if domains:
+            self.feasible = FeasibleSet(self.space, self.constraints)
+        self.losses: tuple[Expression, ...] = template.losses
+        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
+        for group in self.leaves:
+            for leaf in group:
+                self.expander.expand(leaf)
+        if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
+            why = "the loss does not change with any variable: what multiplies them is zero"
+            raise NotPrivate(why, template.losses[0], ESTIMATED)
+
+    def polynomial(self, leaf: Expression) -> Polynomial:
+        return self.expander.expand(leaf)
+
+    @cached_property
+    def basis(self) -> sp.csc_array:
+        """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
+        leaves = [self.polynomial(leaf) for group in self.leaves for leaf in group]
+        return sensitive_basis(leaves, self.space.dim)
+
+    @property
+    def noise_dimension(self) -> int:
+        """Dimension p of the sensitive subspace."""
+        return int(self.basis.shape[1])
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        """Orthogonal projection on the sensitive subspace; None if that is the whole space."""
+        return None if self.noise_dimension == self.space.dim else Projection(self.basis)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How long the sums are that make a gradient of the objective."""
+        products, sums = longest_sums(self.template.losses)
+        projected = 0.0 if self.projection is None else self.projection.reach
+        entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
+        regularizer = quadratic(self.template.regularizer, self.space)
+        row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
+        degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
+        scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
+        return Lengths(scalars, entries, row, projected, sums, *self.rounding)
+
+    @cached_property
+    def rounding(self) -> tuple[float, float]:
+        """Refuse leaves whose terms cancel; return how long what is added up is beside their slopes, and what does not move."""
+        reach = np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
+        leaves = dict.fromkeys(leaf for group in self.leaves for leaf in group)
+        cancelled, still = zip(*(self.expander.check_rounding(leaf, reach) for leaf in leaves), strict=True)
+        return max(cancelled), max(still)
+
+
+@once
+def expander_of(template: Template, space: Space) -> Expander:
+    return Expander(space, Bases(template.record.continuous))
+
+
+def affine_leaves(expression: Expression) -> list[Expression]:
+    """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
+    found: dict[Expression, None] = {}
+    seen: set[Expression] = set()
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not node.variables:
+            continue
+        seen.add(node)
+        if node.is_affine and node.atom is not BROADCAST:
+            found[node] = None
+        else:
+            waiting.extend(reversed(node.args))
+    return list(found)
+
+
+def nonsmooth_nodes(losses: Sequence[Expression]) -> list[Expression]:
+    """Return the subexpressions whose atoms have nonsmooth points."""
+    return [node for node in postorder(losses) if node.atom is not None and node.atom.smooth is not None]
+
+
+def check_public(template: Template) -> None:
+    """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
+    regularizer = template.regularizer
+    if regularizer.fields:
+        why = "the regularizer mentions a field of the record; it must be public"
+        raise NotPrivate(why, regularizer, "move the term into the loss, or use a constant")
+    if not is_convex(regularizer):
+        why = "the regularizer is not convex by CVXPY's rules"
+        raise NotPrivate(why, obstacle(regularizer), "use a convex regularizer")
+
+
+def check_loss(template: Template, convex: bool = True) -> None:
+    """Refuse a loss that is not convex, where it has to be, or does not depend on a variable."""
+    for values, loss in zip(template.record.combinations, template.losses, strict=True):
+        if convex and not is_convex(loss):
+            where = f" for {values}" if values else ""
+            place = obstacle(loss)
+            why, remedy = why_not_convex(place)
+            raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)
+    if not any(loss.variables for loss in template.losses):
+        why = "the loss mentions no variable, so nothing would be learnt from the data"
+        raise NotPrivate(why, template.losses[0], ESTIMATED)
+
+
+def why_not_convex(place: Expression) -> tuple[str, str]:
+    """Say what keeps a subexpression from being convex, and what to do about it."""
+    if is_concave(place):
+        remedy = "drop the term, change its sign, or replace it by its tangent; a loss must be convex"
+        return "it has a concave term", remedy
+    if place.atom is not None and place.atom.affine in ("bilinear", "quotient"):
+        if all(argument.variables for argument in place.args):
+            remedy = "write one of the factors as a constant or a field, or use a convex function of both"
+            return "it multiplies variables with each other", remedy
+        remedy = (
+            "declare the factor's field non-negative (a Box with lower bounds of 0), so that the product stays convex"
+        )
+        return "a factor that can change sign multiplies a curved term", remedy
+    convex = "a convex non-decreasing function of a convex one, or a convex function of an affine one"
+    return "CVXPY's rules do not prove it", f"compose as the rules ask: {convex}"
+
+
+def check_magnitudes(form: LossForm) -> None:
+    """Refuse coefficients, bounds of records and bounds of parameters whose squares double precision does not hold."""
+    for base in form.bases.bases:
+        check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
+    extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
+    for leaf, polynomial in {leaf: form.polynomial(leaf) for group in form.leaves for leaf in group}.items():
+        coefficients = np.abs(polynomial.coefficient)
+        monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
+        for products in (monomials, coefficients * monomials):
+            check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
+        check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
+    assert form.rounding
+    bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
+    check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
+
+
+def check_sizes(sizes: np.ndarray, least: float, most: float, what: str, where: Expression | str) -> None:
+    """Refuse a size other than 0 that is not between two others, or is no number."""
+    sizes = sizes[sizes != 0]
+    outside = sizes[~((sizes >= least) & (sizes <= most))]
+    if len(outside):
+        raise NotPrivate(f"{what} of size {outside[0]:.3g}, too far from 1 for double precision", where, REMEDY)
+
+
+def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
+    """Refuse slopes and curvatures whose squares overflow; what is no number is refused too."""
+    if not all(size <= STEEPEST for size in sizes):
+        raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")
+
+
+REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}  # Atoms that add up nothing, though shapes change
+
+
+def longest_sums(losses: Iterable[Expression]) -> tuple[int, int]:
+    """Return how many terms an entry of a matrix product has at most, and any other sum of values or of slopes."""
+    nodes = postorder(list(losses))
+    products = max((node.args[0].shape[-1] for node in nodes if node.atom is MATMUL), default=0)
+    # The slopes of a variable, or of what is made of it, come together from all places where it stands.
+    uses = Counter(argument for node in nodes for argument in node.args if argument.variables)
+    return products, max([*map(terms, nodes), *uses.values()], default=0)
+
+
+def terms(node: Expression) -> int:
+    """Return how many terms an expression adds up; all entries of its arguments where nothing is known."""
+    if node.atom is None or node.atom in REARRANGEMENTS:
+        return 0
+    if node.atom is ADD:
+        return len(node.args)
+    if node.atom is BROADCAST:  # their slopes
+        return node.size // max(node.args[0].size, 1) if node.variables else 0
+    if node.atom is MATMUL:  # slopes
+        return max(node.shape, default=0)
+    if node.atom is SELECT:
+        return max(Counter(node.option("places")).values(), default=0) if node.variables else 0
+    entrywise = all(argument.shape == node.shape for argument in node.args)
+    return 0 if entrywise else max(argument.size for argument in node.args)

@@ -1,0 +1,370 @@
+"""Quadratic losses ``theta' Q theta / 2 - <q, theta> + c`` as linear functions of distinct moments of the record.
+
+A moment is a monomial of the record's scalars times a pattern over the combinations of its discrete fields.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.expressions.evaluate import evaluate, substituted
+from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expression import Expression, Field
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
+
+RANK = 1e-10  # Directions of patterns below this fraction of the largest are rounding
+SAME = 1e-9  # Patterns, and values of polynomials, that agree to this fraction are the same
+# Squares of leaves with more terms than this fill the memory.
+LARGEST = 3 * 10**7
+REMEDY = "write the loss as squares of affine expressions, or use another mechanism, such as dp.ObjectivePerturbation"
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields."""
+
+    bases: tuple[int, ...]  # Which fields the factors come from, with repetitions, in order (empty for a count)
+    monomials: Indices  # Which record scalars, shape (m, degree)
+    # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
+    patterns: Array
+    scale: float  # What moments are multiplied by: 1 over the largest norm of all of the kind together, times a weight
+    weights: int = 0  # How often the weight of a record, from 0 to 1, is a factor
+
+    @property
+    def count(self) -> int:
+        return len(self.monomials) * self.patterns.shape[1]
+
+    @cached_property
+    def factors(self) -> Array:
+        """What each monomial is multiplied by, shape (m,): `scale`, and sqrt(2) for x_i x_j, which stands for x_j x_i too."""
+        return self.scale * np.sqrt([orderings(row, self.bases) for row in self.monomials.tolist()])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What is summed over the records: all moments of some kinds, one kind after another."""
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+
+def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
+    """Count the equal entries of the product of a record's fields that a monomial stands for.
+
+    >>> orderings([0, 1], (0, 0)), orderings([0, 0], (0, 0)), orderings([0, 5], (0, 1))
+    (2.0, 1.0, 1.0)
+    """
+    result = math.prod(math.factorial(bases.count(b)) for b in set(bases))
+    return result / math.prod(math.factorial(row.count(scalar)) for scalar in set(row))
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticLoss:
+    """A quadratic loss, as coefficients ``coefficient[j, y]`` of (target, monomial) pairs j for each combination y.
+
+    `targets`, shape (targets, 2), has (a, b) for the product of two coordinates of theta, a <= b, (-1, a) for a coordinate and
+    (-1, -1) for a constant; `target` and `monomial` are those of each pair, and `coefficient` has shape (pairs, combinations).
+    """
+
+    dim: int
+    bases: Bases
+    targets: Indices
+    monomials: list[tuple[int, ...]]
+    target: Indices
+    monomial: Indices
+    coefficient: sp.csr_array
+
+    @once
+    def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
+        """Return the moments of the loss, without its constant unless for `residuals`, and without a public number of records."""
+        kinds = []
+        owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
+        constant = (self.targets[self.target] < 0).all(axis=1)
+        used = np.ones(len(self.target), dtype=bool) if residuals else ~constant
+        bent = (self.targets[self.target] >= 0).all(axis=1)
+        for bases in sorted({owner[k] for k in self.monomial[used]}, key=lambda b: (-len(b), b)):
+            mine = np.array([own == bases for own in owner])[self.monomial]
+            patterns = pattern_basis(self.coefficient[mine & used])
+            if counted and not bases and patterns.shape[1] == 1 and np.ptp(patterns) == 0:
+                continue
+            rows = np.unique(self.monomial[mine & used])
+            table = np.array([self.monomials[k] for k in rows], dtype=np.int64).reshape(len(rows), len(bases))
+            # A product of norms, each rounded up.
+            size = math.prod(math.nextafter(self.bases.bases[b].squared[1] ** 0.5, math.inf) for b in bases)
+            if not 1e-150 < size < 1e150:
+                why = "products of the record's scalars have no floating-point numbers"
+                remedy = "use other units, in which the fields are of size 1"
+                raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
+            kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
+        return Moments(tuple(kinds))
+
+    @once
+    def onto(self, moments: Moments) -> sp.csr_array:
+        """Return the linear map from moments, and the number of records after them, to the targets; or refuse."""
+        everybody = Kind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
+        left, start = np.ones(len(self.target), dtype=bool), 0
+        row, column, value = [], [], []
+        for kind in (*moments.kinds, everybody):
+            known = {tuple(monomial): k for k, monomial in enumerate(kind.monomials.tolist())}
+            place = np.array([known.get(monomial, -1) for monomial in self.monomials])[self.monomial]
+            pairs = np.flatnonzero(left & (place >= 0))
+            wanted = self.coefficient[pairs].toarray()
+            found = wanted @ np.linalg.pinv(kind.patterns).T
+            kept = np.abs(found @ kind.patterns.T - wanted).max(axis=1) <= SAME * np.abs(wanted).max(axis=1)
+            pairs, found, width = pairs[kept], found[kept], kind.patterns.shape[1]
+            left[pairs] = False
+            row.append(np.repeat(self.target[pairs], width))
+            column.append((start + place[pairs, None] * width + np.arange(width)).ravel())
+            value.append((found / kind.factors[place[pairs], None]).ravel())
+            start += kind.count
+        needed = np.flatnonzero(left & (self.targets[self.target] >= 0).any(axis=1))
+        if len(needed):
+            monomial = self.monomials[self.monomial[needed[0]]]
+            why = (
+                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}"
+            )
+            raise TemplateError(f"{why}. Release statistics for this template, or fit one with the same loss.")
+        places = np.concatenate(row), np.concatenate(column)
+        return sp.csr_array(sp.coo_array((np.concatenate(value), places), shape=(len(self.targets), start)))
+
+    def written(self, monomial: tuple[int, ...]) -> str:
+        """Write a monomial in the names of the record's fields."""
+        names = [self.bases.bases[int(self.bases.owner[s])] for s in monomial]
+        return " ".join(f"{b.name}[{s - b.start}]" for b, s in zip(names, monomial, strict=True)) or "1"
+
+
+def pattern_basis(coefficient: sp.csr_array) -> Array:
+    """Return a basis of the span of some rows, as columns; orthonormal but for a factor that makes the longest row 1."""
+    table = coefficient.toarray()
+    lengths = np.linalg.norm(table, axis=1)
+    table = table[lengths > 0] / lengths[lengths > 0, None]
+    values, vectors = np.linalg.eigh(table.T @ table)
+    basis = vectors[:, values > RANK * values.max()]
+    if basis.shape[1] == len(basis):
+        return np.eye(len(basis))
+    if basis.shape[1] == 1:
+        column = basis[:, 0] / basis[np.argmax(np.abs(basis[:, 0])), 0]
+        return np.asarray((np.rint(column) if np.abs(column - np.rint(column)).max() < RANK else column)[:, None])
+    return np.asarray(basis / np.linalg.norm(basis, axis=1).max())
+
+
+@once
+def quadratic_loss(form: LossForm) -> QuadraticLoss:
+    """Read the losses of a template as quadratic functions of the parameters, or refuse and say which part is none."""
+    check_size(form)
+    return read_losses(form.template, form.space)
+
+
+def read_losses(template: Template, space: Space) -> QuadraticLoss:
+    """Expand the losses, with the coordinates of theta as further scalars of the record."""
+    bases = Bases(template.record.continuous)
+    first = bases.count
+    stand_ins: dict[Expression, Expression] = {}
+    for block in space.blocks.values():
+        name = block.variable.name
+        while name in bases.polynomials:
+            name += "'"
+        endless = np.full(block.dim, np.inf)
+        scalars = bases.add(name, (block.dim,), -endless, endless, np.inf)
+        bases.polynomials[name] = scalars.linear(block.lift, block.variable.shape)
+        stand_ins[block.variable] = Field.of(block.variable.shape, name, key="stands for a variable")
+    expander = SquareExpander(space, bases, frozenset(stand_ins.values()))
+    expanded = [expander.expand(substituted(loss, stand_ins)) for loss in template.losses]
+    degree = max(loss.monomial.shape[1] for loss in expanded)
+    tables = [split_terms(loss, first, y, degree) for y, loss in enumerate(expanded)]
+    combination, coefficient, targets, monomials = (np.concatenate(parts) for parts in zip(*tables, strict=True))
+    used, target = numbered_rows(targets)
+    rows, monomial = numbered_rows(monomials)
+    pairs, pair = numbered_rows(np.stack([target, monomial], axis=1))
+    table = sp.coo_array((coefficient, (pair, combination)), shape=(len(pairs), len(template.losses)))
+    names = [tuple(k for k in row if k >= 0) for row in rows.tolist()]
+    return QuadraticLoss(space.dim, bases, used, names, pairs[:, 0], pairs[:, 1], sp.csr_array(table))
+
+
+def split_terms(
+    polynomial: Polynomial, first: int, combination: int, degree: int
+) -> tuple[Indices, Array, Indices, Indices]:
+    """Return the terms of a loss: their combination, coefficient, target (coordinates of theta), and the record's monomial."""
+    count = len(polynomial.coefficient)
+    table = np.pad(polynomial.monomial, ((0, 0), (degree + 2 - polynomial.monomial.shape[1], 0)), constant_values=-1)
+    theta = table >= first  # the last columns of a row: it is sorted
+    targets = np.where(theta[:, -2:], table[:, -2:] - first, -1)
+    return np.full(count, combination), polynomial.coefficient, targets, np.sort(np.where(theta, -1, table), axis=1)
+
+
+class SquareExpander(Expander):
+    """Expands losses in which fields stand for the variables, and refuses what is no square of them."""
+
+    def __init__(self, space: Space, bases: Bases, stand_ins: frozenset[Expression]) -> None:
+        super().__init__(space, bases)
+        self.stand_ins = stand_ins
+        self.first = bases.count - space.dim
+
+    def polynomial(self, expression: Expression) -> Polynomial | None:
+        """Expand as usual, and refuse what is of a higher degree than two in the parameters."""
+        found = super().polynomial(expression)
+        if found is not None and found.monomial.shape[1] > 2 and ((found.monomial >= self.first).sum(axis=1) > 2).any():
+            raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
+        return found
+
+    def _function(self, expression: Expression) -> Polynomial:
+        if expression.fields & self.stand_ins:
+            raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
+        why = "a coefficient of the loss is not a polynomial of the record"
+        raise NotPrivate(why, expression, "compute it beforehand and declare it as a field with its own bounds")
+
+
+def check_size(form: LossForm) -> None:
+    """Refuse losses whose squares have too many terms to be written down."""
+    counts = (np.bincount(form.polynomial(leaf).entry) for group in form.leaves for leaf in group)
+    terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
+    if terms > LARGEST:
+        why = f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down"
+        remedy = "use fewer features, or another mechanism, whose passes over the records never write squares"
+        raise NotPrivate(why, form.template.losses[0], remedy)
+
+
+def base_of(loss: QuadraticLoss, field: str) -> int:
+    """Return the number of a field among those of the record's scalars."""
+    return next(k for k, base in enumerate(loss.bases.bases) if base.name == field)
+
+
+def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
+    base = base_of(loss, field)
+    kinds = []
+    for kind in moments.kinds:
+        if kind.bases.count(base) > 2:
+            why = f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted"
+            raise TemplateError(f"{why}; leave `whitening` out.")
+        kinds.append(replace(kind, weights=2 - kind.bases.count(base)))
+    return Moments(tuple(kinds))
+
+
+def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array:
+    """Return C, shape (dim, dim), such that the loss of theta at ``matrix @ x`` is that of ``C theta`` at x, or refuse."""
+    d, choices = len(matrix), []
+    for block in form.space.blocks.values():
+        shape, ways = block.variable.shape, [sp.eye_array(block.dim)]
+        if not block.symmetric and shape:
+            rest = sp.eye_array(block.dim // d)
+            if shape[0] == d:
+                ways.insert(0, sp.kron(rest, matrix.T))
+            if shape[-1] == d and len(shape) == 2:
+                ways.insert(1, sp.kron(matrix.T, rest))
+        choices.append(ways)
+    for way in itertools.product(*choices):
+        found = sp.csr_array(sp.block_diag(way))
+        if turns(form, field, matrix, found):
+            return found
+    why = f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows"
+    raise TemplateError(f"{why}; leave `whitening` out.")
+
+
+def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool:
+    """Say whether a turn of the parameters follows one of the features, at a random record: equal polynomials agree at all."""
+    rng = np.random.default_rng(0)
+    record = {name: rng.uniform(-1.0, 1.0, domain.shape) for name, domain in form.template.record.continuous.items()}
+    theta = rng.uniform(-1.0, 1.0, form.space.dim)
+    moved = {**record, field: matrix @ record[field]}
+    for loss in form.template.losses:
+        ends = (record, turn @ theta), (moved, theta)
+        first, second = (float(evaluate(loss, {**values, **form.space.unpack(at)})) for values, at in ends)
+        if not abs(first - second) <= SAME * (abs(first) + abs(second)):
+            return False
+    return True
+
+
+# Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
+SLACK, ROUNDING = 1 + 1e-9, 1e-12
+CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
+
+
+def length_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
+    squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
+    return float(np.sqrt(np.max(squares))) * SLACK
+
+
+@once
+def difference_bound(moments: Moments, bases: Bases) -> float:
+    """Bound the distance of two records' moments, by polynomials in few numbers (docs/theory.md, section 18)."""
+    length, kinds = length_bound(moments, bases), moments.kinds
+    fields = sorted({b for kind in kinds for b in kind.bases})
+    exact = next((base for base in fields if bases.bases[base].size == 1), None)
+    exponents: list[Array] = []
+    ranges: list[tuple[float, float]] = []
+    none = np.zeros(len(kinds))
+    for base in fields:
+        field, power = bases.bases[base], np.array([float(kind.bases.count(base)) for kind in kinds])
+        square = field.squared[1]
+        if base == exact:
+            exponents += [np.concatenate([2 * power, none, power]), np.concatenate([none, 2 * power, power])]
+            ranges += 2 * [(float(field.lower[0]) / square**0.5, float(field.upper[0]) / square**0.5)]
+        else:
+            exponents.append(np.concatenate([none, none, power]))
+            ranges.append((field.paired[0] / square, field.paired[1] / square))
+    if any(kind.weights for kind in kinds):
+        exponents.append(np.concatenate([none, none, [kind.weights for kind in kinds]]))
+        ranges.append((0.0, 1.0))
+    table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
+    scales = np.array([scaled(kind, bases) for kind in kinds])
+    products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])
+    own = np.diagonal(products, axis1=1, axis2=2).T
+    pairs = np.repeat(own, len(own), axis=0), np.tile(own, (len(own), 1)), -2 * products.reshape(len(kinds), -1).T
+    cases = np.unique(np.column_stack(pairs), axis=0) * np.tile(scales, 3)
+    largest = 0.0
+    for case in cases:
+        largest = highest(case, table, ends, largest)
+    largest = largest * (1 + CLOSE) + 4 * ROUNDING * length**2
+    return min(float(np.sqrt(largest)) * SLACK, 2 * length)
+
+
+def scaled(kind: Kind, bases: Bases) -> float:
+    """Bound the squared norm of all moments of a kind but for the patterns: a weight, if nothing is rounded."""
+    result = kind.scale**2
+    for base in kind.bases:
+        result *= bases.bases[base].squared[1]
+    return result
+
+
+def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
+    """Bound a polynomial in a box of numbers from -1 to 1, but for `CLOSE` of it and rounding; at least `known`.
+
+    `exponents` has shape (variables, terms).  Variables linear in each moment are at their ends where the value is largest,
+    others at theirs or where their slope is 0: the nearest point of a grid is lower by (step/2)^2/2 times the sum of the absolute
+    second slopes at most, d (d - 1) for a term of degree d.  Only points that can be that near are kept when steps are halved.
+    """
+    low, high = ranges.T
+    curved = exponents[:, -(len(coefficients) // 3) :].max(axis=1) > 1
+    if max(2 ** len(low), 3 ** int(curved.sum())) > MOST_POINTS:
+        return max(known, float(np.abs(coefficients).sum()))
+    degree = exponents[curved].sum(axis=0)
+    bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
+    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
+    rounding = ROUNDING * float(np.abs(coefficients).sum())
+    ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
+    moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
+    while True:
+        values = np.prod(points[:, :, None] ** exponents, axis=1) @ coefficients
+        known, room = max(known, float(values.max())), bend * step.max(initial=0.0) ** 2 / 8
+        kept = points[values + room > known * (1 + CLOSE) + rounding]
+        if not len(kept):
+            return known
+        if len(kept) * len(moves) > MOST_POINTS:
+            return float(known + room)
+        points = np.unique(np.clip((kept[:, None] + moves * step).reshape(-1, len(low)), low, high), axis=0)
+        step = step / 2

@@ -1,0 +1,153 @@
+"""Differences of one record's gradient from another's: lengths of vertices, and bounds on lengths and dimensions.
+
+The difference depends on the parameters, hence on Gaussian noise, but for given records it lies in a fixed polytope and subspace.
+"""
+
+import itertools
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from dpconvex.model.privacy import Person
+from dpconvex.sensitivity.analysis import Analysis, LossBounds
+from dpconvex.sensitivity.curvature import MeanJoint
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
+
+SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
+# Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
+GRID = 1e-7
+MOST_BEHIND = 64  # Vertices of a record behind that are gone through one by one
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """A record that sees theta through one row: its slopes, times the length of the row, from `low` to `high`.
+
+    Of a logistic loss whose margins are not bounded, `logistic` times s (1 - s) is the curvature where the slope is s of `high`.
+    """
+
+    low: float
+    high: float
+    logistic: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none; z's curvature counts."""
+
+    dimension: int  # Bounds that of the subspace that all differences of two given records lie in
+    length: float
+    # Lengths other than 0, and how many have each, unless too many, or no polytope
+    vertices: tuple[Array, Array] | None
+    slopes: Slopes | None
+    behind: Array | None  # Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none
+    firsts: tuple[int, ...]  # The losses that the first record may have
+
+    @property
+    def signature(self) -> Hashable:
+        """A key that differences with equal bounds share, up to rounding."""
+        vertices = None if self.vertices is None else tuple(part.tobytes() for part in self.vertices)
+        behind = None if self.behind is None else self.behind.tobytes()
+        return self.dimension, f"{self.length:.9e}", vertices, self.slopes, behind
+
+
+@once
+def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
+    """Return all kinds of differences between neighbours, each once: for replacements, in both orders."""
+    # Where a record disappears, its curvature helps, and lengths are those of where it appears.
+    items = map(partial(alone, analysis), range(len(analysis.losses))) if adjacency == "add-remove" else pairs(analysis)
+    found: dict[Hashable, Difference] = {}
+    for item in items:
+        old = found.setdefault(item.signature, item)
+        firsts = tuple(sorted({*old.firsts, *item.firsts}))
+        found[item.signature] = replace(old, length=max(old.length, item.length), firsts=firsts)
+    # The order does not depend on that of the labels.
+    return tuple(found[key] for key in sorted(found, key=repr))
+
+
+@once
+def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
+    """Return all kinds of differences between neighbours whose rows, several of one person, change (docs/theory.md, section 7).
+
+    A sum of k differences is the mean of their k-folds, so what is convex in it is at most what the k-folds' vertices sum to.
+    """
+    firsts = tuple(range(len(analysis.losses)))
+    items = [*map(partial(alone, analysis), firsts), *(pairs(analysis) if adjacency == "replace-one" else ())]
+    dimension = min(person.rows * max(item.dimension for item in items), analysis.form.noise_dimension)
+    length, weight = person.weight * max(item.length for item in items), person.weight
+    # Rows that weigh one together are paired with others as masses are moved: by fewer than twice as many pairs.
+    terms = 2 * person.rows - 1 if weight < person.rows and adjacency == "replace-one" else person.rows
+    tables = [
+        None if item.vertices is None else (weight * item.vertices[0], terms * item.vertices[1]) for item in items
+    ]
+    if analysis.form.noise_dimension == 1:  # an interval, with two ends
+        tables = [(np.array([length]), np.array([2.0]))]
+    return tuple(Difference(dimension, length, table, None, None, firsts) for table in tables)
+
+
+def alone(analysis: Analysis, number: int) -> Difference:
+    """One record appears; of slopes along one row, the steepest of each sign are the vertices."""
+    loss, slopes = analysis.losses[number], slopes_of(analysis, number)
+    squares = loss.gradients.squares if slopes is None else np.array([slopes.high, min(slopes.low, 0.0)]) ** 2
+    vertices = None if squares is None else tally(squares)
+    return Difference(loss.dimension, loss.gradients.bound * SLACK, vertices, slopes, np.zeros(1), (number,))
+
+
+def pairs(analysis: Analysis) -> Iterator[Difference]:
+    """One record takes another's place, whose loss is the second; lengths are the same in both orders."""
+    for one, other in itertools.combinations_with_replacement(range(len(analysis.losses)), 2):
+        first, second = analysis.losses[one], analysis.losses[other]
+        dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
+        squares = first.gradients.squared_distances(second.gradients)
+        vertices = None if squares is None else tally(squares.ravel())
+        length = first.gradients.difference_bound(second.gradients) * SLACK
+        for front, back in sorted({(one, other), (other, one)}):
+            behind = lengths_of(analysis.losses[back])
+            slopes = None if behind is None or vertices is None else slopes_of(analysis, front)
+            yield Difference(dimension, length, vertices, slopes, behind if slopes else None, (front,))
+
+
+@once
+def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
+    """Return the slopes of a loss of one margin, in one sign for all labels, with the digits that all spellings share."""
+    loss, low, high = analysis.losses[number], 0.0, 0.0
+    if loss.dimension != 1:
+        return None
+    mean = loss.scalar.mean
+    if isinstance(loss.joint, MeanJoint) and mean is not None and mean.slopes is not None and mean.slopes.high == 1.0:
+        size = loss.joint.longest * SLACK
+        return Slopes(0.0, mean.lead * size, mean.lead * size * size) if mean.lead * size > 0 else None
+    rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
+    row = rows[rows.any(axis=1)][:1]
+    column = int(np.argmax(np.abs(row)))
+    for term in loss.scalar.terms:
+        factors = term.rows[:, column] / row[0, column]
+        along = factors[:, None] * row
+        if not (np.abs(term.rows - along) <= 1e-14 * np.abs(along)).all():
+            return None  # different functions of the record times one vector
+        size = float(np.linalg.norm(factors))
+        ends = (-size, size) if term.ball else (float(factors.min()), float(factors.max()))
+        low, high = low + ends[0], high + ends[1]
+    low, high = (-high, -low) if high < -low else (low, high)
+    radius = float(np.sqrt(analysis.gram.squared_norms(row)[0]) + analysis.gram.slack(np.abs(row))[0])
+    return Slopes(float(f"{radius * low:.12g}"), float(f"{radius * high:.12g}"))
+
+
+def lengths_of(loss: LossBounds) -> Array | None:
+    """Return the lengths of the vertices of one record's gradients, rounded up; None if they are too many."""
+    squares = loss.gradients.squares
+    if squares is None or len(squares) > MOST_BEHIND:
+        return None
+    lengths, counts = tally(squares)
+    return np.concatenate([np.zeros(int((squares <= 0).sum())), np.repeat(lengths, counts.astype(int))])
+
+
+def tally(squares: Array) -> tuple[Array, Array]:
+    """Return distinct lengths, rounded up, and how often each occurs; zeros are left out."""
+    lengths = np.sqrt(squares[~(squares <= 0)])
+    steps, counts = np.unique(np.ceil(np.log(lengths) / GRID - 1e-3), return_counts=True)
+    # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
+    return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)

@@ -1,0 +1,123 @@
+"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, one for each leaf entry and monomial.
+
+It is found part by part: two coordinates belong together if a coefficient vector touches both.
+"""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
+from dpconvex.util.arrays import Array
+
+ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
+
+
+def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
+    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record, shape (dim, p)."""
+    return basis_of(coefficient_vectors(leaves, dim), dim)
+
+
+def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
+    """Return an orthonormal basis of a subspace that contains some columns, none of them 0: each part of it by itself."""
+    graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
+    label = sp.csgraph.connected_components(graph, directed=False)[1]
+    order = np.argsort(label[dim:], kind="stable")
+    columns, ends = sp.csc_array(columns[:, order]), np.searchsorted(label[dim:][order], np.arange(label.max() + 2))
+    owners = np.argsort(label[:dim], kind="stable")
+    rows = np.split(owners, np.searchsorted(label[:dim][owners], np.arange(1, label.max() + 1)))
+    position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
+    position[np.concatenate(rows)] = np.concatenate([np.arange(len(index)) for index in rows])
+    known: dict[Hashable, sp.coo_array] = {}
+    width, empty = 0, np.zeros(0, dtype=np.int64)
+    parts = [(np.zeros(0), empty, empty)]
+    for k in np.flatnonzero(np.diff(ends)):
+        index, starts = rows[k], columns.indptr[ends[k] : ends[k + 1] + 1]
+        data, places = (part[starts[0] : starts[-1]] for part in (columns.data, columns.indices))
+        lengths = np.diff(starts)
+        block = np.zeros((len(index), len(lengths)))
+        block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
+        # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
+        block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
+        block = block / np.linalg.norm(block, axis=0)
+        key = (block.shape, block.tobytes())
+        if key not in known:
+            known[key] = sp.coo_array(settled(span(block)))
+        part = known[key]
+        parts.append((part.data, index[part.coords[0]], part.coords[1] + width))
+        width += part.shape[1]
+    data, row, column = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return sp.csc_array((data, (row, column)), shape=(dim, width))
+
+
+class Projection:
+    """Orthogonal projection on the sensitive subspace; `reach`: of a row, its terms times their absolute sum, at most."""
+
+    def __init__(self, basis: sp.csc_array) -> None:
+        self.matrix = sp.csr_array(basis @ basis.T)
+        self.reach = float((np.diff(self.matrix.indptr) * abs(self.matrix).sum(axis=1)).max(initial=0.0))
+
+    def __call__(self, theta: Array) -> Array:
+        return np.asarray((self.matrix @ theta.T).T)
+
+
+def span(block: Array) -> Array:
+    """Return an orthonormal basis of a space with all columns, each of length 1; all of it if small coordinates get lost."""
+    vectors, values, _ = np.linalg.svd(block, full_matrices=False)
+    kept = values > rank_tolerance(block.shape) * values[0]
+    return vectors[:, kept] if int(kept.sum()) == numerical_rank(block) else np.eye(len(block))
+
+
+def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the basis of the space nearest to fixed vectors, by the polar factor: a seed draws the same noise everywhere."""
+    rows, p = basis.shape
+    fixed = np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1)))
+    left, _, right = np.linalg.svd(basis.T @ fixed)
+    return np.asarray(basis @ (left @ right))
+
+
+def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
+    """Return the distinct coefficient vectors of all leaf entries and monomials as columns, shape (dim, vectors)."""
+    terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
+    if not len(terms.entry):
+        return sp.csc_array((dim, 0))
+    column = numbered_rows(np.column_stack([terms.entry, terms.monomial]))[1]
+    return distinct_columns(sp.csc_array((terms.coefficient, (terms.coordinate, column))), dim)
+
+
+def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
+    """Drop repeated columns (the same direction with the same entries)."""
+    matrix.sort_indices()
+    lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
+    for length in np.unique(lengths[lengths > 0]):
+        columns = np.flatnonzero(lengths == length)
+        places = matrix.indptr[columns][:, None] + np.arange(length)
+        data = matrix.data[places] / matrix.data[places[:, :1]]
+        number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
+        first.append(columns[np.unique(number, return_index=True)[1]])
+    kept = sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
+    kept.resize((dim, kept.shape[1]))
+    return kept
+
+
+def rank_tolerance(shape: tuple[int, ...]) -> float:
+    """Return the fraction of the largest singular value that is rounding, for a matrix with entries right to the last digit."""
+    return 4 * float(np.finfo(float).eps) * max(shape)
+
+
+def numerical_rank(matrix: Array) -> int:
+    """Return the rank of a matrix, whatever the units of its rows and columns, which are brought to one size first.
+
+    >>> numerical_rank(np.array([[1.0, 1e-17], [1.0, 0.0]])), numerical_rank(np.array([[0.1, 0.3], [0.2, 0.6]]))
+    (2, 1)
+    """
+    matrix = matrix[matrix.any(axis=1)][:, matrix.any(axis=0)]
+    if not matrix.size:
+        return 0
+    for _ in range(ROUNDS):  # by powers of two, until the largest entry of each row and column is about 1
+        for axis in (1, 0):
+            matrix = np.ldexp(matrix, -np.frexp(np.abs(matrix).max(axis=axis, keepdims=True))[1])
+    values = np.linalg.svd(matrix, compute_uv=False)
+    return int((values > rank_tolerance(matrix.shape) * values[0]).sum())

@@ -1,0 +1,142 @@
+"""Minima over a set by a logarithmic barrier: Newton's method, which no units of parameters, heights or conditions disturb.
+
+Where models of a conic solver miss a tolerance, in numbers of very different sizes, the central path is followed from a point
+inside (S. Boyd, L. Vandenberghe, Convex Optimization, 2004, section 11.3); its multipliers certify each of its points.
+"""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SEMIDEFINITE, Block
+from dpconvex.sets.certificates import Certified, Smooth, certified_distance
+from dpconvex.sets.convex_sets import smat, svec
+from dpconvex.sets.region import Region
+
+Array = NDArray[Any]  # of double or extended precision
+
+# By how much the objective's weight grows, and how often; Newton steps for each weight; weights without progress at the end.
+GROWTH, WEIGHTS, STEPS, PATIENCE = 8.0, 80, 30, 8
+MOST_SIGNS = 8  # Cones of more absolute values are not written as half-spaces, one for each choice of signs
+# The first weight, where 1 moves the point inside by its Newton step: from there, next to an edge, steps would creep along it.
+FIRST = 1e-6
+CENTRED, SHORTEST = 1e-4, 1e-12  # Newton decrements that are small enough, and shares of a step that are too small
+
+
+def central_path(function: Smooth, region: Region, tolerance: float) -> Certified:
+    """Minimise a function over a set with a point inside, to a tolerance or as exactly as rounding allows."""
+    x, waiting = np.asarray(region.inside, dtype=np.longdouble), 0
+    best, pull = Certified(x.astype(float), np.inf), barrier(region, x)
+    gradient = function.value_and_gradient(x.astype(float))[1]
+    if pull is None or not np.isfinite(gradient).all():
+        return best
+    weight = FIRST / max(newton_step(region, pull[2], gradient)[1], 1e-300) ** 0.5
+    for _ in range(WEIGHTS):
+        x = centred(function, region, x, weight)
+        found = barrier(region, x)
+        assert found is not None
+        blocks = [*region.blocks, *region.cuts(x)]
+        point = region.bring_in(x)
+        gradient = function.value_and_gradient(point.astype(float))[1]
+        multipliers = [dual / weight for dual in found[3]]
+        distance = certified_distance(function, region, point, gradient, blocks, multipliers)
+        waiting = 0 if distance < 0.7 * best.distance else waiting + 1
+        best = min(best, Certified(point.astype(float), distance), key=lambda one: one.distance)
+        if best.distance <= tolerance or waiting > PATIENCE:
+            break
+        weight *= GROWTH
+    return best
+
+
+def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
+    """Minimise a multiple of a function plus the barrier, from a point inside; returns a point inside."""
+    for _ in range(STEPS):
+        now = barrier(region, x)
+        assert now is not None
+        value, gradient = function.value_and_gradient(x.astype(float))
+        bend = weight * function.hessian(x.astype(float)) + now[2]
+        move, decrement = newton_step(region, bend, weight * gradient + now[1])
+        if not decrement > CENTRED:
+            break
+        merit = weight * value + now[0]
+        room, share = 1e-13 * (abs(weight * value) + abs(now[0])), 1.0
+        while share > SHORTEST:
+            there = region.on_hull(x + share * move)
+            ahead = height(region, there)
+            if np.isfinite(ahead):
+                reached = weight * function.value_and_gradient(there.astype(float))[0] + ahead
+                if reached <= merit - 1e-3 * share * decrement + room:
+                    break
+            share /= 2
+        else:
+            break
+        x = there
+    return x
+
+
+def newton_step(region: Region, bend: Array, slope: Array) -> tuple[Array, float]:
+    """Return Newton's step within the equations, and its squared decrement: 0 where the system is singular."""
+    basis = region.hull[1]
+    bend, slope = basis.T @ bend @ basis, basis.T @ slope
+    unit = 1 / np.sqrt(np.maximum(np.diag(bend), 1e-300))
+    try:
+        step = -unit * np.linalg.solve(unit[:, None] * bend * unit, unit * slope)
+    except np.linalg.LinAlgError:
+        return np.zeros(region.dim), 0.0
+    return basis @ step, -float(slope @ step)
+
+
+def height(region: Region, x: Array) -> float:
+    """Return the barrier at a point; infinite outside."""
+    parts = [of_cone(block, block.at(x)) for block in region.blocks]
+    left = [-region.curved_at(root, x)[0] for root in region.curved]
+    if any(part is None for part in parts) or not all((one > 0).all() for one in left):
+        return np.inf
+    return sum(part[0] for part in parts if part) - sum(float(np.log(one).sum()) for one in left)
+
+
+def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]] | None:
+    """Return the barrier, its slope, its curvature and a multiplier for each condition at a point inside; None elsewhere."""
+    level, slope, bend, duals = 0.0, np.zeros(region.dim), np.zeros((region.dim,) * 2), list[Array]()
+    cuts = region.cuts(x)
+    for block in [*region.blocks, *cuts]:
+        parts, matrix = of_cone(block, block.at(x)), block.matrix.toarray()
+        if parts is None or len(cuts) < len(region.curved):
+            return None
+        level, slope = level + parts[0], slope - matrix.T @ parts[1].astype(float)
+        bend, duals = bend + matrix.T @ parts[2] @ matrix, [*duals, parts[1]]
+    return level, slope, bend + region.curvature(x, duals[len(region.blocks) :]), duals
+
+
+def of_cone(block: Block, value: Array) -> tuple[float, Array, Array] | None:
+    """Return the barrier of a cone, minus its slope and its curvature; None where a value is not inside."""
+    if block.kind in (NONNEGATIVE, ABSOLUTE):
+        rows = np.eye(len(value))
+        if block.kind == ABSOLUTE:
+            if len(value) > MOST_SIGNS + 1:
+                return None
+            rows = np.array([(1.0, *signs) for signs in product((-1.0, 1.0), repeat=len(value) - 1)])
+        left = rows @ value
+        if not (left > 0).all():
+            return None
+        pull = 1 / left
+        return -float(np.log(left).sum()), rows.T @ pull, (rows.T * pull.astype(float) ** 2) @ rows
+    if block.kind == SEMIDEFINITE:
+        size, vector = np.linalg.eigh(smat(value.astype(float)))
+        if not (size > 0).all():
+            return None
+        inverse = (vector / size) @ vector.T
+        return -float(np.log(size).sum()), svec(inverse), svec(inverse @ smat(np.eye(len(value))) @ inverse)
+    length = np.sqrt(np.sum(value[1:] ** 2))
+    left = (value[0] - length) * (value[0] + length)
+    if not (value[0] > 0 and left > 0):
+        return None
+    turned = np.concatenate([value[:1], -value[1:]])
+    pull = (2 * turned / left).astype(float)
+    return (
+        -float(np.log(left)),
+        2 * turned / left,
+        np.outer(pull, pull) - 2 / float(left) * np.diag([1.0] + [-1.0] * (len(value) - 1)),
+    )

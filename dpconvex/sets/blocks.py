@@ -1,0 +1,144 @@
+"""Conditions ``matrix @ (x - point) + offset in cone`` that make a set K, and what a dual vector of a cone says about all of K.
+
+For z in the dual cone, ``<z, matrix @ (x - point) + offset> >= 0`` for every x of K: a half-space that contains K, whoever
+found z.  Everything that is proved about K (docs/theory.md, section 13) is made of these.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.sets.convex_sets import UNIT, smat, svec
+
+# Of double or extended precision.
+Array = NDArray[Any]
+
+EXTENDED = float(np.finfo(np.longdouble).eps)
+# Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
+ROOM = 8
+NONNEGATIVE, SECOND_ORDER, ABSOLUTE, SEMIDEFINITE = "nonnegative", "second-order", "absolute", "semidefinite"
+
+
+class HalfSpace(NamedTuple):
+    """``<row, x> <= level`` for all x of K."""
+
+    z: Array
+    row: Array
+    gap: float  # what is left of it at the point asked about, at most
+    error: float  # what rounding did to the row, in norm
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A condition; second-order and absolute cones are those of ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``."""
+
+    kind: str
+    matrix: sp.csr_array  # shape (m, dim)
+    offset: Array  # shape (m,)
+    point: Array | None = None  # shape (dim,): what x is measured from; 0 if None
+    errors: Array | None = None  # shape (m,): bounds on what rounding did to the offset
+    slope_error: float = 0.0  # How far a row may be from the one that is meant, relative to its norm
+    # Bounds on what rounding did to what the template's constants make.
+    misread: tuple[sp.csr_array, Array] | None = None
+
+    def at(self, x: Array) -> Array:
+        away = x if self.point is None else x - self.point
+        return np.asarray(self.matrix @ away + self.offset)
+
+    @cached_property
+    def size(self) -> sp.csr_array:
+        return sp.csr_array(abs(self.matrix))
+
+    @cached_property
+    def norms(self) -> Array:
+        return np.sqrt(np.asarray((self.size * self.size).sum(axis=1)).ravel())
+
+    def rounding(self, x: Array) -> Array:
+        """Bound what rounding does to each number at a point, but for the signs of single coordinates less a bound."""
+        counts = np.diff(self.size.indptr)
+        away = np.abs((x if self.point is None else x - self.point).astype(float))
+        found = (ROOM + counts) * EXTENDED * (self.size @ away + np.abs(self.offset.astype(float)))
+        if self.kind == NONNEGATIVE and self.point is None:
+            found = np.where((counts == 1) & (np.asarray(self.size.sum(axis=1)).ravel() == 1), 0.0, found)
+        if self.errors is not None:
+            slope_errors = (self.slope_error + (ROOM + counts) * UNIT) * self.norms
+            found = found + self.errors + slope_errors * np.linalg.norm(away)
+        return np.asarray(found, dtype=float)
+
+    def margins(self, x: Array) -> tuple[Array, Array]:
+        """Return how far inside the cone a point is, and what rounding does to that; below 0 outside."""
+        value, error = self.at(x), self.rounding(x)
+        if self.kind == NONNEGATIVE:
+            return value, error
+        if self.kind == SEMIDEFINITE:
+            matrix = smat(value)
+            whole = 2 * float(np.linalg.norm(error)) + 4 * len(matrix) * EXTENDED * size_of(value)
+            return np.array([least_eigenvalue(matrix)]), np.array([whole])
+        if self.kind == SECOND_ORDER:
+            size, wrong = np.sqrt(np.sum(value[1:] ** 2)), float(np.linalg.norm(error[1:]))
+        else:
+            size, wrong = np.abs(value[1:]).sum(), float(error[1:].sum())
+        rounded = (ROOM + len(value)) * EXTENDED * float(np.abs(value[0]) + size)
+        return np.array([value[0] - size]), np.array([error[0] + wrong * (1 + 1e-9) + rounded])
+
+    def height(self, x: Array) -> tuple[Array, Array]:
+        """Return ``||e||^2 - t`` for a value (t, e) at a point, and what rounding does to that."""
+        value, error = self.at(x), self.rounding(x)
+        square = np.sum(value[1:] ** 2)
+        wrong = error[0] + float((2 * np.abs(value[1:]) + error[1:]) @ error[1:])
+        rounded = (ROOM + len(value)) * EXTENDED * float(np.abs(value[0]) + square)
+        return np.array([square - value[0]]), np.array([wrong * (1 + 1e-9) + rounded])
+
+    def dual(self, z: Array) -> Array:
+        """Return a vector of the dual cone near some vector, but for rounding in semidefinite matrices (see `half_space`)."""
+        z = np.array(z, dtype=np.longdouble)
+        if self.kind == NONNEGATIVE:
+            return np.maximum(z, 0.0)
+        if self.kind == SEMIDEFINITE:
+            value, vector = np.linalg.eigh(smat(z.astype(float)))
+            return svec((vector * np.maximum(value, 0.0)) @ vector.T)
+        least = np.sqrt(np.sum(z[1:] ** 2)) if self.kind == SECOND_ORDER else np.abs(z[1:]).max(initial=0.0)
+        z[0] = np.maximum(z[0], least * (1 + 2 * (ROOM + len(z)) * EXTENDED))
+        return z
+
+    def half_space(self, z: Array, x: Array) -> HalfSpace:
+        """Return what a vector near the dual cone says of K, with what is left of it at x."""
+        value, error, side = self.at(x), self.rounding(x), 0
+        if self.kind == SEMIDEFINITE:
+            # Exactly semidefinite is what given vectors and weights make.
+            weight, vector = np.linalg.eigh(smat(np.asarray(z, dtype=float)))
+            left = np.maximum(np.einsum("ik,ik->k", vector, smat(value) @ vector), 0.0).astype(float)
+            weight, side = np.maximum(weight, 0.0), len(vector)
+            z = svec((vector * weight) @ vector.T)
+            room = 2 * float(np.linalg.norm(error)) + 8 * side * EXTENDED * size_of(value)
+            gap = float(weight @ left) + 1.01 * float(weight.sum()) * room
+        else:
+            z = self.dual(z)
+            gap = float(z @ value) + float(np.abs(z) @ error) + 4 * EXTENDED * len(z) * float(np.abs(z) @ np.abs(value))
+        row = -np.asarray(self.matrix.T @ z, dtype=float)
+        widest = float(np.linalg.norm((self.size.T @ np.abs(z)).astype(float)))
+        return HalfSpace(z, row, max(gap, 0.0), (self.slope_error + (ROOM + len(z) + 4 * side) * UNIT) * widest)
+
+
+def size_of(value: Array) -> float:
+    return float(np.linalg.norm(value.astype(float)))
+
+
+def least_eigenvalue(matrix: Array) -> float:
+    """Bound the least eigenvalue of a symmetric matrix from below, by a Schur complement to a small relative error if near 0."""
+    _, vectors = np.linalg.eigh(matrix.astype(float))
+    turned = vectors.T @ matrix @ vectors
+    size = np.diag(turned).astype(float)
+    largest = max(float(np.abs(size).max()), 1e-300)
+    small = np.abs(size) <= 1e-6 * largest
+    if not small.any() or size.min() < -1e-6 * largest:
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * largest
+    corner, rest = turned[np.ix_(small, small)].astype(float), 0.0
+    if not small.all():
+        others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
+        rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
+    return float(np.linalg.eigvalsh(corner)[0]) - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest

@@ -1,0 +1,169 @@
+"""Proofs of how far a point of K is from a minimiser, from multipliers of the conditions that make K.
+
+Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With g = grad F(x) + s + E'nu,
+for the equations' rows E and any nu, ``||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)``, whatever a solver
+says (docs/theory.md, section 13).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.sets.blocks import EXTENDED, NONNEGATIVE, Block
+from dpconvex.sets.convex_sets import UNIT
+from dpconvex.sets.region import Region
+
+Array = NDArray[Any]  # of double or extended precision
+
+DIRECTIONS = 12  # Rounding is looked at in so many directions
+# Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
+FINE, WHOLE = 240, 1074
+NEARS = 1e-6, 1e-10, 1e-14  # Rows that are so near, next to the size of a point, are taken to hold with equality
+
+
+class Smooth(Protocol):
+    """A differentiable strongly convex function; its last coordinates may be heights, which cost something."""
+
+    @property
+    def modulus(self) -> float: ...  # of strong convexity, in all coordinates but heights
+
+    @property
+    def costs(self) -> Array: ...  # of heights; empty if there are none
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]: ...
+
+    def hessian(self, x: Array) -> Array: ...  # nearly; steps depend on it, proofs do not
+
+    def gradient_error(self, x: Array, gradient: Array) -> float: ...
+
+    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A point of K (but for rounding to double precision) and a bound on its distance from the minimiser."""
+
+    point: Array
+    distance: float
+
+
+def certified_distance(
+    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[Block], multipliers: Sequence[Array]
+) -> float:
+    """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
+    mu, count = function.modulus, len(function.costs)
+    duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
+    if count:
+        duals = shared_out(blocks, duals, function.costs, x)
+    spaces = [block.half_space(z, x) for block, z in zip(blocks, duals, strict=True)]
+    slope = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
+    if count:
+        if not (np.abs(slope[-count:]) <= 1e-9 * function.costs).all():
+            return np.inf
+        slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
+    sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
+    residual = float(np.linalg.norm(region.hull[1].T @ slope)) + sum(space.error for space in spaces)
+    residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
+    ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
+    if region.is_polyhedral and spaces:
+        exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in NEARS)
+        units = 4 * UNIT * float(np.linalg.norm(x.astype(float)))
+        fine = (found for point, *found in exact if float(np.linalg.norm(point - x.astype(float))) <= units)
+        ends.append(next(((left, off) for left, off in fine), ends[0]))
+    gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
+    rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
+    share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
+    root = float(np.hypot(residual, np.sqrt(share * mu * gap * (1 + 1e-9))))  # infinite where a square would overflow
+    return (residual + root) / (mu if count else 2 * mu) + off + rounded
+
+
+def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+    """Leave out multipliers, not of heights, whose gap costs more than the residual that they take away."""
+    if block.kind == NONNEGATIVE:
+        costly = z * block.norms**2 <= modulus * block.at(x)
+    else:
+        costly = np.full(len(z), np.sum((block.matrix.T @ z) ** 2) <= modulus * (z @ block.at(x)))
+    of_heights = np.diff(sp.csr_array(block.matrix[:, len(x) - count :]).indptr) > 0
+    return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
+
+
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+    """Scale multipliers so that those of each height add up to its cost, which conditions next to equality pay if none do."""
+    count = len(costs)
+    heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
+    given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
+
+    def said() -> Array:
+        pairs = zip(heights, given, strict=True)
+        return np.sum([np.bincount(t.col, (t.data * z[t.row]).astype(float), count) for t, z in pairs], axis=0)
+
+    slacks = [block.at(x)[table.row].astype(float) for block, table in zip(blocks, heights, strict=True)]
+    for table, slack in zip(heights, slacks, strict=True):
+        np.minimum.at(least, table.col, slack)
+    silent = said() == 0
+    for table, slack, z in zip(heights, slacks, given, strict=True):
+        np.add.at(z, table.row, (slack <= least[table.col]) & silent[table.col])
+    scale = costs / said()
+    for block, table, z in zip(blocks, heights, given, strict=True):
+        if block.kind == NONNEGATIVE:
+            z[table.row] *= scale[table.col]
+        elif table.nnz:
+            z *= scale[table.col[0]]
+    return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
+
+
+def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[Array, float, float]:
+    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
+
+    Returns the point, rounded, what is left of the half-space there, and how far it is from the solutions of the equations.
+    """
+    equations, values = region.system
+    count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
+    rows = np.concatenate([equations, block.matrix.toarray()])
+    slopes = multiples(rows, WHOLE)
+    offsets = multiples(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
+
+    def left(at: Any) -> Array:
+        """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
+        return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
+
+    point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
+    tight = np.concatenate([np.ones(count, dtype=bool), (z > 0) & (block.at(x) <= near * (1 + size))])
+    inverse = np.linalg.pinv(rows[tight], rcond=1e-12)
+    for _ in range(8):
+        point += multiples(-inverse @ left(point)[tight], FINE)
+    missed = np.maximum(-left(point)[count:], 0.0)
+    if missed.any():  # pulled towards the point inside
+        share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], UNIT)), FINE) + 1
+        point = point + ((share * (inner - point)) >> FINE)
+    slack = left(point)[count:]
+    rounded = np.array([float(Fraction(v, 2**FINE)) for v in point])
+    if (slack < 0).any():
+        return rounded, np.inf, np.inf
+    off = float(np.linalg.norm(left(point)[:count])) + unit * (count + 1)
+    return rounded, float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
+
+
+def multiples(numbers: Array | float, bits: int) -> Any:
+    """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
+    found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
+    return found.reshape(np.shape(numbers))
+
+
+def longest_row(region: Region) -> float:
+    """Bound the norm of what a condition with a multiplier of 1 adds to a gradient; that of cuts, at the point inside."""
+    blocks = [*region.blocks, *region.cuts(region.inside)]
+    return max([1.0, *(float((np.max if b.kind == NONNEGATIVE else np.sum)(b.norms)) for b in blocks)])
+
+
+def relative_rounding(region: Region, radius: float) -> float:
+    """Bound what rounding does to conditions, in units of margins at `inside`, looked at in some directions up to a norm."""
+    rng = np.random.default_rng(0)
+    points = [region.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, region.dim))]
+    errors = [region.margins(point)[1].astype(float) + region.off_hull(point) for point in [region.inside, *points]]
+    return float((np.max(errors, axis=0) / region.depth).max(initial=EXTENDED))

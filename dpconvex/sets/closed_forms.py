@@ -1,0 +1,328 @@
+"""Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from dpconvex.expressions.atoms.matrices import NORM_NUC
+from dpconvex.expressions.expression import Expression
+from dpconvex.numerics import (
+    EPSILON,
+    float_down,
+    interval_sums,
+    norm_up,
+    plus,
+    quotient_ends,
+    root_ends,
+    root_up,
+    rounded_product,
+    sum_ends,
+    times,
+)
+from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.sets.convex_sets import (
+    UNIT,
+    AxisHull,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Spectral,
+    close,
+    smat,
+    svec,
+    triangle,
+)
+from dpconvex.sets.quadratics import Affine, affine_map, linear_parts
+from dpconvex.sets.region import Region
+from dpconvex.util.arrays import Array, Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A linear inequality ``<normal, x> <= level`` on some coordinates; `tight` if it is an equation."""
+
+    coordinates: Indices
+    normal: Array
+    level: float
+    tight: bool
+    wrong: Array  # what rounding did to the normal, at most
+    missed: float = 0.0  # and to the level
+
+
+Condition = Row | Block | Expression
+
+
+def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
+    """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
+    items: list[Condition] = [*region.cones, *region.curved]
+    for k, (matrix, offset, wrong, missed) in enumerate([*region.equations, *region.readings]):
+        tight, exact = k < len(region.equations), not wrong.data.any()
+        sign = 1.0 if tight else -1.0
+        for j in range(len(offset)):
+            row = sp.csr_array(matrix[[j]])
+            where, error = row.indices.astype(np.int64), 0 * row.data if exact else wrong[[j]].toarray()[0, row.indices]
+            items.append(Row(where, sign * row.data, -sign * float(offset[j]), tight, error, float(missed[j])))
+    touches = sp.csr_array((len(items), region.dim))
+    if items:
+        places = [coordinates_of(item, region) for item in items]
+        ends = np.cumsum([0, *map(len, places)])
+        touches = sp.csr_array((np.ones(ends[-1]), np.concatenate(places), ends), shape=touches.shape)
+    count, label = connected_components(touches @ touches.T, directed=False)
+    left = np.isfinite(region.lower) | np.isfinite(region.upper)
+    parts: list[Piece] = []
+    around: list[Piece] = []
+    others: list[Indices] = []
+    for group in range(count):
+        here = np.unique(touches[label == group].indices).astype(np.int64)
+        members = [items[k] for k in np.flatnonzero(label == group)]
+        left[here] = False
+        piece = joint(members, here, region)
+        if piece is not None:
+            parts.append(piece)
+        else:
+            others.append(here)
+        # What a simplex is made of is rounded to the nearest numbers; around it are bounds.
+        single = piece is not None and not isinstance(members[0], Row)
+        around.extend([piece] if piece is not None and single else [p for item in members for p in alone(item, region)])
+    if left.any():
+        parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
+    return parts, [Interval(np.arange(region.dim), region.least, region.most), *around], others
+
+
+def coordinates_of(item: Condition, region: Region) -> Indices:
+    if isinstance(item, Row):
+        return item.coordinates
+    if isinstance(item, Block):
+        return np.unique(item.matrix.indices).astype(np.int64)
+    return np.concatenate([np.arange(region.dim)[region.space.blocks[v.name].slice] for v in item.variables])
+
+
+def joint(members: list[Condition], here: Indices, region: Region) -> Piece | None:
+    """Return all conditions on some coordinates as one piece with a projection, if they are one."""
+    bounded = bool(np.isfinite([region.lower[here], region.upper[here]]).any())
+    rows = [item for item in members if isinstance(item, Row)]
+    cones = [item for item in members if isinstance(item, Block) and item.kind == SEMIDEFINITE]
+    if cones and len(rows) + len(cones) == len(members):
+        return None if bounded else spectral(cones, rows)
+    if len(rows) == len(members) and not bounded:
+        return slab(rows, here)
+    if len(members) > 1:
+        return None
+    if rows:
+        return simplex(rows[0], region.lower, region.upper)
+    piece = next(iter(alone(members[0], region)), None)
+    if isinstance(piece, AxisHull):
+        return within(piece, region.least, region.most)
+    return None if bounded else piece
+
+
+def alone(item: Condition, region: Region) -> list[Piece]:
+    """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
+    if isinstance(item, Row):
+        return [*corners(item, region.least, region.most)]
+    found: Piece | None = None
+    if not isinstance(item, Block):
+        found = nuclear_ball(item, region)
+    elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
+        read = ball if item.kind == SECOND_ORDER else l1_ball
+        wrong, missed = item.misread if item.misread is not None else (0 * item.matrix, 0 * item.offset)
+        misread = sp.csr_array(wrong[1:]), missed[1:]
+        found = read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:], misread)
+    return [] if found is None else [found]
+
+
+def ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | None = None) -> NormBall | None:
+    """Read a Euclidean ball, or the least one known around it, if the matrix M is a multiple of an isometry on its coordinates.
+
+    With the center c, ``q = Mc + offset``, v = M'q and M'M between s - e and s + e, ``(s - e) |x - c|^2 - 2 |v| |x - c|`` is at
+    most ``radius^2 - |q|^2``.  All of e, v and q are bounded with their rounding.
+    """
+    gram = sp.csr_array(matrix.T @ matrix)
+    columns = np.flatnonzero(gram.diagonal())
+    if not len(columns):
+        return None
+    square = float(gram.diagonal()[columns][0])
+    away = abs(gram[columns][:, columns] - square * sp.eye_array(len(columns)))
+    if not (np.isfinite(square) and away.max() <= 1e-12 * square):
+        return None
+    part, (wrong, missed) = matrix[:, columns], (0 * matrix, 0 * offset) if misread is None else misread
+    center = -np.asarray(part.T @ offset) / square
+    table, size, wrong, unit = sp.coo_array(part), abs(part), abs(wrong[:, columns]), (part.shape[0] + 4) * EPSILON
+    row, (product, rounded) = table.coords[0], rounded_product(table.data, center[table.coords[1]])
+    ends = [np.append(sum_ends(product, sign * rounded)[k], offset) for k, sign in enumerate((-1.0, 1.0))]
+    low, high = interval_sums(np.append(row, np.arange(len(offset))), ends[0], ends[1], len(offset))
+    error = missed + wrong @ np.abs(center)
+    low, high = sum_ends(low, -error)[0], sum_ends(high, error)[1]
+    near, far = np.maximum(np.maximum(low, -high), 0.0), np.maximum(-low, high)
+    pull = norm_up(np.abs(part.T @ ((low + high) / 2)) + size.T @ ((high - low) / 2 + unit * far) + wrong.T @ far)
+    exact = not rounded_product(table.data, table.data)[1].any() and len(columns) == table.nnz == len(set(row.tolist()))
+    away = away + 2 * size.T @ wrong + wrong.T @ wrong + (0 if exact else unit) * (size.T @ size)
+    stiffness = plus(square, -float(away.sum(axis=1).max()) * (1 + unit))[0]
+    apart = float(np.linalg.norm(near)) * (1 - unit)
+    if apart > radius or stiffness <= 0:
+        return None
+    length = radius if apart == 0 else root_up(times(plus(radius, -apart)[1], plus(radius, apart)[1])[1])
+    reach = float(quotient_ends(length, root_ends(stiffness)[0])[1])
+    return NormBall(columns, center, plus(reach, 2 * pull / stiffness * (1 + unit))[1] if pull else reach)
+
+
+def l1_ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine) -> AxisHull | None:
+    """Read a weighted l1 ball, or one around it, if every entry depends on one coordinate, measured from one center."""
+    wrong, missed = misread
+    count, steep = np.diff(matrix.indptr), np.asarray(wrong.sum(axis=1)).ravel()
+    fixed = np.maximum(np.abs(offset) - missed, 0.0)[count == 0]
+    left = -float_down(sum(map(Fraction, fixed.tolist())) - Fraction(radius))
+    if (count > 1).any() or left < 0:
+        return None
+    coordinates, place = np.unique(matrix.indices, return_inverse=True)
+    centers, center, sizes = -offset[count == 1] / matrix.data, np.zeros(len(coordinates)), np.abs(matrix.data)
+    center[place] = centers
+    if (center[place] != centers).any():
+        return None
+    low, high = quotient_ends(-offset[count == 1], matrix.data)
+    error = sizes * (high - low) + missed[count == 1] + steep[count == 1] * np.abs(centers)
+    left = plus(left, float(error.sum()) * (1 + len(error) * EPSILON))[1]
+    several, wrong = 1 - (np.bincount(place) - 1) * EPSILON, np.bincount(place, weights=steep[count == 1])
+    slopes = np.bincount(place, weights=sizes) * several - wrong * (1 + 4 * EPSILON)
+    if (slopes <= 0).any():
+        return None
+    reach = quotient_ends(left, slopes)[1]
+    return AxisHull(coordinates.astype(np.int64), center, -reach, reach)
+
+
+def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
+    """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
+    (part, factors), *others = sorted(linear_parts(root).items(), key=lambda pair: pair[0].is_constant)
+    inner = part.args[0] if part.atom is NORM_NUC and root.size == 1 else None
+    if inner is None or not inner.is_affine or min(inner.shape) == 1 or not all(one.is_constant for one, _ in others):
+        return None
+    radius = -sum(float((row @ affine_map(other, region.space)[1])[0]) for other, row in others) / factors.data[0]
+    found = plain_matrix(affine_map(inner, region.space), inner.shape)
+    if found is None or radius < 0:
+        return None
+    coordinates, scale, shift, is_symmetric = found
+    ends = np.full(min(inner.shape), radius / abs(scale))
+    return Spectral(coordinates, shift, AxisHull(np.arange(len(ends)), 0 * ends, -ends, ends), is_symmetric)
+
+
+def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, float, Array, bool] | None:
+    """Coordinates, a scale s and a shift C such that a matrix is ``s (X - C)``, and whether X is symmetric.
+
+    X has one coordinate an entry (then s is only known up to its sign), or is a principal submatrix of a symmetric variable.
+    """
+    matrix, offset = entries
+    if not (np.diff(matrix.indptr) == 1).all():
+        return None
+    if len(set(matrix.indices.tolist())) == len(offset):
+        if (matrix.data != matrix.data[0]).any():
+            return None
+        shift = (-offset / matrix.data[0]).reshape(shape, order="F")
+        return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift, False
+    row, column, weight = triangle(shape[0])
+    constant = offset.reshape(shape)
+    if shape[0] != shape[1] or not close(constant, constant.T).all():
+        return None
+    upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
+    if abs(upper - mirrored).max() > 0:
+        return None
+    found = symmetric((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
+    return None if found is None else (*found, True)
+
+
+def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
+    """Coordinates, a scale s and a shift C such that a map to an svec is that of ``s (X - C)`` for the svec of X."""
+    matrix, offset = entries
+    if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
+        return None
+    scale = float(matrix.data[0])
+    if not close(matrix.data, np.full(len(offset), scale)).all():
+        return None
+    return matrix.indices.astype(np.int64), scale, -smat(offset) / scale
+
+
+def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
+    """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
+    places = [symmetric((block.matrix, block.offset)) for block in blocks]
+    low, high = -np.inf, np.inf
+    for place in places:
+        if place is None or places[0] is None or not np.array_equal(place[0], places[0][0]):
+            return None
+        coordinates, scale, shift = place
+        one, middle = np.eye(len(shift)), 0.0 * shift
+        if len(places) == 1 and not rows and (shift != shift[0, 0] * one).any():
+            middle = shift
+        level = float((shift - middle)[0, 0])
+        if not (close(shift, middle + level * one) | (shift == middle + level * one)).all():
+            return None
+        low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
+    ends = np.full(len(one), low), np.full(len(one), high)
+    spectrum: Piece | None = Interval(np.arange(len(one)), *ends) if low <= high else None
+    if rows:
+        (row, *others), diagonal = rows, np.sort(coordinates[svec(one) > 0])
+        if others or not np.array_equal(row.coordinates, diagonal) or (row.normal != row.normal[0]).any():
+            return None
+        spectrum = simplex(Row(np.arange(len(one)), row.normal, row.level, row.tight, 0 * row.normal), *ends)
+    return None if spectrum is None else Spectral(coordinates, middle, spectrum, True)
+
+
+def slab(rows: list[Row], here: Indices) -> Slab | None:
+    """Read equations, or inequalities that are all parallel."""
+    matrix, value = np.zeros((len(rows), len(here))), np.array([row.level for row in rows])
+    for k, row in enumerate(rows):
+        matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
+    if all(row.tight for row in rows):
+        left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+        keep = singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT
+        level = (left[:, keep].T @ value) / singular[keep]
+        scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
+        missed = float(np.linalg.norm(matrix @ (right[keep].T @ level) - value))
+        return Slab(here, right[keep], level, level) if missed <= 1e-12 * len(here) * scale else None
+    length = np.linalg.norm(matrix, axis=1)
+    unit = matrix[0] / length[0]
+    side = np.sign(matrix @ unit)
+    if any(row.tight for row in rows) or not close(matrix / length[:, None], side[:, None] * unit).all():
+        return None
+    high = (value / length)[side > 0].min(initial=np.inf)
+    low = (-value / length)[side < 0].max(initial=-np.inf)
+    return Slab(here, unit[None], np.array([low]), np.array([high])) if low <= high else None
+
+
+def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:
+    """Return the simplices that a row cuts off corners of the box: all that exact arithmetic could put there, if `rounded`."""
+    found = []
+    for sign in (1.0, -1.0)[: 1 + row.tight]:
+        normal, level = sign * row.normal, sign * row.level
+        apex = np.where(normal > 0, lower[row.coordinates], upper[row.coordinates])
+        if not np.isfinite(apex).all():
+            continue
+        at = normal * apex
+        left = level - float(at.sum())
+        room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if at.any() else 0.0
+        room = (room + row.missed + float(row.wrong @ np.abs(apex))) * (1 + len(apex) * UNIT) if rounded else 0.0
+        steep = 1 - 2 * float((row.wrong / np.abs(normal)).max()) if rounded else 1.0
+        if left >= -room:  # else nothing satisfies all constraints; whoever projects will see
+            least, most = max(left - room, 0.0) * steep if row.tight else 0.0, max(left + room, 0.0) / max(steep, 0.5)
+            ends = np.array([[least], [most]]) / normal
+            found.append(AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0)))
+    return found
+
+
+def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
+    """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
+    found = [within(hull, lower, upper) for hull in corners(row, lower, upper, rounded=False)]
+    return next((hull for hull in found if hull is not None), None)
+
+
+def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
+    """Return a simplex or l1 ball with the bounds of its coordinates, if that is one too and has a projection."""
+    here = lower[hull.coordinates], upper[hull.coordinates]
+    if not hull.is_facet:  # bounds at the anchor cut it in halves
+        low, high = np.where(here[0] >= hull.anchor, 0.0, hull.low), np.where(here[1] <= hull.anchor, 0.0, hull.high)
+        hull = AxisHull(hull.coordinates, hull.anchor, low, high)
+    low, high = hull.ends
+    inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
+    return hull if hull.can_project and inside[0].all() and inside[1].all() else None

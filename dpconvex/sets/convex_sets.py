@@ -1,0 +1,282 @@
+"""Closed convex sets with a Euclidean projection: the pieces that a feasible set is made of.
+
+Each lives on some coordinates of the parameter space, where a symmetric matrix is its svec, so that Euclidean projection of
+coordinates is Frobenius projection of matrices.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.numerics import norm_up, plus, sum_ends
+from dpconvex.util.arrays import Array, Indices
+
+UNIT = float(np.finfo(float).eps)
+
+
+def close(a: Array, b: Array) -> NDArray[np.bool_]:
+    """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
+    room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
+    return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
+
+
+def finite_norm(lower: Array, upper: Array) -> float:
+    ends = np.abs([lower, upper])
+    return float(np.linalg.norm(np.where(np.isfinite(ends), ends, 0.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A closed convex set on some coordinates of the whole vector, shape (m,)."""
+
+    coordinates: Indices
+
+    def project(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds that the set implies for each coordinate, shape (m,) each, possibly infinite."""
+        unbounded = np.full(len(self.coordinates), np.inf)
+        return -unbounded, unbounded
+
+    @property
+    def norm_bound(self) -> float:
+        """Of the norm of the piece's coordinates; possibly infinite."""
+        return norm_up(np.max(np.abs(self.bounds()), axis=0))
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        """Numbers c and s: a computed projection is within ``c UNIT (||x|| + s)`` of the exact one."""
+        return 8.0 * (len(self.coordinates) + 4), self.norm_bound
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Piece):
+    """Coordinatewise bounds, ``lower <= x <= upper``, shape (m,) each, possibly infinite."""
+
+    lower: Array
+    upper: Array
+
+    def project(self, x: Array) -> Array:
+        return np.clip(x, self.lower, self.upper)
+
+    def bounds(self) -> tuple[Array, Array]:
+        return self.lower, self.upper
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        return 0.0, finite_norm(self.lower, self.upper)
+
+
+@dataclass(frozen=True, eq=False)
+class NormBall(Piece):
+    """A Euclidean ball, ``||x - center|| <= radius``."""
+
+    center: Array
+    radius: float
+
+    def project(self, x: Array) -> Array:
+        difference = x - self.center
+        norm = float(np.linalg.norm(difference))
+        return x if norm <= self.radius else self.center + difference * (self.radius / norm)
+
+    def bounds(self) -> tuple[Array, Array]:
+        return sum_ends(self.center, -self.radius)[0], sum_ends(self.center, self.radius)[1]
+
+    @property
+    def norm_bound(self) -> float:
+        return plus(norm_up(self.center), self.radius)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Slab(Piece):
+    """Between parallel hyperplanes, or on them: ``lower <= basis @ x <= upper``, the rows of the basis orthonormal."""
+
+    basis: Array
+    lower: Array
+    upper: Array
+
+    def project(self, x: Array) -> Array:
+        level = self.basis @ x
+        return np.asarray(x + self.basis.T @ (np.clip(level, self.lower, self.upper) - level))
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        return 8.0 * (len(self.coordinates) + 4), finite_norm(self.lower, self.upper)
+
+
+@dataclass(frozen=True, eq=False)
+class AxisHull(Piece):
+    """The convex hull of the points ``anchor + t e_i`` with t = low_i and t = high_i: simplices and l1 balls.
+
+    An l1 ball has ``low = -high``; ``x >= 0, sum(x) <= s`` has anchor 0 and low 0; ``x >= 0, sum(x) == s`` has low = high = s.
+    """
+
+    anchor: Array
+    low: Array
+    high: Array
+
+    @property
+    def is_facet(self) -> bool:
+        return bool((self.low == self.high).all())
+
+    @property
+    def can_project(self) -> bool:
+        """Whether the projection is known: the anchor belongs to the set, or the set is a facet that does not hold it."""
+        return bool((self.low <= 0).all() and (self.high >= 0).all()) or (self.is_facet and bool(self.low.all()))
+
+    def project(self, x: Array) -> Array:
+        """Shrink towards the anchor by multiples of 1/reach: M. Held, P. Wolfe & H. Crowder, Math. Programming 1974."""
+        y = x - self.anchor
+        if self.is_facet:
+            sign = np.sign(self.low)
+            size, reach = y * sign, np.abs(self.low)
+        else:
+            sign = np.where(y < 0, -1.0, 1.0)
+            size, reach = np.abs(y), np.where(y < 0, -self.low, self.high)
+        some = reach > 0
+        if not some.any():
+            return self.anchor
+        weight = 1.0 / reach[some]
+        if not self.is_facet and bool((reach[~some] >= size[~some]).all()) and weight @ size[some] <= 1:
+            return x
+        # With the amount a, sum(weight * max(size - a weight, 0)) falls; it is 1 between two of the breakpoints size/weight.
+        order = np.argsort(-size[some] / weight)
+        ordered, scaled = weight[order], size[some][order]
+        amounts = (np.cumsum(ordered * scaled) - 1) / np.cumsum(ordered**2)
+        last = int(np.flatnonzero(scaled / ordered >= amounts)[-1])
+        amount = amounts[last] if self.is_facet else max(amounts[last], 0.0)
+        result = np.zeros(len(y))
+        result[some] = np.maximum(size[some] - amount * weight, 0.0)
+        return np.asarray(self.anchor + sign * result)
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        farthest = float(np.abs([self.low, self.high]).max(initial=0.0))
+        return 8.0 * (len(self.coordinates) + 4), float(np.linalg.norm(self.anchor)) + farthest
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """The least and the largest value of each coordinate: the anchor's own belong to the points on other lines."""
+        one = len(self.coordinates) == 1
+        low, high = (self.low, self.high) if one else (np.minimum(self.low, 0.0), np.maximum(self.high, 0.0))
+        return self.anchor + low, self.anchor + high
+
+    def bounds(self) -> tuple[Array, Array]:
+        low, high = self.ends
+        return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
+
+    @property
+    def norm_bound(self) -> float:
+        """The largest norm of a vertex: a convex function is largest at one."""
+        unit = float(np.abs([self.anchor, self.low, self.high]).max(initial=0.0)) or 1.0
+        anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
+        rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
+        ends = [np.sqrt(rest + (anchor + end) ** 2) for end in (low, high)]
+        slack, room = 1 + 1e-14 + len(anchor) * UNIT, 8 * UNIT * float(np.linalg.norm(anchor))
+        return float(np.nextafter(unit * (float(np.max(ends)) * slack + room), np.inf))
+
+    def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
+        """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""
+        at = self.anchor[place]
+        start = np.sort([low * at, high * at], axis=0)
+        ends = [c * (at + end[place]) for c in (low, high) for end in (self.low, self.high)]
+        moves = np.min(ends, axis=0) - start[0], np.max(ends, axis=0) - start[1]
+        # Where a coordinate has no term, the vertices on its line add nothing.
+        free = np.bincount(entry, minlength=size) < len(self.coordinates)
+        best = np.where(free, 0.0, np.inf), np.where(free, 0.0, -np.inf)
+        np.minimum.at(best[0], entry, moves[0])
+        np.maximum.at(best[1], entry, moves[1])
+        sums = [np.bincount(entry, weights=part, minlength=size) for part in start]
+        largest = np.max(np.abs([*start, *ends]), axis=0)
+        room = (len(self.coordinates) + 8) * UNIT * 2 * np.bincount(entry, weights=largest, minlength=size)
+        return sums[0] + best[0] - room, sums[1] + best[1] + room
+
+
+@lru_cache(maxsize=64)
+def triangle(side: int) -> tuple[Indices, Indices, Array]:
+    """Rows and columns of a matrix's upper triangle, column by column, and the roots of how often each entry counts."""
+    column, row = np.tril_indices(side)
+    return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
+
+
+@lru_cache(maxsize=64)
+def square(side: int) -> Indices:
+    """Return where each entry of a symmetric matrix is among those of the upper triangle."""
+    low, high = np.sort(np.indices((side, side)), axis=0)
+    return np.asarray(high * (high + 1) // 2 + low)
+
+
+def svec(matrix: Array) -> Array:
+    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
+    side = matrix.shape[-1]
+    row, column, weight = triangle(side)
+    return np.asarray(matrix.reshape(*matrix.shape[:-2], -1).take(row * side + column, axis=-1) * weight)
+
+
+def smat(vector: Array) -> Array:
+    """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
+    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+    return np.asarray((vector / triangle(side)[2]).take(square(side), axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Spectral(Piece):
+    """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
+
+    The set does not change when its coordinates change places, nor for singular values their signs: its projection is then that
+    of the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
+    Symmetric matrices are given by their svec, others by their entries in column order.
+    """
+
+    shift: Array
+    inner: Piece
+    symmetric: bool
+
+    def project(self, x: Array) -> Array:
+        matrix = as_matrix(x, self.shift.shape, self.symmetric) - self.shift
+        if self.symmetric:
+            value, left = np.linalg.eigh(matrix)
+            right = left.T
+        else:
+            left, value, right = np.linalg.svd(matrix, full_matrices=False)
+        inside = self.inner.project(value)
+        if (inside == value).all():  # a matrix of the set comes back unchanged
+            return x
+        found = self.shift + (left * inside) @ right
+        return svec(found) if self.symmetric else found.reshape(-1, order="F")
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
+        low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
+        middle, lower, upper = self.center, np.array(-high), np.array(high)
+        if self.symmetric:
+            row, column, _ = triangle(len(self.shift))
+            half = (high - low) / 2 * np.sqrt(2.0)
+            lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
+        sizes = (norm_up(self.shift) + np.where(np.isfinite(end), np.abs(end), 0.0) for end in (lower, upper))
+        room = [16 * UNIT * size for size in sizes]
+        return middle + lower - room[0], middle + upper + room[1]
+
+    @property
+    def center(self) -> Array:
+        return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
+
+    @property
+    def norm_bound(self) -> float:
+        return (norm_up(self.shift) + self.inner.norm_bound) * (1 + 16 * UNIT)
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        # Backward error of the decomposition, with room for the reassembly, and the error on the spectrum.
+        shift, side, (count, size) = float(np.linalg.norm(self.shift)), max(self.shift.shape), self.inner.rounding
+        if isinstance(self.inner, Interval):
+            return 4.0 * side, shift + side * size
+        still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
+        return 16.0 * side + count, 2 * shift + still + size
+
+
+def as_matrix(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
+    return smat(x) if symmetric else x.reshape(shape, order="F")

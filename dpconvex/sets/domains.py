@@ -1,0 +1,92 @@
+"""What constraints must be, and what the domains of atoms ask: part of a constraint, or a constraint beside a regularizer."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from dpconvex.errors import NotPrivate
+from dpconvex.expressions.atoms.arrangement import repeated
+from dpconvex.expressions.atoms.exponentials import rel_entr
+from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
+from dpconvex.expressions.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
+from dpconvex.expressions.atoms.powers import ABS
+from dpconvex.expressions.discipline import is_concave, is_convex, sign
+from dpconvex.expressions.expansion import Expander
+from dpconvex.expressions.expression import Constraint, Expression, postorder
+
+# Atoms that are piecewise linear, and all those with kinks that no condition of ours avoids.
+POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
+KINKED = (*POLYHEDRAL, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
+
+
+def has_kinks(expression: Expression) -> bool:
+    return any(node.atom in KINKED for node in postorder([expression]))
+
+
+def check(constraint: Constraint) -> None:
+    """Refuse what is not public, or not convex."""
+    if constraint.fields:
+        why = "a constraint mentions a field of the record, so the feasible set would depend on data"
+        remedy = "state the constraint with public constants, or penalise its violation in the loss"
+        raise NotPrivate(why, constraint, remedy)
+    known = all(argument.is_affine for argument in constraint.args)
+    if constraint.kind == "inequality":
+        known = is_convex(constraint.args[0]) and is_concave(constraint.args[1])
+    if not known:
+        remedy = "bound convex functions from above and concave ones from below; let equations be affine"
+        raise NotPrivate("a constraint is not convex by CVXPY's rules", constraint, remedy)
+
+
+def domains(expression: Expression) -> Iterator[tuple[Expression, Expression, str]]:
+    """Yield what the domains of atoms ask of their arguments: the atom, the argument, and the kind of condition."""
+    for node in postorder([expression]):
+        for argument, kind in zip(node.args, node.atom.domain(node), strict=True) if node.atom is not None else ():
+            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
+            if kind is not None:
+                yield node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind
+
+
+def not_negative(argument: Expression) -> Constraint:
+    return Constraint("inequality", (repeated(0.0, argument.shape), argument))
+
+
+def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
+    """Add where the atoms in constraints are defined, as constraints of their own."""
+    found = list(constraints)
+    for constraint in constraints:
+        more = [rel_entr(*constraint.args[1:])] if constraint.kind == "exponential cone" else []
+        for _, argument, kind in (one for root in (*constraint.args, *more) for one in domains(root)):
+            if kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
+            elif kind in ("not negative", "positive") and argument.variables and is_concave(argument):
+                found.append(not_negative(argument))
+    return list(dict.fromkeys(found))
+
+
+def implicit_constraints(
+    regularizer: Expression, expander: Expander, least_entry: Callable[[Expression], float]
+) -> list[Constraint]:
+    """Return the domains of a regularizer's atoms that do not contain K, as constraints; entries are bounded over K from below.
+
+    CVXPY keeps them implicitly: ``power(w, 3)`` is convex because w is not negative there.  Compiled code would leave them.
+    """
+    found: list[Constraint] = []
+    for node, argument, kind in domains(regularizer):
+        if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint
+            if not (argument.is_affine and expander.expand(argument).is_symmetric):
+                why = f"{node.operation.name} is defined for symmetric matrices, and this one is not known to be symmetric"
+                raise NotPrivate(why, node, "declare the variable symmetric (or PSD), and keep the matrix symmetric")
+            if kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
+            continue
+        least = least_entry(argument)
+        if kind == "positive" and not least > 0:
+            why = "the divisor of squares in the regularizer is not known to be positive"
+            remedy = "divide by a positive number, or bound the divisor away from zero by a constraint"
+            raise NotPrivate(why, node, remedy)
+        if least >= 0 or (not argument.is_affine and sign(argument) == 1):
+            continue
+        if not is_concave(argument) or not argument.variables:
+            why = "an atom of the regularizer is defined only where its argument is not negative, which is not known"
+            remedy = "write an argument whose sign follows from its parts, or constrain the variables"
+            raise NotPrivate(why, node, remedy)
+        found.append(not_negative(argument))
+    return found

@@ -1,0 +1,269 @@
+"""The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
+
+Absolute values of coordinates within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a
+proximal map.  Everything else with kinks, or logarithms at the ends of their domains, gets heights above its entries,
+``term(theta) <= height``, which are minimised in its place, among the inequalities of K, and certified by multipliers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.errors import DPConvexError
+from dpconvex.expressions.atoms.arrangement import reshape
+from dpconvex.expressions.atoms.exponentials import LOG, REL_ENTR
+from dpconvex.expressions.atoms.matrices import LOG_DET, NORM_NUC
+from dpconvex.expressions.atoms.norms import NORM
+from dpconvex.expressions.atoms.powers import ABS, POWER
+from dpconvex.expressions.discipline import is_concave, is_convex
+from dpconvex.expressions.evaluate import evaluations
+from dpconvex.expressions.expression import Constraint, Expression, Variable, postorder
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.sets.closed_forms import ball, plain_matrix
+from dpconvex.sets.convex_sets import UNIT, Interval, Spectral, as_matrix
+from dpconvex.sets.domains import POLYHEDRAL, has_kinks
+from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
+from dpconvex.sets.region import Region
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The function ``sum_k weights_k ||theta[k-th group]||``, of the groups `labels` of `support`; absolute values are single."""
+
+    support: Indices
+    labels: Indices
+    weights: Array
+
+    @property
+    def singles(self) -> bool:
+        return len(self.weights) == len(self.support)
+
+    def _lengths(self, theta: Array) -> Array:
+        return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))
+
+    def value(self, theta: Array) -> float:
+        return float(self.weights @ self._lengths(theta))
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        point, length = theta.copy(), self._lengths(theta)
+        share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
+        point[self.support] *= share[self.labels]
+        return point
+
+    def error(self, norm: float, step: float) -> float:
+        terms = int(np.bincount(self.labels).max()) + 25
+        return 8.0 * terms * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
+
+
+@dataclass(frozen=True, eq=False)
+class Nuclear:
+    """A weight times the sum of the singular values of ``X - shift``, X of one coordinate an entry, or symmetric (its svec)."""
+
+    support: Indices
+    weight: float
+    shift: Array
+    is_symmetric: bool
+
+    def value(self, theta: Array) -> float:
+        matrix = as_matrix(theta[self.support], self.shift.shape, self.is_symmetric) - self.shift
+        return self.weight * float(np.linalg.norm(matrix, "nuc"))
+
+    def _ball(self, step: float) -> Spectral:
+        ends = np.full(min(self.shift.shape), step * self.weight)
+        return Spectral(self.support, self.shift, Interval(np.arange(len(ends)), -ends, ends), self.is_symmetric)
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        point, ball = theta.copy(), self._ball(step)  # J.-J. Moreau, Bull. Soc. Math. France 1965
+        point[self.support] += ball.center - ball.project(theta[self.support])
+        return point
+
+    def error(self, norm: float, step: float) -> float:
+        count, size = self._ball(step).rounding
+        return (count + 8) * UNIT * (norm + size + float(np.linalg.norm(self.shift)))
+
+
+Term = Groups | Nuclear
+
+
+@dataclass(frozen=True, eq=False)
+class Epigraph:
+    """Heights above the entries of some terms."""
+
+    entries: tuple[Expression, ...]  # The terms, all of whose entries are convex
+    weights: Array  # shape (J,): what each height costs
+    region: Region  # K with the terms below the heights, which are its last J coordinates
+
+    @cached_property
+    def inside(self) -> Array:
+        """A point strictly inside K, at which all terms have slopes."""
+        return np.asarray(self.region.inside[: -len(self.weights)], dtype=float)
+
+    @cached_property
+    def room(self) -> float:
+        """By how much the heights cost more than the terms at the point inside."""
+        return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
+
+    def heights(self, theta: Array) -> Array:
+        leaves = self.region.space.leaves(np.concatenate([theta, np.zeros(len(self.weights))]))
+        found = evaluations(self.entries, leaves)
+        return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
+
+    def value(self, theta: Array) -> float:
+        return float(self.weights @ self.heights(theta))
+
+
+@dataclass(frozen=True, eq=False)
+class Kinks:
+    """Terms with a proximal map, together with that of K, on coordinates of their own; or else all kinks as an epigraph."""
+
+    terms: tuple[Term, ...] = ()
+    epigraph: Epigraph | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.terms) or self.epigraph is not None
+
+    def value(self, theta: Array) -> float:
+        start = 0.0 if self.epigraph is None else self.epigraph.value(theta)
+        return start + sum(term.value(theta) for term in self.terms)
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x; to project on K afterwards makes it that with K."""
+        for term in self.terms:
+            theta = term.proximal(theta, step)
+        return theta
+
+    def error(self, norm: float, step: float) -> float:
+        """Bound the rounding of `proximal`, from a point of a given norm."""
+        return 4 * UNIT * norm + sum(term.error(norm, step) for term in self.terms)
+
+
+@once
+def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks]:
+    """Split a regularizer into the rest and its kinks, by a proximal map together with K, or else as inequalities."""
+    if not is_convex(regularizer):
+        return regularizer, Kinks()
+    parts = linear_parts(regularizer)
+    terms, left = proximal_terms(parts, feasible)
+    if any(is_rough(part, feasible) for part in left):
+        rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
+        heights = epigraph(rough, feasible)
+        if heights is not None:
+            rest = {part: row for part, row in parts.items() if part not in rough}
+            return weighted_sum(rest), Kinks(epigraph=heights)
+    return (weighted_sum(left) if terms else regularizer), Kinks(tuple(terms))
+
+
+def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Parts]:
+    """Return terms with a proximal map together with K, and what is left.
+
+    On one coordinate absolute values add up.  Norms of groups come after them (Y.-L. Yu, "On decomposing the proximal map",
+    NIPS 2013, theorem 4).
+    """
+    left: Parts = {}
+    found: list[Term] = []
+    weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)
+    for part, row in sorted(parts.items(), key=lambda pair: pair[0].atom is not ABS):
+        term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
+        if term is None or not fits(term, feasible) or taken[term.support].any():
+            left[part] = row
+        elif isinstance(term, Groups) and term.singles:
+            np.add.at(weights, term.support, term.weights)
+        elif isinstance(term, Nuclear) and weights[term.support].any():
+            left[part] = row
+        else:
+            taken[term.support] = True
+            found.append(term)
+    used = np.flatnonzero(weights)
+    singles = [Groups(used, np.arange(len(used)), weights[used])] if len(used) else []
+    return [*singles, *found], left
+
+
+def fits(term: Term, feasible: FeasibleSet) -> bool:
+    """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
+    near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
+    singles = isinstance(term, Groups) and term.singles
+    return not near or (singles and all(isinstance(piece, Interval) for piece in near))
+
+
+def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
+    """Read weighted entries of an atom as a term; None if it has no proximal map here."""
+    if not (part.atom in (ABS, NORM_NUC) or is_euclidean(part)) or (weights < 0).any():
+        return None
+    inner = part.args[0]
+    if not inner.is_affine or inner.is_constant:
+        return None
+    matrix, offset = affine_map(inner, space)
+    if part.atom is NORM_NUC:
+        plain = plain_matrix((matrix, offset), inner.shape)
+        return None if plain is None else Nuclear(plain[0], float(weights[0]) * abs(plain[1]), *plain[2:])
+    if offset.any():
+        return None
+    if part.atom is ABS:
+        matrix = sp.csr_array(matrix[weights > 0])
+        if not (np.diff(matrix.indptr) == 1).all():
+            return None
+        slopes = weights[weights > 0] * np.abs(matrix.data)
+        return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes)
+    kept = np.flatnonzero(weights)
+    balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
+    found = [one for one in balls if one is not None]
+    support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for one in found)])
+    if not found or len(found) < len(balls) or len(set(support.tolist())) < len(support):
+        return None
+    labels = np.repeat(np.arange(len(found)), [len(one.coordinates) for one in found])
+    return Groups(support, labels, weights[kept] / np.array([one.radius for one in found]))
+
+
+def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
+    """Whether a term has kinks, or bends without bound at an end of its domain from which K does not keep it away."""
+    if part.is_affine:
+        return False
+    if part.atom is NORM or has_kinks(part):
+        return True
+    if part.atom is LOG_DET:
+        return not feasible.least_eigenvalue(part.args[0]) > 0
+    steep = part.atom in (LOG, REL_ENTR) or (part.atom is POWER and part.option("p") < 2)
+    return steep and not all(feasible.least_entry(argument) > 0 for argument in part.args)
+
+
+def is_reached(part: Expression) -> bool:
+    """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
+    # A p-norm with p below 2 bends without bound on every axis.
+    if part.atom is NORM_NUC or (part.atom is NORM and part.option("p") < 2):
+        return False
+    inner = [node for node in postorder(part.args) if not node.is_affine]
+    kinked = any(node.atom is NORM or has_kinks(node) for node in inner)
+    atoms = [node.atom for node in (*inner, part) if node.atom is not None]
+    return not kinked or all(atom.affine == "linear" or atom in POLYHEDRAL for atom in atoms)
+
+
+def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
+    """Put heights above weighted entries of terms; None if one is not convex, or what results cannot be handled."""
+    terms, costs = [], []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if is_concave(part) and not is_convex(part):
+            part, weights = -part, -weights
+        if not is_convex(part) or (weights < 0).any() or not is_reached(part):
+            return None
+        kept = np.flatnonzero(weights)
+        terms.append(part if len(kept) == part.size else reshape(part, (part.size,))[kept])
+        costs.append(weights[kept])
+    ends = np.cumsum([0, *map(len, costs)])
+    heights = Variable.of((int(ends[-1]),), "heights of the regularizer", -1)
+    below = [
+        Constraint("inequality", (term, reshape(heights[start:stop], term.shape)))
+        for term, start, stop in zip(terms, ends, ends[1:], strict=False)
+    ]
+    variables = [block.variable for block in feasible.space.blocks.values()]
+    region = Region(Space([*variables, heights]), (*feasible.constraints, *below))
+    try:
+        region.check()
+    except DPConvexError:
+        return None
+    return Epigraph(tuple(terms), np.concatenate(costs), region)

@@ -1,0 +1,264 @@
+"""What is linear, and what is quadratic, in public expressions: as matrices in the coordinates of the parameters."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.expressions.atoms.arithmetic import add, total
+from dpconvex.expressions.atoms.arrangement import reshape, vec
+from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
+from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
+from dpconvex.expressions.atoms.powers import ABS, POWER
+from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expression import Constraint, Expression, Variable, constant
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.polynomial import Polynomial, stacked as joined
+from dpconvex.numerics import EPSILON, quotient_ends, root_up, sum_ends
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
+
+Affine = tuple[sp.csr_array, Array]
+# Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
+Parts = dict[Expression, sp.csr_array]
+
+
+class Reading(NamedTuple):
+    """An affine map ``matrix @ theta + offset``, and bounds on what rounding did to its coefficients."""
+
+    matrix: sp.csr_array
+    offset: Array
+    wrong: sp.csr_array
+    missed: Array
+
+
+def read(expression: Expression, space: Space) -> Polynomial:
+    """Read a public affine expression, with bounds on what rounding did to its coefficients."""
+    return Expander(space, Bases({})).expand(expression)
+
+
+def affine_map(expression: Expression, space: Space) -> Affine:
+    """Return M and c such that the entries of a public affine expression, in column order, are ``M @ theta + c``."""
+    return matrices(read(expression, space), space.dim)[:2]
+
+
+def matrices(found: Polynomial, dim: int) -> Reading:
+    # What cancels leaves a coefficient of the size of its error behind.
+    kept = np.abs(found.coefficient) > found.error
+    value, error = np.where(kept, found.coefficient, 0.0), found.error * (1 + 4 * EPSILON)
+    error = np.where(kept, error, error + np.abs(found.coefficient))
+    fixed = found.coordinate < 0
+    offset, missed = (np.bincount(found.entry[fixed], part[fixed], found.size) for part in (value, error))
+    places = found.entry[~fixed & kept], found.coordinate[~fixed & kept]
+    parts = (part[~fixed & kept] for part in (value, error))
+    matrix, wrong = (sp.csr_array((part, places), shape=(found.size, dim)) for part in parts)
+    return Reading(matrix, offset.astype(float), wrong, missed.astype(float))
+
+
+@once
+def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
+
+    With `absolute`, the matrices are sums of the sizes of what is added up.
+    """
+    found: Parts = {}
+    waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
+    while waiting:
+        node, matrix = waiting.pop()
+        matrix.eliminate_zeros()
+        if not matrix.nnz:
+            continue
+        # Only sums and products of numbers with something curved are taken apart.
+        if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
+            found[node] = found[node] + matrix if node in found else matrix
+            continue
+        for argument, own in reversed(arguments_of(node)):
+            waiting.append((argument, sp.csr_array(matrix @ (abs(own) if absolute else own))))
+    return found
+
+
+def level_of(space: Space, parts: Parts) -> Polynomial:
+    """Return what bounds the curved parts of sums that are not positive."""
+    count = next(iter(parts.values())).shape[0] if parts else 0
+    affine = (read(part, space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
+    return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
+
+
+def turned(space: Space, constraint: Constraint) -> Constraint | None:
+    """Write ``a ||v||^2 / t <= s`` for a number s as ``a ||v||^2 / s <= t``, which implies t >= 0; None for other constraints.
+
+    The quotient is as steep as s / t, and t may be as small as rounding.  Rounded, the set lies in the one that is meant.
+    """
+    if constraint.kind != "inequality" or not constraint.args[0].size == constraint.args[1].size == 1:
+        return None
+    sums = linear_parts(constraint.args[0] - constraint.args[1])
+    curved = [(part, factors.toarray().ravel()) for part, factors in sums.items() if not part.is_affine]
+    matrix, offset, _, missed = matrices(level_of(space, sums), space.dim)
+    if len(curved) != 1 or matrix.nnz or curved[0][0].atom is not QUAD_OVER_LIN:
+        return None
+    (part, factors), least = curved[0], float(sum_ends(offset, -missed)[0][0])
+    inner, divisor = part.args
+    if (
+        len(factors) > 1
+        or not min(factors[0], least) > 0
+        or not (inner.is_affine and divisor.is_affine and divisor.variables)
+    ):
+        return None
+    root = root_up(float(quotient_ends(float(factors[0]), least)[1]))
+    return Constraint("inequality", (sum_squares(inner * root), divisor))
+
+
+def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
+    """Return the expression that `linear_parts` took apart, for a scalar."""
+    terms = []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if (weights == weights[0]).all():
+            added = reshape(total(part), ())
+            terms.append(added if weights[0] == 1 else float(weights[0]) * added)
+        else:
+            terms.append(total(reshape(weights, part.shape) * part))
+    return add(*terms) if terms else constant(0.0)
+
+
+def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
+    """Return what a linear atom adds up: numbers, and arguments that vary, each with the matrix by which it enters."""
+    stand_ins = [
+        Variable.of(argument.shape, f"argument {k}", -1 - k) if argument.variables else argument
+        for k, argument in enumerate(node.args)
+    ]
+    space = Space([argument for argument in stand_ins if isinstance(argument, Variable)])
+    matrix, offset = affine_map(node.operation(*stand_ins, **dict(node.options)), space)
+    columns = sp.csc_array(matrix)
+    numbers = [(constant(offset), sp.csr_array(sp.eye_array(node.size)))] if offset.any() else []
+    return numbers + [
+        (argument, sp.csr_array(columns[:, space.blocks[stand_in.name].slice]))
+        for argument, stand_in in zip(node.args, stand_ins, strict=True)
+        if isinstance(stand_in, Variable)
+    ]
+
+
+def groups(reduction: Expression) -> NDArray[np.int64]:
+    """Return, for each entry of what a reduction over axes is applied to, the entry of the result that it goes into."""
+    shape, axis = reduction.args[0].shape, reduction.option("axis")
+    kept = tuple(1 if k in axis else n for k, n in enumerate(shape))
+    numbers = np.arange(reduction.size).reshape(kept, order="F")
+    return np.broadcast_to(numbers, shape).reshape(-1, order="F")
+
+
+def taken(parts: Parts, rows: Any) -> Parts:
+    found = {part: sp.csr_array(factors[rows]) for part, factors in parts.items()}
+    return {part: factors for part, factors in found.items() if factors.nnz}
+
+
+def expanded(parts: Parts) -> list[Parts] | None:
+    """Write upper bounds on the largest of several numbers as bounds on each; None if there is nothing to expand."""
+    absolute = sum(np.diff(factors.indptr) for part, factors in parts.items() if part.atom is ABS)
+    for part, factors in parts.items():
+        found = choices(part)
+        fit = (np.diff(factors.indptr) == 1) & (factors.sum(axis=1) > 0) & ((part.atom is not ABS) | (absolute == 1))
+        if not found or not fit.any():
+            continue
+        others = {p: f for p, f in parts.items() if p is not part}
+        sums = [taken(parts, np.flatnonzero(~fit))]
+        for inner, chosen in found:
+            pairs = sp.coo_array(sp.diags_array(fit.astype(float)) @ factors @ chosen)
+            new = taken(others, pairs.row)
+            pick = sp.csr_array((pairs.data, (np.arange(pairs.nnz), pairs.col)), shape=(pairs.nnz, inner.size))
+            for p, f in linear_parts(inner).items():
+                new[p] = sp.csr_array(new[p] + pick @ f) if p in new else sp.csr_array(pick @ f)
+            sums.append(new)
+        return [one for one in sums if one]
+    return None
+
+
+def is_euclidean(part: Expression) -> bool:
+    return part.atom is NORM and part.option("p") == 2
+
+
+def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
+    """Return expressions, and signs for each entry of a part by their entries, of which it is the largest."""
+    one = sp.csr_array(sp.eye_array(part.size))
+    if part.atom is MAXIMUM:
+        return [(argument, one) for argument in part.args]
+    if part.atom is MAX:
+        return [(part.args[0], sp.csr_array(one[:, groups(part)]))]
+    if part.atom is SUM_LARGEST and (table := choices_of(part)) is not None:
+        return [(constant(table) @ vec(part.args[0]), sp.csr_array(np.ones((1, len(table)))))]
+    if part.atom is ABS and part.args[0].is_affine:
+        return [(part.args[0], one), (part.args[0], -one)]
+    return []
+
+
+def stacked(maps: Sequence[Affine]) -> Affine:
+    """Put affine maps below each other."""
+    return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
+
+
+def weighted(parts: Sequence[Polynomial], weights: Sequence[Array]) -> Polynomial:
+    """Put affine maps below each other, their rows times weights; without those whose weight is zero."""
+    rows = [sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)] for w in weights]
+    return joined([part.linear(own, own.shape[:1]) for own, part in zip(rows, parts, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """The function ``theta' H theta / 2 + <g, theta> + c``, with H sparse, shape (dim, dim), and g, shape (dim,)."""
+
+    hessian: sp.csr_array
+    slope: Array
+    constant: float
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        bent = np.asarray(self.hessian @ theta)
+        return float(theta @ bent / 2 + self.slope @ theta) + self.constant, bent + self.slope
+
+
+@dataclass(frozen=True)
+class Bend:
+    """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number."""
+
+    quadratic: float = 0.0  # Of its squares: the largest sum of the absolute values of a row of their Hessian
+    rest: float = np.inf  # Of what is left, in the operator norm; infinite if there is no bound
+    radius: float = 0.0  # They hold at points of K of at most this norm
+    reason: str = ""  # Why there is no bound
+
+
+@once
+def quadratic(expression: Expression, space: Space) -> Quadratic | None:
+    """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
+    return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
+
+
+def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
+    """Read a sum of weighted entries of expressions, as `linear_parts` returns it for a scalar."""
+    nothing: tuple[Affine, Array] = (sp.csr_array((0, space.dim)), np.zeros(0)), np.zeros(0)
+    found = {True: [nothing], False: [nothing]}  # affine expressions and squared ones, with their weights
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        one = (part, weights) if part.is_affine else squares(part, weights)
+        if one is None:
+            return None
+        found[part.is_affine].append((affine_map(one[0], space), one[1]))
+    (lines, heights), (inner, offsets) = (stacked([one for one, _ in found[kind]]) for kind in (True, False))
+    slopes, weights = (np.concatenate([own for _, own in found[kind]]) for kind in (True, False))
+    scaled = sp.csr_array(inner.T * weights)
+    slope = lines.T @ slopes + 2 * (scaled @ offsets)
+    hessian = sp.csr_array(2 * (scaled @ inner))
+    hessian.sort_indices()  # it is remembered, and others sort it where it is
+    return Quadratic(hessian, slope, float(slopes @ heights) + float(weights @ offsets**2))
+
+
+def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:
+    """Return an affine e and v such that weighted entries of an atom add up to the sum of ``v * e**2``; None if it has none."""
+    inner = part.args[0]
+    if part.atom is POWER and part.option("p") == 2 and inner.is_affine:
+        return inner, weights
+    if part.atom is QUAD_OVER_LIN and inner.is_affine and part.args[1].is_constant:
+        return inner, (weights / float(part.args[1].number))[groups(part)]
+    return None

@@ -1,0 +1,101 @@
+"""Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md).
+
+Products are added one term after the other, and blocks filled up to multiples of `LANES`, so that none is one of few left over.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.sums.design import Block, Design, product_apart
+from dpconvex.sums.forms import LeafForm
+from dpconvex.sums.programs import LANES
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.summation import Pairwise
+
+# How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
+LEFT, MOST_NUMBERS = 1e-14, 2**24
+# What rounding can take off a squared norm is added to it, so much for each term of its sums: a norm may be a little too large,
+# never too small.
+SLACK = 2.0**-50
+UNDERFLOW = 1e-300  # What squares of monomials can lose below the smallest numbers; next to the square of no clip
+WRITTEN = 2**21  # So many numbers of gradients are written down at a time
+
+
+def clipped(gradient: Array, squares: Array, clip: float) -> Array:
+    """Scale gradients, records last, to norms of at most `clip`; one that is no number counts as 0, whatever the others are."""
+    finite = np.isfinite(squares)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        weight = np.where(finite, np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 0.0))), 0.0)
+    return (gradient if finite.all() else np.where(finite, gradient, 0.0)) * weight
+
+
+def kept_inside(slopes: Array, clip: float) -> Array:
+    """Move slopes into ``[-clip, clip]``; one that is no number counts as 0."""
+    return np.where(np.isfinite(slopes), np.clip(slopes, -clip, clip), 0.0)
+
+
+def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, size: int) -> Array:
+    """Write gradients down, from those by the forms and monomials, and sum those of so many records, clipped."""
+    total = Pairwise(np.zeros(form.map.shape[1]))
+    step = max(WRITTEN // (slopes.shape[0] * table.shape[1]) // LANES, 1) * LANES
+    for some in (slice(start, start + step) for start in range(0, size, step)):
+        each = np.asarray(form.map.T @ (slopes[:, None, some] * table[some].T[None]).reshape(form.map.shape[0], -1))
+        squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
+        total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
+    return np.asarray(total.value)
+
+
+def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, people: Indices) -> Array:
+    """Write gradients down, and sum those of people, whose records stand together, each person's sum clipped.
+
+    Records are added to their person's sum one after the other, in their order, entry by entry.
+    """
+    each = np.asarray(form.map.T @ (slopes[:, None] * table.T[None]).reshape(form.map.shape[0], -1))
+    first = np.flatnonzero(np.diff(people, prepend=-1))
+    counts = np.diff(first, append=len(people))
+    sums = np.zeros((len(each), -(-len(first) // LANES) * LANES))
+    for turn in range(counts.max()):
+        who = np.flatnonzero(counts > turn)
+        sums[:, who] += each[:, first[who] + turn]
+    squares = (1 + SLACK * (len(sums) + 64)) * np.einsum("dn,dn->n", sums, sums)
+    return np.asarray(np.ascontiguousarray(clipped(sums, squares, clip)).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Norms:
+    """Squared norms of gradients ``map' (g (x) m)`` by ``(g' G g) (m' D m)``, rounded up, where ``map map'`` is ``G (x) D``."""
+
+    forms: sp.csr_array
+    monomials: Array
+    slack: float  # what covers rounding, in units of ``|g|^2 m' D m``
+
+    @classmethod
+    def of(cls, form: LeafForm) -> Self | None:
+        """Write ``map map'`` as a Kronecker product of G and a diagonal D; None if it is none."""
+        table, monomials = sp.csr_array(form.map @ form.map.T), form.design.count
+        size = np.sqrt(table.diagonal())
+        first, largest = divmod(int(np.argmax(size)), monomials)
+        every = np.arange(form.forms) * monomials + largest
+        forms = sp.csr_array(table[every][:, every])
+        if max(table.nnz, forms.nnz * monomials) > MOST_NUMBERS or not size.any():
+            return None
+        diagonal = (size[first * monomials :][:monomials] / size[first * monomials + largest]) ** 2
+        product = sp.csr_array(sp.kron(forms, sp.diags_array(diagonal)))
+        size = np.maximum(size, np.sqrt(product.diagonal()))
+        unit = sp.diags_array(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0))
+        if abs(unit @ (table - product) @ unit).max() > LEFT:
+            return None
+        terms = SLACK * (monomials + form.forms + 64) + LEFT * form.forms * monomials
+        return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
+
+    def lengths(self, design: Design, block: Block) -> Array:
+        """Return ``m' D m`` for each record, or once where all have the same."""
+        squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
+        return design.forward(squared, self.monomials[None], product_apart)[0] + UNDERFLOW
+
+    def squares(self, gradient: Array, lengths: Array | None) -> Array:
+        plain = np.einsum("fn,fn->n", gradient, gradient)
+        return np.asarray(lengths * (np.einsum("fn,fn->n", self.forms @ gradient, gradient) + self.slack * plain))

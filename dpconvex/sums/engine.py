@@ -1,0 +1,375 @@
+"""Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cached_property, partial
+from itertools import chain
+from threading import local
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import chosen as taken, dense, itself, readers
+from dpconvex.expressions.evaluate import STEP
+from dpconvex.sums.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
+from dpconvex.sums.design import TABLE, Product, product, product_apart
+from dpconvex.sums.exact_sums import Look, Sums, block_sums, person_sums
+from dpconvex.sums.forms import Label, LeafForm
+from dpconvex.sums.programs import LANES
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import in_order, one_blas_thread
+from dpconvex.util.summation import BLOCK, PIECE, Pairwise, summed
+
+Records = dict[str, Any]
+T = TypeVar("T")
+
+# A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
+# at least so many records, because each costs some calls of functions.
+BLOCK_BYTES, FEWEST = 2**23, 4096
+WIDE = 2**22  # So many sums of pieces of sparse records are made at a time
+LARGE = 2**17  # With so many numbers, or more, to read, several threads are worth while
+KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 128 MB
+
+
+class Share(NamedTuple):
+    """Records of a block whose losses are one function of different leaves, by label, filled up to a multiple of `LANES`."""
+
+    parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
+    rows: Any  # where the records are in the block: places, or a slice of all
+
+    @property
+    def size(self) -> int:
+        return int(self.parts[-1][1].stop)
+
+    def of(self, values: Array) -> Array:
+        """Take the share's records, the last axis, of those of the block, unless all share one column."""
+        return values if isinstance(self.rows, slice) or values.shape[-1] == 1 else values.take(self.rows, axis=-1)
+
+    def leaves(self, forms: Array) -> Array:
+        """Return leaves without their offsets; one column if all records share it."""
+        own = self.of(forms)
+        if len(self.parts) == 1:
+            return np.asarray(self.parts[0][0].combine @ own)
+        return np.concatenate([label.combine @ own[:, some] for label, some in self.parts], axis=1)
+
+    def back(self, slopes: Array) -> Array:
+        """Turn slopes by the leaves into those by the forms."""
+        return np.concatenate([label.combine.T @ slopes[:, some] for label, some in self.parts], axis=1)
+
+
+class Plan(NamedTuple):
+    size: int
+    shares: list[Share]  # who handles which of a block's records
+
+
+def filled(rows: Indices) -> Indices:
+    """Repeat the last of some records until they are a multiple of `LANES`."""
+    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
+
+
+def numbers_in(batch: Batch) -> int:
+    columns = batch.fields.values()
+    return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+
+
+def by_person(people: Indices, step: int) -> Iterator[Indices]:
+    """Yield records of whole people, one person after the other, about so many at a time at most."""
+    order = np.argsort(people, kind="stable")
+    ends, start = np.flatnonzero(np.diff(people[order], append=-1)) + 1, 0
+    while start < len(order):
+        stop = int(ends[max(np.searchsorted(ends, start + step, "right") - 1, np.searchsorted(ends, start + 1))])
+        yield order[start:stop]
+        start = stop
+
+
+class Engine:
+    """Sums over blocks of records that are read where they lie."""
+
+    def __init__(self, form: LeafForm, batch: Batch) -> None:
+        self.form, self.design, self.batch = form, form.design, batch
+        # Labels by their function; those that depend on all parameters stay apart, because records share these.
+        kinds: dict[Any, list[int]] = {}
+        for number, label in enumerate(form.labels):
+            numbers = tuple((c.shape, c.tobytes()) for c in label.lowered.constants)
+            apart = -1 if self.design.columns else number
+            kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
+        self._kinds = list(kinds.values())
+        self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
+        # Blocks of sparse columns are kept: they share the column's numbers.
+        self._columns = {
+            name: [partial(itself, read()) for read in readers(c, self._step)] if sp.issparse(c) else c
+            for name, c in batch.fields.items()
+        }
+        # What is made of blocks is kept where nobody can change them, and that is not too much.
+        fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
+        self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
+        self._made: dict[tuple[str, int], Any] = {}
+        self._own = None if self._keeps else local()  # Memory for monomials that are not kept, a thread's own
+        self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
+
+    @cached_property
+    def _norms(self) -> Norms | None:
+        return Norms.of(self.form)
+
+    def _records_in_a_block(self) -> int:
+        """Return a multiple of `LANES`."""
+        made = 0 if self.design.pairs is None else self.design.count
+        numbers = numbers_in(self.batch) / max(self.batch.size, 1) + made
+        wide = max((c.shape[1] for c in self.batch.fields.values() if sp.issparse(c)), default=1)
+        leaves = max(label.combine.shape[0] for label in self.form.labels)
+        rows = np.clip(BLOCK_BYTES / (8 * max(numbers, 2 * (leaves + self.form.forms))), FEWEST, BLOCK)
+        return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
+
+    def _plan(self, group: Indices) -> Plan:
+        """Deal records with these labels to outer functions."""
+        if len(self.form.labels) == 1:
+            return Plan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
+        shares = []
+        for members in self._kinds:
+            rows = [np.flatnonzero(group == member) for member in members]
+            ends = np.cumsum([0, *map(len, rows)])
+            if ends[-1]:
+                every = filled(np.concatenate(rows))
+                ends[ends == ends[-1]] = len(every)
+                parts = zip(members, ends, ends[1:], strict=False)
+                shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), every))
+        return Plan(len(group), shares)
+
+    def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
+        """Return what is made of a block, once if it may be kept."""
+        found: T = self._made[what, number] if (what, number) in self._made else make()
+        if self._keeps:
+            self._made[what, number] = found
+        return found
+
+    def _each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
+        """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
+        columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
+
+        def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
+            block = {name: read() for name, read in reads.items()}
+            if self.design.pairs is not None:
+                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._own))
+            return function(number, block, self.plans[number])
+
+        count = len(self.plans)
+        tasks = (partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(count))
+        with one_blas_thread() if self._large else nullcontext(1) as threads:
+            yield from in_order(tasks, min(threads, count))
+
+    def _coefficients(self, theta: Array) -> Array:
+        return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
+
+    def _slopes(
+        self, forms: NDArray[Any], block: Records, plan: Plan, product: Product = product
+    ) -> tuple[Array, Array]:
+        """Losses of a block's records, and their gradients by the forms, shape (forms, records), at forms, maybe complex."""
+        forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
+        losses, slopes = np.empty(plan.size, forms.dtype), np.empty((len(forms), plan.size), forms.dtype)
+        for share in plan.shares:
+            leaves, own = share.leaves(forms), share.parts[0][0].lowered
+            for label, some in share.parts:
+                if label.offset.any():
+                    offset = share.of(self.design.forward(block, label.offset, product))
+                    leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
+            fields = [dense(block[name])[share.rows] for name in own.fields]
+            losses[share.rows], found = own.gradient(leaves, fields, share.size)
+            slopes[:, share.rows] = share.back(found)
+        return losses, slopes
+
+    def gradient_and_value(self, theta: Array) -> Array:
+        """Gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan)
+            return np.append(self.design.backward(block, slopes), losses.sum())
+
+        found = np.zeros(coefficients.size + 1) + summed(self._each(one))
+        return np.append(self.form.map.T @ found[:-1], found[-1])
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            own = slice(number * self._step, number * self._step + plan.size)
+            some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
+            if not len(some):
+                return np.zeros(len(theta))
+            make = partial(self._part, block, plan, some, self.batch.group[own])
+            with np.errstate(all="ignore"):
+                block, plan, lengths = make() if chosen is not None else self._kept("part", number, make)
+                forms = self.design.forward(block, coefficients, product_apart)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                if self._norms is None:
+                    return sum_one_by_one(self.form, slopes, self.design.table(block, plan.size), clip, len(some))
+                slopes = clipped(slopes, self._norms.squares(slopes, lengths), clip)
+            slopes[:, len(some) :] = 0.0
+            return np.asarray(self.form.map.T @ self.design.backward(block, slopes).ravel())
+
+        return np.zeros(len(theta)) + summed(self._each(one))
+
+    def clipped_slope(self, theta: Array, along: Array, clip: float) -> Array:
+        """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``, shape (1,)."""
+        both = [self._coefficients(point) for point in (theta, along)]
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            size = plan.size
+            own = self.batch.group[number * self._step :][:size]
+            with np.errstate(all="ignore"):
+                make = partial(self._part, block, plan, np.arange(size), own)
+                block, plan, _ = self._kept("part", number, make)
+                forms, moved = (self.design.forward(block, some, product_apart) for some in both)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                steep = np.einsum("fn,fn->n", slopes, np.broadcast_to(moved, slopes.shape))[:size]
+            # In pieces, for the bound on rounding.
+            return np.atleast_1d(summed(np.add.reduceat(kept_inside(steep, clip), np.arange(0, size, PIECE))))
+
+        return np.zeros(1) + summed(self._each(one))
+
+    def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
+        """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
+        coefficients, total = self._coefficients(theta), Pairwise(np.zeros(len(theta)))
+        step = max(WRITTEN // coefficients.size // LANES, 1) * LANES  # so few that their gradients can be written down
+        for number, some in enumerate(by_person(people, step)):
+            block, plan, _ = self._kept("people", number, partial(self._rows, filled(some)))
+            with np.errstate(all="ignore"):
+                forms = self.design.forward(block, coefficients, product_apart)
+                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                table = self.design.table(block, plan.size)
+                total.add(sum_by_person(self.form, slopes, table, clip, people[some]))
+        return np.asarray(total.value)
+
+    def look(self, look: Look, people: Indices | None = None) -> Sums:
+        """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
+
+        def one(number: int, block: Records, plan: Plan) -> Sums:
+            count, own = plan.size, self.batch.group[number * self._step :]
+            if count % LANES:
+                block, plan, _ = self._kept("whole", number, lambda: self._part(block, plan, np.arange(count), own))
+            return block_sums(self, look, block, plan, count)
+
+        with np.errstate(all="ignore"):
+            if people is None:
+                return sum(self._each(one), start=look.nothing)
+            blocks = by_person(people, FEWEST)
+            parts = (person_sums(self, look, *self._rows(filled(some))[:2], people[some]) for some in blocks)
+            return sum(parts, start=look.nothing)
+
+    def each_gradient(self, theta: Array) -> Array:
+        """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians.
+
+        No bit of one record depends on others.
+        """
+        coefficients = self._coefficients(theta)
+        found = [np.zeros((0, len(theta) * (1 + (self.form.forms == 1))))]
+        for start in range(0, self.batch.size, FEWEST):
+            some = np.arange(start, min(start + FEWEST, self.batch.size))
+            block, plan, _ = self._rows(filled(some))
+            with np.errstate(all="ignore"):
+                forms = self.design.forward(block, coefficients, product_apart)
+                slopes = [self._slopes(forms, block, plan, product_apart)[1]]
+                if len(forms) == 1:
+                    bent = self._slopes(np.asarray(forms + 1j * STEP), block, plan, product_apart)[1].imag / STEP
+                    slopes.append(np.sqrt(np.maximum(bent, 0.0)))
+            table = self.design.table(block, plan.size).T[None]
+            parts = [self.form.map.T @ (one[:, None] * table).reshape(self.form.map.shape[0], -1) for one in slopes]
+            found.append(np.concatenate(parts).T[: len(some)])
+        return np.concatenate(found)
+
+    def _rows(self, every: Indices) -> tuple[Records, Plan, None]:
+        """Read some records, wherever they lie."""
+        columns = self.batch.fields.items()
+        block = {name: next(iter(readers(taken(column, every), len(every))))() for name, column in columns}
+        if self.design.pairs is not None:
+            block[TABLE] = self.design.with_table(block)
+        return block, self._plan(self.batch.group[every]), None
+
+    def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
+        """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
+        if len(some) < plan.size or plan.size % LANES:
+            every = filled(some)
+            block, plan = {name: column[every] for name, column in block.items()}, self._plan(group[every])
+        lengths = None if self._norms is None else self._norms.lengths(self.design, block)
+        return block, plan, lengths
+
+    def hessian(self, theta: Array, every: int) -> Array:
+        """Hessian of the sum of the losses, shape (dim, dim), from one in so many records."""
+        coefficients = self._coefficients(theta)
+        forms, monomials = coefficients.shape
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            total = np.zeros((forms, monomials, forms, monomials))
+            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+            table = table[bending]
+            for k, bent in enumerate(bends):
+                for other in range(k, forms):
+                    if bent[other].any():
+                        total[other, :, k] = table.T @ (bent[other][:, None] * table)
+                        total[k, :, other] = total[other, :, k].T
+            return total * weight
+
+        whole = np.asarray(sum(self._each(one))).reshape(forms * monomials, -1)
+        return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
+
+    def moments(self, theta: Array, every: int) -> Array:
+        """Sum the Hessians by the forms, and the products of monomials, from one in so many records, as one vector."""
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> Array:
+            weight, table, _, bends = self._bends(coefficients, number, block, plan, every)
+            bend = np.array([bent.sum(axis=1) for bent in bends])
+            return weight * np.concatenate([((bend + bend.T) / 2).ravel(), (table.T @ table).ravel()])
+
+        return np.asarray(sum(self._each(one)))
+
+    def factors(self, theta: Array, every: int) -> tuple[Array, Array]:
+        """Return monomials and Hessians by the forms of one in so many records, if they bend.
+
+        The shapes are (m, monomials) and (m, forms, forms).
+        """
+        coefficients = self._coefficients(theta)
+
+        def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
+            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+            bent = weight / 2 * np.stack(list(bends))
+            both = (bent + bent.swapaxes(0, 1)).transpose(2, 0, 1)
+            return table[bending].astype(np.float32), both.astype(np.float32, order="C")
+
+        tables, bends = zip(*self._each(one), strict=True)
+        return np.concatenate(tables), np.concatenate(bends)
+
+    def _bends(
+        self, coefficients: Array, number: int, block: Records, plan: Plan, every: int
+    ) -> tuple[float, Array, Indices, Iterator[Array]]:
+        """Return how many records each of some stands for, their monomials, which ones bend, and Hessians of these, by rows."""
+        size, group = plan.size, self.batch.group[number * self._step :][: plan.size : every]
+        if every > 1:
+            block = {name: column[::every] for name, column in block.items()}
+        forms, axes = self.design.forward(block, coefficients), np.eye(len(coefficients))
+        bending = np.arange(len(group))
+        apart = bool(self.design.columns)  # whether records have forms of their own
+        forms = np.broadcast_to(forms, (len(forms), len(group))) if apart else forms
+        labels = [label for share in plan.shares for label, _ in share.parts]
+        read = {name for label in labels for name in (block if label.offset.any() else label.lowered.fields)}
+
+        def along(some: Array) -> Array:
+            """Return the change of slopes of those that bend along some directions, (forms, directions, records)."""
+            chosen, here = np.tile(bending, len(some)), bending if apart else slice(None)
+            if not len(chosen):  # programs are for one record at least
+                return np.zeros((len(axes), len(some), 0))
+            moved = np.asarray(forms[:, None, here] + 1j * STEP * some.T[:, :, None]).reshape(len(axes), -1)
+            wide = {name: block[name][chosen] for name in read}
+            bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP
+            return np.asarray(bent.reshape(len(axes), len(some), len(bending)))
+
+        if len(axes) > 2 and apart:
+            bending = np.flatnonzero(along(np.cos(np.arange(len(axes)))[None]).any(axis=(0, 1)))
+        at_once = size // max(len(bending), 1) if apart else 1  # so that they fill a block
+        starts = range(0, len(axes), at_once)
+        rows = chain.from_iterable(along(axes[k : k + at_once]).swapaxes(0, 1) for k in starts)
+        return size / len(group), self.design.table(block, len(group)), bending, rows

@@ -1,0 +1,242 @@
+"""A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta.
+
+A pass over the records is ``monomials @ coefficients(theta) -> forms -> leaves -> loss and slopes -> monomials' @ slopes``, two
+matrix products, whatever the labels (docs/performance.md).
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.expressions.atoms.arithmetic import add, multiply
+from dpconvex.expressions.expansion import Expander
+from dpconvex.expressions.expression import Expression, Variable, constant, node, postorder
+from dpconvex.expressions.parameter_space import Space, entries_matrix
+from dpconvex.expressions.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.loss_form import LARGEST_DEGREE, affine_leaves, expander_of
+from dpconvex.sets.quadratics import Quadratic, quadratic
+from dpconvex.sums.design import TABLE, Design
+from dpconvex.sums.programs import Lowered, entry_rows, lowered
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
+
+# Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
+# that is a combination of others.
+ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
+# Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
+# with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
+WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
+LARGEST_BASIS = 600  # With more forms than this none are shared
+SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """The outer function of one combination of discrete fields, and its leaves in terms of the forms."""
+
+    lowered: Lowered
+    combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
+    offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
+
+
+@dataclass(frozen=True, eq=False)
+class LeafForm:
+    """All losses of a template, as outer functions of shared forms."""
+
+    labels: tuple[Label, ...]
+    design: Design
+    map: sp.csr_array  # from theta to the coefficients of the forms, form by form, shape (forms * monomials, dim)
+
+    @property
+    def forms(self) -> int:
+        return self.labels[0].combine.shape[1]
+
+    @cached_property
+    def grid(self) -> tuple[Indices, Array, Indices, Array] | None:
+        """Return places of coordinates in a table, the forms of each column, the monomials of rows, and scales of coordinates.
+
+        The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all but for
+        a scale: the weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one
+        for the monomials is then one of a matrix for rows and one for columns.  None if it is not so.
+        """
+        count, table = self.design.count, sp.csc_array(self.map)
+        form, monomial = np.divmod(table.indices, count)
+        lengths = np.diff(table.indptr)
+        row = monomial[np.minimum(table.indptr[:-1], len(monomial) - 1)]
+        owner = np.repeat(np.arange(table.shape[1]), lengths)
+        if count == 1 or (lengths == 0).any() or (monomial != row[owner]).any():
+            return None
+        weights = np.zeros((table.shape[1], self.forms))
+        weights[owner, form] = table.data
+        longest = np.zeros(count)
+        np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
+        scale = longest[row]
+        kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)
+        places = np.full((count, len(kinds)), -1, dtype=np.int64)
+        places[row, column.ravel()] = np.arange(table.shape[1])
+        used = np.unique(row)
+        if (places[used] < 0).any() or (places >= 0).sum() != table.shape[1]:
+            return None
+        return places[used], kinds, used, scale
+
+
+@once
+def lowered_losses(template: Template, space: Space) -> tuple[Lowered, ...]:
+    """Return the loss of each combination of discrete fields, as a function of the entries of all variables."""
+    rows = entry_rows(space)
+    return tuple(lowered(loss, rows) for loss in exact_losses(template, space))
+
+
+@once
+def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
+    """Return losses in which entries of which nothing is left, or nothing that moves, are free of rounding by what cancels.
+
+    Bounds are those of what is left; programs compute all terms, whose rounding the loss may enlarge.
+    """
+    expander = expander_of(template, space)
+    done, still = dict[Expression, Expression](), dict[Expression, Expression]()
+    leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
+    for part in postorder(template.losses):
+        zero = isinstance(part, Variable)
+        still[part] = constant(np.zeros(part.shape)) if zero else rebuilt(part, still)
+        done[part] = own = rebuilt(part, done)
+        if part.args and (part in leaves or (part.fields and not part.variables)):
+            with suppress(MissingRule, NotPrivate):  # then nothing is claimed of it
+                if expander.polynomial(part) is not None:
+                    left, written = (entries_of(found.expand(part)) for found in (expander, expander.sizes))
+                    gone, shape = (left != written).any(axis=0), part.shape
+                    masks = [keep.reshape(shape, order="F").astype(float) for keep in (~gone, gone & left[1])]
+                    done[part] = multiply(own, masks[0]) if gone.any() else own
+                    if not part.variables:
+                        still[part] = done[part]
+                    elif masks[1].any():
+                        done[part] = add(done[part], multiply(still[part], masks[1]))
+    return tuple(done[loss] for loss in template.losses)
+
+
+def rebuilt(part: Expression, known: dict[Expression, Expression]) -> Expression:
+    args = [known[argument] for argument in part.args]
+    return node(part.operation, args, part.options, part.shape) if args != list(part.args) else part
+
+
+def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
+    """Return which entries of a polynomial have terms with parameters, and which have any, shape (2, entries)."""
+    found = polynomial.part(with_theta=True).entry, polynomial.entry
+    return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
+
+
+@once
+def public_part(template: Template, space: Space, part: Expression | None) -> Lowered | Quadratic:
+    """Return a part of the regularizer, or all of it."""
+    part = part or template.regularizer
+    return quadratic(part, space) or lowered(part, entry_rows(space))
+
+
+@once
+def form_of(template: Template, space: Space) -> LeafForm:
+    exact = exact_losses(template, space)
+    found = split(exact, [affine_leaves(loss) for loss in exact], expander_of(template, space))
+    if found is not None:
+        return found
+    lift, losses = entries_matrix(space), lowered_losses(template, space)
+    every = sp.csr_array(sp.eye_array(lift.shape[0]))
+    labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in losses)
+    return LeafForm(labels, Design(1, {}, ()), lift)
+
+
+def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expander: Expander) -> LeafForm | None:
+    """Split the losses' affine parts into polynomials of low degree; None if they are not, or share too little."""
+    own = expander.bases.bases[: len(expander.bases.polynomials)]  # those of fields come first
+    fields = {base.name: slice(base.start, base.start + base.size) for base in own}
+    space, scalars = expander.space, sum(base.size for base in own)
+    try:
+        found = [expander.expand(leaf) for group in leaves for leaf in group]
+    except (MissingRule, NotPrivate):
+        return None
+    degree = max((polynomial.monomial.shape[1] for polynomial in found), default=LARGEST_DEGREE + 1)
+    if degree > LARGEST_DEGREE or any((polynomial.monomial >= scalars).any() for polynomial in found):
+        return None
+    starts = np.cumsum([0, *(p.size for p in found)])
+    terms = concatenate(found, (int(starts[-1]),), [p.entry + first for p, first in zip(found, starts, strict=False)])
+    if degree == LARGEST_DEGREE:
+        # -1, which stands for 1, sorts first; the constant one goes last.
+        distinct, number = numbered_rows(np.concatenate([terms.monomial, np.full((1, degree), -1)]))
+        design = Design(len(distinct), {TABLE: slice(0, len(distinct) - 1)}, tuple(fields), tuple(distinct[1:].T))
+        place = (number[:-1] - 1) % design.count
+    else:
+        design = Design(degree * scalars + 1, fields if degree else {}, tuple(fields))
+        place = terms.monomial.sum(axis=1) % design.count
+    count, dim, moving = design.count, space.dim, terms.coordinate >= 0
+    ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
+    basis = row_basis(coefficients(terms, place * dim + terms.coordinate, moving, count * dim), ends)
+    if basis is None:
+        return None
+    forms, combine = basis
+    offsets = coefficients(terms, place, ~moving, count)
+    labels = []
+    for loss, group, first in zip(losses, leaves, ends, strict=False):
+        parts = np.cumsum([first, *(leaf.size for leaf in group)])
+        low = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
+        labels.append(Label(low, sp.csr_array(combine[low.place]), offsets[low.place].toarray()))
+    return LeafForm(tuple(labels), design, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))))
+
+
+def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
+    """Put the coefficients of some terms of a polynomial into rows, one for each entry."""
+    data = (polynomial.coefficient[keep], (polynomial.entry[keep], column[keep]))
+    return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
+
+
+def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] | None:
+    """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
+
+    Those of one label are preferred if they are well conditioned, as the differences of one class with all others are; else rows
+    are made orthonormal, so that sums over forms enlarge rounding little (docs/release.md, section 5).  Random combinations of
+    the columns keep the rank, with probability one; what they claim is checked.
+    """
+    scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    moving = np.flatnonzero(scale > 0)
+    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ rows[moving])
+    used, place = np.unique(unit.indices, return_inverse=True)
+    unit = sp.csr_array((unit.data, place.ravel(), unit.indptr), shape=(len(moving), len(used)))
+    rng = np.random.default_rng(0)
+    for start, end in [*pairwise(ends.tolist()), (0, len(scale))]:
+        own = np.flatnonzero((moving >= start) & (moving < end))
+        if not len(own):
+            continue
+        sketch = unit @ rng.normal(size=(len(used), min(len(own), LARGEST_BASIS + 1)))
+        _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
+        size = np.abs(np.diag(triangle))
+        rank = int((size > SAME * size[0]).sum())
+        if rank > LARGEST_BASIS:
+            return None
+        chosen = own[np.sort(order[:rank])]
+        basis, length = unit[chosen], scale[moving[chosen]]
+        bad = np.linalg.eigvalsh((basis @ basis.T).toarray())[0] < WELL_CONDITIONED
+        if bad and end - start < len(scale):
+            continue
+        if bad and rank * len(used) <= LARGEST_DENSE:
+            directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
+            basis, weights, length = sp.csr_array(directions.T), unit @ directions, np.ones(rank)
+        else:  # as they are: numbers that are whole stay so
+            weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+            ratio = scale[moving, None] / length
+            nearest = np.round(weights * ratio)
+            whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
+            weights = np.where(whole, nearest / ratio, weights)
+        error = abs(sp.csr_array(weights) @ basis - unit).max(axis=1).toarray().ravel()
+        if (error <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
+            combine = np.zeros((len(scale), rank))
+            combine[moving] = weights * scale[moving, None] / length
+            basis = sp.csr_array(sp.diags_array(length) @ basis)
+            return sp.csr_array((basis.data, used[basis.indices], basis.indptr), shape=(rank, rows.shape[1])), combine
+    return None

@@ -1,0 +1,219 @@
+"""All that adaptive steps may ask of the records: a second moment, and looks at gradients, curvatures and slopes, with noise.
+
+Every answer is an exact sum of whole numbers plus exact integer noise.  Nothing else of the records leaves this class.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.data.batch import Batch
+from dpconvex.errors import DPConvexError
+from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.model.privacy import Privacy
+from dpconvex.sums.batch_loss import kept, part_of
+from dpconvex.sums.exact_sums import (
+    CURVATURE_BITS,
+    MATRIX_BITS,
+    ROW_BITS,
+    SLOPE_BITS,
+    Leverage,
+    Look,
+    Rows,
+    Sums,
+    clipped_moment,
+    moment,
+    on_coefficient_grid,
+    on_grid,
+    whole,
+    with_leverages,
+)
+from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.util.arrays import Array, Indices
+
+ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added
+COUNT_BITS = 8  # Counts are in 2^-8, so that the grid is finer than their noise
+ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
+LIMB = 16  # Bits of what exact products are cut into
+NO_NUMBERS: Array = np.zeros(0)
+
+
+class Answer(NamedTuple):
+    """What a look tells, as far as it was asked: the gradient in the metric, shape (rows, columns), and the rest."""
+
+    gradient: Array
+    curvature: Array  # The sum, shape (1,)
+    along: Array  # The sum of slopes along the parameters, shape (1,)
+    histogram: Array  # Counts by length, of records whose first slope is positive and of the others, shape (2, bins)
+
+
+@dataclass
+class PrivateLooks:
+    """The records of one fit, behind their noise.
+
+    Parameters
+    ----------
+    scores : LinearScores
+    batch : Batch
+        Records that passed the check.
+    privacy : Privacy
+        Who is protected, which decides how far neighbours move a sum.
+    queries : Queries
+    people : ndarray of int or None
+        Whose each record is, where people have several.
+    """
+
+    scores: LinearScores
+    batch: Batch
+    privacy: Privacy
+    queries: Queries
+    people: Indices | None = None
+
+    def __post_init__(self) -> None:
+        if self.people is None and self.privacy.most > 1:
+            raise DPConvexError("adaptive steps: it is not said whose the records are; nothing is released.")
+        self.rows = Rows.of(self.scores)
+        self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
+
+    @property
+    def replaced(self) -> bool:
+        return self.privacy.adjacency == "replace-one"
+
+    def counted(self, one: float, apart: float) -> float:
+        """Bound how far neighbours move a sum of parts at most `one` long, of which two are at most `apart` times that apart."""
+        return self.privacy.most * one * (apart if self.replaced else 1.0)
+
+    def counted_people(self, apart: float) -> float:
+        """Bound how far neighbours move counts of people, each of whom is in one bin."""
+        return apart if self.replaced else 1.0
+
+    def deviation_of_counts(self, level: float) -> float:
+        return self.counted_people(ROOT_TWO) / level
+
+    def second_moment(self, level: float) -> Array:
+        """Return the noisy sum of ``row row'``, shape (rows, rows), rows being (x, constant) in the units of x."""
+        found = self.batch.added_up(moment, self.batch.share(self.rows))
+        count = self.rows.count
+        sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
+        # Both are positive semidefinite: two are no more than a root of two apart.
+        moved = self.counted(self.rows.squared_norm(self.scores.radius), ROOT_TWO)
+        return np.asarray(self.queries.noisy_symmetric(sums, moved, level) * self.rows.grid**2, dtype=float)
+
+    @property
+    def constant(self) -> float:
+        """The constant of a row, in the units of x; 0 for none."""
+        return self.rows.constant * self.rows.grid
+
+    def in_metric(self, matrix: Array) -> Array:
+        """Measure rows by the norm of ``matrix @ row`` from now on; return the matrix as it is used, rounded to a grid."""
+        self.factor = 2.0**MATRIX_BITS / float(np.abs(matrix).max())
+        levels = np.rint(matrix * self.factor)
+        self._leverage = Leverage(self.rows, levels)
+        self.measured = self.batch.mapped(with_leverages, self.batch.share(self._leverage))
+        return np.asarray(levels / self.factor)
+
+    def second_moment_in_metric(self, most: float, level: float) -> Array:
+        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
+        levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
+        found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
+        count = self.rows.count
+        sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
+        moved = self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(sums, moved, level)
+        return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
+
+    def look(
+        self,
+        table: Array,
+        clip: float = 1.0,
+        leverage: float = 1.0,
+        level: float = 0.0,
+        edges: Array = NO_NUMBERS,
+        histogram_level: float = 0.0,
+        probe: Array = NO_NUMBERS,
+        cap: float = 0.0,
+        curvature_level: float = 0.0,
+        reach: float = 0.0,
+        along_level: float = 0.0,
+    ) -> Answer:
+        """Return noisy sums at a table of parameters; one whose level is 0 is not asked for.
+
+        Parameters
+        ----------
+        table : ndarray, shape (rows, columns)
+            Of the scores, with rows as `second_moment` has them.
+        clip, leverage : float
+            A record's gradient in the metric is at most their product long; slopes count in steps of clip / 2^15.
+        edges : ndarray
+            Upper ends of the bins, which are sorted, in which records are counted by the length of their gradient in the metric.
+        probe : ndarray, shape (columns,)
+            A direction in which curvatures are taken.
+        cap : float
+            The largest curvature that counts.
+        reach : float
+            The largest slope along the parameters that counts: of one record's loss, by the logarithm of their length.
+        level, histogram_level, curvature_level, along_level : float
+            Of the queries for the gradient, for counts, for curvatures, and for slopes along the parameters.
+        """
+        scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
+        look = Look(
+            rows=self.rows,
+            kinds=self.scores.kinds,
+            coefficients=self._coefficients(table),
+            unit=unit,
+            bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
+            edges=np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS,
+            probe=probe if curvature_level > 0 else NO_NUMBERS,
+            cap=cap,
+            reach=reach if along_level > 0 else 0.0,
+            leverage=None if self.people is None else self._leverage,
+        )
+        found = self._sums(look)
+        curvature: Array = NO_NUMBERS
+        along: Array = NO_NUMBERS
+        counts: Array = NO_NUMBERS
+        if len(look.probe):
+            noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
+            curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
+        if look.reach > 0:
+            noisy = self.queries.noisy(found.along, self.counted(2.0**CURVATURE_BITS, 2.0), along_level)
+            along = np.asarray(noisy * (reach / 2.0**CURVATURE_BITS), dtype=float)
+        if len(look.edges):
+            moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
+            noisy = self.queries.noisy(found.histogram * 2**COUNT_BITS, moved, histogram_level)
+            counts = np.asarray(noisy, dtype=float).reshape(2, -1) / 2.0**COUNT_BITS
+        gradient = self._gradient(found, look, level) if level else NO_NUMBERS
+        return Answer(gradient, curvature, along, counts)
+
+    def _coefficients(self, table: Array) -> Array:
+        rescaled = table.copy()
+        if self.rows.constant:
+            rescaled[-1] *= self.constant
+        return on_coefficient_grid(self.scores.coefficients(rescaled), self.rows, self.scores.radius)
+
+    def _sums(self, look: Look) -> Sums:
+        form = self.scores.form
+        _, shared = kept(self.measured, ("shared", id(form)), lambda batch: (form, batch.share(form)))
+        found = self.measured.added_up(part_of, shared, "look", (look,), rows=self.people)
+        return look.nothing if found is None else found
+
+    def _gradient(self, found: Sums, look: Look, level: float) -> Array:
+        exact = exact_product(self._leverage.matrix, whole(found.gradient).T)
+        shift = max(math.ceil(math.log2(look.bound)) - ANSWER_BITS, 0)
+        moved = look.bound * (2 if self.replaced else 1) / 2.0**shift + math.sqrt(exact.size)
+        noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + 1e-12), level).reshape(exact.shape)
+        return np.asarray(noisy * (2.0**shift * look.unit * self.rows.grid / self.factor))
+
+
+def exact_product(matrix: Array, integers: NDArray[Any]) -> NDArray[Any]:
+    """Return the product of a matrix of integers below 2^22 with Python integers of any size, exactly, as such."""
+    total, power = np.zeros((matrix.shape[0], integers.shape[1]), dtype=object), 0
+    while any(number not in (0, -1) for number in integers.flat):
+        # Below 2^53: 22 bits, 16, and 15 for the number of rows.
+        part = matrix @ (integers & ((1 << LIMB) - 1)).astype(float)
+        total = total + part.astype(np.int64).astype(object) * (1 << power)
+        integers, power = integers >> LIMB, power + LIMB
+    return np.asarray(total + (matrix @ integers.astype(float)).astype(np.int64).astype(object) * (1 << power))

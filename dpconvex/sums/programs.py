@@ -1,0 +1,99 @@
+"""Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments; and derivatives.
+
+Losses of different labels are so one object, and what is prepared for it serves them all.  Arrays have the records last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpconvex.expressions.evaluate import STEP, over_records, slopes
+from dpconvex.expressions.expression import Constant, Expression, Field, Variable, postorder
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.util.arrays import Array, Indices
+
+# What a processor computes at once, at most: records are gone through in multiples of it (`dpconvex.sums.clipping`).
+LANES = 64
+
+
+@dataclass(frozen=True)
+class Program:
+    """An expression in slots; equal programs compute the same function of what stands in these."""
+
+    root: Expression
+    entries: tuple[Expression, ...]  # slots of variables, or of given subexpressions: what derivatives are taken by
+    fields: tuple[Expression, ...]
+    numbers: tuple[Expression, ...]
+
+    def values(self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> dict[Expression, Any]:
+        """Evaluate every node by NumPy or JAX: entries, in column order, have the records last, and fields first."""
+        leaves = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
+        for slot, field in zip(self.fields, fields, strict=True):
+            leaves[slot] = xp.moveaxis(field, 0, -1)
+        start = 0
+        for slot in self.entries:
+            part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
+            leaves[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
+            start += slot.size
+        return over_records([self.root], leaves, xp)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """An expression in slots, and what stands in these."""
+
+    program: Program
+    fields: tuple[str, ...]
+    constants: tuple[Array, ...]
+    place: Indices  # where the slots' entries lie in a table of all entries
+
+    def gradient(self, entries: Array, fields: Sequence[Array], size: int) -> tuple[Array, Array]:
+        """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
+
+        Entries have the records last, or one column if these share them; fields have the records first.
+        """
+        program = self.program
+        found = program.values(np, entries, fields, self.constants)
+        # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
+        with np.errstate(all="ignore"):
+            known = slopes(list(found), found, program.root)
+        parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
+        rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
+        whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])
+        return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), whole
+
+    def hessian_product(self, entries: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
+        """Hessians by the entries of the slots times directions, shape (entries, size)."""
+        return np.imag(self.gradient(entries + 1j * STEP * along, fields, size)[1]) / STEP
+
+
+def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lowered:
+    """Put an expression into slots; `rows` places variables, or subexpressions that are not looked into, in a table."""
+    entries: list[Expression] = []
+    fields: list[Field] = []
+    numbers: list[Constant] = []
+    slots: dict[Expression, Expression] = {}
+    for node in postorder([expression], rows):
+        if node in rows:
+            slots[node] = Variable.of(node.shape, f"slot {len(entries)}", -1 - len(entries))
+            entries.append(node)
+        elif isinstance(node, Field):
+            slots[node] = Field.of(node.shape, f"field {len(fields)}", "slot")
+            fields.append(node)
+        elif isinstance(node, Constant):
+            slots[node] = Field.of(node.shape, f"number {len(numbers)}", "slot")
+            numbers.append(node)
+        else:
+            slots[node] = node.operation(*(slots[argument] for argument in node.args), **dict(node.options))
+    program = Program(slots[expression], *(tuple(slots[leaf] for leaf in part) for part in (entries, fields, numbers)))
+    place = np.concatenate([np.zeros(0, dtype=np.int64), *(rows[leaf] for leaf in entries)])
+    return Lowered(program, tuple(leaf.name for leaf in fields), tuple(leaf.dense for leaf in numbers), place)
+
+
+def entry_rows(space: Space) -> dict[Expression, Indices]:
+    """Return where the entries of each variable lie among those of all, in column order."""
+    every = [block.variable for block in space.blocks.values()]
+    ends = np.cumsum([variable.size for variable in every])
+    return {variable: np.arange(end - variable.size, end) for variable, end in zip(every, ends, strict=True)}

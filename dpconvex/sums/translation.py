@@ -1,0 +1,89 @@
+"""Compares what proofs and programs make of a template with the values of its expressions, at points of the public domain.
+
+That affine subexpressions are expanded, and constraints read, exactly is tested for every template before anything is proved.
+"""
+
+import math
+
+import numpy as np
+
+from dpconvex.errors import TemplateError
+from dpconvex.expressions.evaluate import evaluations
+from dpconvex.expressions.expression import Constraint, Expression
+from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
+from dpconvex.sets.region import Region
+from dpconvex.util.arrays import Array
+
+SCALES = (1.0, 30.0)  # Records and parameters are drawn at these sizes; each size is tried this many times
+ROUNDING = 1e-9  # Two ways of rounding may differ by this fraction of the largest number in a computation
+# Constraints are tried around this many points, and points nearer to their boundary than this fraction do not count.
+POINTS = 12
+MARGIN = 1e-7
+
+
+def check_translation(form: LossForm) -> None:
+    """Evaluate every loss, the regularizer and every constraint both ways."""
+    rng = np.random.default_rng(0)  # public points: any will do, and the same ones make an error repeatable
+    for scale in SCALES:
+        compare(form, rng, scale)
+    for constraint in form.template.constraints:
+        check_constraint(form, constraint, rng)
+
+
+def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
+    """Evaluate losses and regularizer, at one public point, as they are and with polynomials for their affine subexpressions."""
+    theta = scale * rng.normal(size=form.space.dim)
+    theta = form.feasible.project(theta) if form.feasible.has_projection else theta
+    batch, roots = form.template.record.sample(1, rng), [*form.losses, form.template.regularizer]
+    fields = {name: np.asarray(batch.fields[name][0]) for name in form.template.record.continuous}
+    polynomials = {leaf: form.polynomial(leaf) for root in roots for leaf in affine_leaves(root)}
+    functions = form.expander.functions_of_record  # of the record, that are no polynomials
+    known: dict[Expression, Array] = {f: fields[f.name] for node in (*roots, *functions) for f in node.fields}
+    found = evaluations(functions, known)
+    parts = [*fields.values(), *(found[function][0] for function in functions)]  # as the bases are
+    scalars = np.concatenate([np.zeros(0), *(np.reshape(part, -1, order="F") for part in parts)])
+    expanded = {leaf: polynomial.evaluate(scalars, theta) for leaf, polynomial in polynomials.items()}
+    expected, read = evaluations(roots, known | form.space.leaves(theta)), evaluations(roots, known | expanded)
+    for root in roots:
+        (value, size), other = expected[root], read[root][0]
+        if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
+            raise TemplateError(
+                f"this was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
+                f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
+            )
+
+
+def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
+    """Compare the conditions that a constraint was read as with it, at points in and around K, where its atoms are defined."""
+    space, feasible = form.space, form.feasible
+    alone = Region(space, [constraint])
+    domain = Region(space, [one for one in alone.constraints if one != constraint])
+    for number in range(5 * POINTS):
+        theta = 4.0 ** (number / 10 - 3) * rng.normal(size=space.dim)
+        if feasible.has_projection:  # at its edge, and between: most sets are hit by no draw
+            theta = theta + (0.0, 0.0, 0.5, 0.9, 1.0)[number % 5] * (feasible.project(theta) - theta)
+        theta = alone.on_hull(theta).astype(float) if number % 2 else theta
+        found = evaluations(constraint.args, space.leaves(theta))
+        excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
+        if not np.isfinite(excess) or (domain.excess(theta) > ROUNDING * space.dim).any():
+            continue
+        room = MARGIN * max(found[argument][1] for argument in constraint.args)
+        missed = float(alone.excess(theta).max(initial=-np.inf))
+        off = alone.off_hull(theta) + float(np.linalg.norm((theta - alone.lower)[alone.fixed]))
+        inside, outside = missed < 0 and off <= ROUNDING * np.linalg.norm(theta), max(missed, off) > room
+        if (inside and excess > room) or (outside and excess < -room):
+            why = f"the constraint {constraint} was read as another set"
+            raise TemplateError(f"{why}. Please report it; write it in another way.")
+
+
+def excess_of(kind: str, values: list[Array]) -> float:
+    """By how much a constraint is missed (below 0 if it holds strictly); NaN for cones that have no simple measure."""
+    if kind == "inequality":
+        return float(np.max(values[0] - values[1], initial=-np.inf))
+    if kind == "equality":
+        return float(np.abs(values[0] - values[1]).max(initial=0.0))
+    if kind == "semidefinite" and np.isfinite(values[0]).all():
+        return float(-np.linalg.eigvalsh((values[0] + values[0].T) / 2)[0])
+    if kind == "second-order cone" and values[0].size == 1:
+        return float(np.linalg.norm(values[1]) - values[0].ravel()[0])
+    return math.nan

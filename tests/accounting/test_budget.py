@@ -1,0 +1,526 @@
+"""A ledger of promises neither overspends nor forgets, with many threads, forks and processes, and sudden deaths."""
+
+import fcntl
+import getpass
+import json
+import os
+import pickle
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
+from dpconvex.accounting import ledger
+from dpconvex.accounting.ledger import line_of
+from dpconvex.accounting.totals import Amount
+
+
+def test_a_spend_that_does_not_fit_is_not_recorded():
+    budget = Budget(Privacy(1, 1e-6))
+    budget.spend(Privacy(0.5, 1e-7), "first")
+    for privacy in (Privacy(0.5000000000000001), Privacy(0.1, 9.000000000000001e-7)):
+        with pytest.raises(BudgetExceeded, match=r"'second' asks for.*Nothing was spent"):
+            budget.spend(privacy, "second")
+    assert [(entry.label, entry.privacy) for entry in budget.entries] == [("first", Privacy(0.5, 1e-7))]
+    assert budget.remaining == Amount(0.5, 9e-7)
+    budget.spend(Privacy(0.5, 9e-7), "third")
+    assert budget.remaining == Amount(0.0, 0.0)
+
+
+amounts = st.floats(1e-12, 10.0)
+
+
+@given(st.lists(amounts, max_size=30), amounts)
+def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends, total):
+    budget = Budget(Privacy(total))
+    accepted = Fraction(0)
+    for value in spends:
+        fits = accepted + Fraction(repr(value)) <= Fraction(repr(total))
+        try:
+            budget.spend(Privacy(value), "x")
+        except BudgetExceeded:
+            assert not fits
+        else:
+            assert fits
+            accepted += Fraction(repr(value))
+    rest, exact_rest = budget.remaining.epsilon, Fraction(repr(total)) - accepted
+    assert 0 <= Fraction(repr(rest)) <= exact_rest
+    assert float(exact_rest) - rest <= np.spacing(rest)
+    if rest > 0:
+        budget.spend(Privacy(rest), "the rest")
+
+
+def test_threads_do_not_overspend_together():
+    budget, interval = Budget(Privacy(1)), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            spends = [pool.submit(budget.spend, Privacy(0.0025), "x") for _ in range(800)]
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(budget.entries) == 400
+    assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 400
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def test_refuses_another_total_and_another_adjacency(path):
+    budget = Budget(Privacy(1), path)
+    for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):
+        with pytest.raises(TemplateError, match=r"total is epsilon = 1, replace-one.*Budget\.open"):
+            Budget(other, path)
+    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
+        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
+    assert budget.entries == ()
+
+
+def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a_sound_ledger(path, monkeypatch):
+    budget, synced = Budget(Privacy(1), path), list[bytes]()
+    before, write, sync = path.read_bytes(), os.write, os.fsync
+
+    def full(descriptor, data=b""):
+        raise OSError(28, "No space left on device")
+
+    def watch(descriptor):
+        sync(descriptor)
+        synced.append(path.read_bytes())
+
+    for function, stands_in, words in (
+        ("write", lambda descriptor, data: write(descriptor, data[:7]), "undone; release nothing"),
+        ("write", full, r"No space left on device.*release nothing"),
+        ("fsync", full, "it counts, but release nothing"),
+    ):
+        assert path.read_bytes() == before
+        assert budget.entries == ()
+        monkeypatch.setattr(os, function, stands_in)
+        with pytest.raises(DPConvexError, match=words):
+            budget.spend(Privacy(0.5), "a")
+        monkeypatch.undo()
+    assert budget.spent.epsilon == 0.5
+    monkeypatch.setattr(os, "fsync", watch)
+    budget.spend(Privacy(0.5), "watched")
+    assert [b"watched" in content for content in synced] == [True]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(tmp_path_factory, data):
+    """Every proper prefix is refused, unless it ends with a line: those are the states that were once true."""
+    file = tmp_path_factory.mktemp("cut") / "ledger"
+    budget = Budget(Privacy(1), file)
+    for label in "abc":
+        budget.spend(Privacy(0.25), label)
+    content = file.read_bytes()
+    size = data.draw(st.integers(0, len(content) - 1))
+    file.write_bytes(content[:size])
+    kept = content[:size].count(b"\n")
+    with pytest.raises(DPConvexError, match=r"gone|torn|no line of this ledger is whole"):
+        budget.spend(Privacy(0.25), "the process that knows better")
+    if not (kept and content[:size].endswith(b"\n")):
+        with pytest.raises(DPConvexError, match=r"torn.*Budget\.repair" if kept else "is whole; restore"):
+            Budget.open(file)
+        if not kept:
+            with pytest.raises(DPConvexError, match="no line of this ledger is whole"):
+                Budget.repair(file)
+            return
+        whole = content[size : size + 1] == b"\n"  # all of a spend is there but its end of line
+        assert Budget.repair(file) == ("" if whole else content[:size].rpartition(b"\n")[2].decode())
+        kept += whole
+    assert len(Budget.open(file).entries) == kept - 1
+    Budget.open(file).spend(Privacy(0.25), "after the repair")
+
+
+HEADER = '{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 0.0, "adjacency": "replace-one"}\n'
+SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "no line"),
+        ("\n", "line 1"),
+        ("[]\n", "ledger of a privacy budget"),
+        (SPEND, "ledger of a privacy budget"),
+        (HEADER.replace("1,", "2,", 1), "version 2"),
+        (HEADER.replace("1.0", "NaN"), "epsilon"),
+        (HEADER.replace("1,", "true,", 1), "version True"),
+        (HEADER.replace('"delta"', '"epsilon": 2.0, "delta"'), "line 1.*twice"),
+        (HEADER + SPEND.replace('"delta"', '"epsilon": 0.1, "delta"'), "line 2.*twice"),
+        (HEADER + "not json\n" + SPEND, "line 2"),
+        (HEADER + "\0" * 20, "torn"),
+        (HEADER + SPEND + SPEND.replace("0.5", "-0.5"), "line 3.*epsilon"),
+        (HEADER + SPEND.replace("0.5", "true"), "line 2.*epsilon"),
+        (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
+        (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
+        (HEADER + SPEND.replace("}", ', "event": {"kind": "magic"}}'), "line 2: not a spend"),
+        (HEADER + SPEND.replace("}", ', "event": {}}'), "line 2: not a spend"),
+        (HEADER + SPEND * 3, "exceed"),
+        (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
+    ],
+)
+def test_refuses_a_file_that_is_not_a_sound_ledger(path, content, complaint):
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DPConvexError, match=f"(?s){path}.*{complaint}"):
+        Budget(Privacy(1), path)
+    assert path.read_text("utf-8") == content
+
+
+def test_a_ledger_that_vanishes_is_not_started_anew(path):
+    budget = Budget(Privacy(1), path)
+    budget.spend(Privacy(0.5), "a")
+    path.unlink()
+    with pytest.raises(DPConvexError, match="cannot be opened"):
+        budget.spend(Privacy(0.5), "b")
+    assert not path.exists()
+    Budget(Privacy(1), path)  # a new and empty one
+    with pytest.raises(DPConvexError, match="gone"):
+        budget.spend(Privacy(0.5), "b")
+
+
+def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
+    budget, used = Budget(Privacy(1), path), path.with_name("used")
+    Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
+    with ThreadPoolExecutor(1) as pool, path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = pool.submit(budget.spend, Privacy(0.7), "waited")
+        time.sleep(0.2)
+        used.replace(path)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        with pytest.raises(BudgetExceeded):
+            waiting.result(10)
+    assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
+
+
+def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
+    budget, append = Budget(Privacy(1), path), ledger.append
+
+    def late(*arguments):
+        copy = path.with_name("copy")
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
+        append(*arguments)
+
+    monkeypatch.setattr(ledger, "append", late)
+    with pytest.raises(DPConvexError, match=r"replaced while it was in use.*release nothing"):
+        budget.spend(Privacy(0.7), "lost")
+    monkeypatch.undo()
+    budget.spend(Privacy(0.7), "anew")
+    assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
+
+
+def in_a_fork(action):
+    """Do something in a fork of this process, and return what error it ended with, if any."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            action()
+        except BaseException as error:
+            os.write(writing, str(error).encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
+def test_a_fork_cannot_spend_a_budget_in_memory_once_more_nor_keep_a_lock(path):
+    budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
+    assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
+    assert in_a_fork(lambda: shared.spend(Privacy(1), "child")) == ""
+    assert (budget.spent.epsilon, shared.spent.epsilon) == (0.0, 1.0)
+    with shared._lock, budget._lock:  # as if a thread were in the middle of a spend
+        assert "is left" in in_a_fork(lambda: shared.spend(Privacy(1), "another child"))
+        assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "another child"))
+
+    going, stop = os.pipe()
+    with ledger.locked(path):  # in the middle of a spend
+        child = os.fork()
+        if not child:
+            os.close(stop)
+            os.read(going, 1)
+            os._exit(0)
+    assert Budget.open(path).spent.epsilon == 1.0  # the fork does not keep the lock
+    os.close(stop)
+    os.waitpid(child, 0)
+
+
+# Many processes: small here, in full with -m slow
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each child waits for the starting shot, so that all of them are at the ledger at once.
+RACE = """
+import os, sys
+from dpconvex import Budget, BudgetExceeded, Privacy
+
+path, count = sys.argv[1], int(sys.argv[2])
+Budget(Privacy(1.0), path)
+ready, shot = os.pipe()
+children = []
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        os.close(shot)
+        os.read(ready, 1)
+        budget, accepted = Budget.open(path), 0
+        for _ in range(3):
+            try:
+                budget.spend(Privacy(0.01), str(os.getpid()))
+                accepted += 1
+            except BudgetExceeded:
+                pass
+        os._exit(accepted)
+    children.append(child)
+os.close(shot)
+print(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+# A child tells of each spend when it has returned, and is killed somewhere in the middle of the next ones.
+DEATH = """
+import os, random, signal, sys, time
+from dpconvex import Budget, DPConvexError, Privacy
+
+folder, moments = sys.argv[1], int(sys.argv[2])
+random.seed(0)
+torn = between = 0
+for moment in range(moments):
+    path = os.path.join(folder, f"{moment}.jsonl")
+    Budget(Privacy(1.0), path)
+    heard, told = os.pipe()
+    child = os.fork()
+    if not child:
+        budget = Budget.open(path)
+        for _ in range(10**6):
+            budget.spend(Privacy(1e-6), "x" * 2000)
+            os.write(told, b".")
+    os.close(told)
+    os.read(heard, 1)
+    time.sleep(random.uniform(0, 0.01))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    confirmed = 1
+    while part := os.read(heard, 4096):
+        confirmed += len(part)
+    os.close(heard)
+    try:
+        recorded = len(Budget.open(path).entries)
+    except DPConvexError:
+        torn += 1
+        Budget.repair(path)
+        recorded = len(Budget.open(path).entries)
+    assert confirmed <= recorded <= confirmed + 1, (confirmed, recorded)
+    between += recorded > confirmed
+    Budget.open(path).spend(Privacy(0.1), "life goes on")
+print(moments, torn, between)
+"""
+
+
+def program(code, *arguments):
+    """Run a program that has no threads, so that it may fork; return the numbers that it prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_processes_never_overspend(count, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    assert program(RACE, path, count) == [100]
+    budget = dp.Budget.open(path)
+    assert len(budget.entries) == 100
+    assert budget.remaining.epsilon == 0
+
+
+@pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_what_a_killed_process_has_been_told_is_recorded(moments, tmp_path):
+    assert program(DEATH, tmp_path, moments)[0] == moments
+
+
+def test_entries_say_when_by_whom_where_and_on_what(path):
+    budget = Budget(Privacy(3), path, dataset="visits 2026")
+    budget.spend(Privacy(1), "March")
+    budget.dataset = "stays"
+    budget.spend(Privacy(1), "April")
+    first, second = Budget.open(path).entries
+    assert (first.dataset, second.dataset, first.user) == ("visits 2026", "stays", getpass.getuser())
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(first.time)).total_seconds() < 600
+    assert first.host == platform.node()
+    assert f"({first.time}, {first.user}, {first.host}, visits 2026)" in str(budget)
+    assert first.named in budget._repr_html_()
+    assert pickle.loads(pickle.dumps(budget)).dataset == "stays"
+
+
+def test_lines_without_an_origin_are_read_and_a_ledger_without_room_opens(path):
+    path.write_text(HEADER + SPEND, encoding="utf-8")
+    assert Budget.open(path).entries[0].named == "a"
+    roomless = HEADER.replace('"delta": 0.0', '"delta": 1e-06, "accounting": "gaussian"')
+    path.write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 100.0', roomless), encoding="utf-8")
+    assert Budget.open(path).remaining == Amount(0.0, 0.0)
+
+
+def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(path):
+    """With 20,000 lines a spend after another's takes a fraction of what opening takes; a change before the end is refused."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(HEADER)
+        file.writelines(SPEND.replace("0.5", f"1e-0{5 + k % 4}").replace('"a"', f'"{k}"') for k in range(20_000))
+    begun = time.process_time()
+    budget, other = Budget.open(path), Budget.open(path)
+    opened, begun = time.process_time() - begun, time.process_time()
+    for _ in range(5):
+        other.spend(Privacy(1e-3), "other")
+        budget.spend(Privacy(1e-3), "own")
+    assert time.process_time() - begun < opened
+    assert budget.entries == other.entries == Budget.open(path).entries
+    assert budget.spent == Budget.open(path).spent == other.spent
+    for before, after in ((b"1e-05", b"1e-06"), (b'"epsilon": 1.0', b'"epsilon": 2.0'), (b'"5"', b'"6"')):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(before, after, 1) + SPEND.replace("0.5", "0.001").encode())
+        with pytest.raises(DPConvexError, match=r"gone; restore|total is|checksum"):
+            budget.spend(Privacy(1e-3), "on a ledger that was changed")
+        path.write_bytes(content)
+    path.write_bytes(content + SPEND.encode() + b"torn")
+    with pytest.raises(DPConvexError, match="torn"):
+        budget.spend(Privacy(1e-3), "on a torn line")
+    more = content + line_of(json.loads(SPEND), content)
+    path.write_bytes(more + line_of(json.loads(SPEND), more))
+    with pytest.raises(DPConvexError, match="exceed"):
+        budget.spend(Privacy(1e-3), "on a ledger that is overspent")
+    path.write_bytes(content + line_of(json.loads(SPEND.replace("0.5", "true")), content))
+    with pytest.raises(DPConvexError, match=r"line 20012.*epsilon"):
+        budget.spend(Privacy(1e-3), "on a line that is none")
+
+
+def test_hundreds_of_spends_by_renyi_divergences_take_no_time_each():
+    budget, begun = Budget(Privacy(5, 1e-5), accounting="renyi"), time.process_time()
+    for number in range(400):
+        budget.spend(Privacy(1e-3 + 1e-9 * number), "x")
+    assert time.process_time() - begun < 3
+    assert "np." not in repr((budget.spent, budget.remaining, budget.totals()))
+
+
+LITTLE_MEMORY = """
+import resource, sys
+from dpconvex import Budget
+
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**26,) * 2)
+print(len(Budget.open(sys.argv[1]).entries))
+"""
+
+
+def test_a_short_ledger_is_read_in_little_memory(path):
+    path.write_text(HEADER + SPEND, encoding="utf-8")
+    assert program(LITTLE_MEMORY, path) == [1]
+
+
+def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
+    lost, circle = path.with_name("lost"), path.with_name("circle")
+    lost.symlink_to("nowhere")
+    circle.symlink_to(circle)
+    for file, remedy in (
+        (lost, "a link to no file; remove it"),
+        (circle, "links lead in a circle; name a file"),
+        (path / "ledger", "folder that exists"),
+        (Path("/dev/null/ledger"), "name another file"),
+    ):
+        for use in (lambda file=file: Budget(Privacy(1), file), lambda file=file: Budget.open(file)):
+            with pytest.raises(DPConvexError, match=f"{file}: the ledger cannot be .*{remedy}"):
+                use()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_ledger_that_may_only_be_read_is_read_and_never_charged():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "ledger")
+        Budget(Privacy(1), path).spend(Privacy(0.25), "a")
+        path.chmod(0o444)
+        Path(folder).chmod(0o755)
+
+        def as_nobody(action):
+            return in_a_fork(lambda: [os.setuid(65534), action()])
+
+        def read():
+            assert Budget.open(path).spent.epsilon == 0.25
+            assert Budget(Privacy(1), path).entries[0].label == "a"
+            assert "a (" in str(Budget.open(path))
+
+        assert as_nobody(read) == ""
+        assert "chmod u+rw" in as_nobody(lambda: Budget.open(path).spend(Privacy(0.25), "b"))
+        assert "chmod u+rw" in as_nobody(lambda: Budget(Privacy(1), path.with_name("new")))
+        path.chmod(0)
+        assert "chmod u+rw" in as_nobody(lambda: Budget.open(path))
+        assert len(Budget.open(path).entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("10.0", "90.0"), ("10.0", "11.0"), ("2.0", "0.2"), ("spent", "spend"), ("1e-07", "1e-08")]
+)
+def test_a_changed_line_is_noticed(path, before, after):
+    Budget(Privacy(10.0, 1e-5), path).spend(Privacy(2.0, 1e-7), "spent")
+    content = path.read_text(encoding="utf-8")
+    path.write_text(content.replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(DPConvexError, match="checksum"):
+        Budget.open(path)
+    path.write_text(content, encoding="utf-8")
+    assert len(Budget.open(path).entries) == 1
+
+
+def test_a_line_that_lost_its_checksum_or_its_place_is_noticed(path):
+    """A line is gone, twice, elsewhere, or has no checksum that counts; the header, too."""
+    budget = Budget(Privacy(10.0), path)
+    for label in "abcd":
+        budget.spend(Privacy(1.0), label)
+    lines = path.read_bytes().splitlines(keepends=True)
+    wrong = [lines[:k] + lines[k + 1 :] for k in range(1, 4)] + [lines[: k + 1] + lines[k:] for k in range(5)]
+    wrong.append([lines[0], lines[2], lines[1], *lines[3:]])
+    for k, line in enumerate(lines):
+        bare = re.sub(rb', "sum": "[0-9a-f]+"', b"", line).replace(b"1.0", b"1e-9", 1)
+        forms = bare, *(bare.replace(b"}", b', "%s": %s}' % form) for form in ((b"sum", b"null"), (b"\\u0073um", b"3")))
+        wrong += [[*lines[:k], form, *lines[k + 1 :]] for form in forms]
+    for content in wrong:
+        path.write_bytes(b"".join(content))
+        with pytest.raises(DPConvexError):
+            Budget.open(path)
+        with pytest.raises(DPConvexError):
+            budget.spend(Privacy(1.0), "more")
+    path.write_bytes(b"".join(lines))
+    budget.spend(Privacy(1.0), "more")
+    assert len(Budget.open(path).entries) == 5
+
+
+def test_ledgers_whose_lines_are_sealed_alone_open(path):
+    path.write_bytes(line_of(json.loads(HEADER)) + line_of(json.loads(SPEND)))
+    Budget.open(path).spend(Privacy(0.1), "b")
+    assert [entry.label for entry in Budget.open(path).entries] == ["a", "b"]
+    path.write_bytes(HEADER.encode().replace(b"1.0", b"9.0") + line_of(json.loads(SPEND)))
+    with pytest.raises(DPConvexError, match="checksum"):
+        Budget.open(path)
+
+
+def test_ledgers_without_checksums_open(path):
+    Budget(Privacy(10.0, 1e-5), path).spend(Privacy(2.0, 1e-7), "spent")
+    path.write_text(re.sub(r', "sum": "[0-9a-f]+"', "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    Budget.open(path).spend(Privacy(2.0, 1e-7), "again")
+    assert [entry.label for entry in Budget.open(path).entries] == ["spent", "again"]

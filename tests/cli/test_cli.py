@@ -1,0 +1,487 @@
+"""The command line, as its users meet it: what it prints, what it writes, and the exit status."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpconvex as dp
+from dpconvex.accounting.totals import RULES
+from dpconvex.cli import demo, main as cli
+from dpconvex.data.schema import draft
+from dpconvex.model.privacy import ADJACENCIES
+
+COLUMNS = "--features=a,b --bounds=0,10 --label=class --labels=low,high"
+SETTINGS = """
+label = "class"
+labels = ["low", "high"]
+epsilon = 2.0
+features = {a = [0, 10], b = [0, 10]}
+options = {regularization = 0.05}
+"""
+SCHEMA = """
+label = "bought"
+labels = ["no", "yes"]
+ignore = ["customer"]
+
+[features]
+age = [0, 100]
+colour = {levels = ["red", "green"], other = true, missing = "indicator"}
+member = {boolean = ["no", "yes"]}
+"""
+# Two classes that are easy to tell apart, and members who buy.
+HIGH = np.where(np.arange(300) % 2 == 1, "high", "low")
+GRADES = np.clip(np.random.default_rng(7).normal(np.where(HIGH == "high", 8, 2), 1.0, (2, 300)), 0, 10).round(3)
+DATA = pd.DataFrame({"a": GRADES[0], "b": GRADES[1], "class": HIGH})
+ROW, RNG = np.arange(400), np.random.default_rng(3)
+SHOP = pd.DataFrame({"customer": [f"c{k}" for k in ROW], "age": RNG.integers(18, 90, 400)})
+SHOP["colour"] = np.array(["red", "green", "blue", None], dtype=object)[ROW % 4]
+SHOP["member"] = np.where(ROW % 2 == 0, "yes", "no")
+SHOP["bought"] = np.where((ROW % 2 == 0) == (RNG.random(400) < 0.95), "yes", "no")
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Return a function that runs a command, in words and further arguments, in a folder of data."""
+    monkeypatch.chdir(tmp_path)
+    DATA.to_csv("data.csv", index=False)
+    SHOP.to_csv("shop.csv", index=False)
+    Path("shop").mkdir()
+    for number, (start, stop) in enumerate([(0, 10), (10, 10), (10, 300), (300, 400)]):
+        SHOP[start:stop].to_parquet(f"shop/part{number}.parquet")
+    Path("shop.toml").write_text(SCHEMA, encoding="utf-8")
+    Path("fit.toml").write_text(SETTINGS, encoding="utf-8")
+
+    def command(words, *further, ends=None):
+        try:
+            status = cli.main([*words.split(), *further])
+        except SystemExit as end:  # from argparse
+            status = int(end.code or 0)
+        captured = capsys.readouterr()
+        assert ends is None or status == ends, captured.err
+        return Outcome(status, captured.out, captured.err)
+
+    return command
+
+
+FIT_SHOP = "--schema shop.toml --epsilon 5 --out model.npz"
+
+
+def test_verify_prints_what_is_proved_or_why_not(run):
+    promised = "--size 50 --epsilon 0.5 --adjacency add-remove --json"
+    done = run(f"verify logistic_regression --set features=3 --set regularization=0.2 {promised}", ends=0)
+    template = dp.load("logistic_regression", features=3, regularization=0.2)
+    found = dp.Certificate.from_dict(done.json["certificate"])
+    assert found == dp.verify(template, dp.Privacy(0.5, adjacency="add-remove"), 50)
+    command = "verify logistic_regression --set features=3 --set regularization=0 --size 9 --epsilon 1"
+    refused = run(command, ends=1)
+    assert refused.out == ""
+    assert "not strongly convex" in refused.err
+    told = run(command, "--json").json
+    assert (told["private"], told["error"], told["where"]) == (False, "NotPrivate", "0 * sum_squares(w)")
+
+
+def test_usage_and_problems_are_explained(run):
+    for command in ("", "teach", "fit", "verify logistic_regression"):
+        assert "usage: dpconvex" in run(command, ends=2).err
+    for command, (_, _, examples) in cli.COMMANDS.items():
+        assert not examples or "examples:\n  dpconvex" in run(command, "--help").out
+    assert (sorted(RULES), ADJACENCIES) == (sorted(cli.ACCOUNTING), cli.ADJACENCIES)
+    listed = run("problems").out
+    assert all(f"{name} - {description}" in listed for name, description in dp.problems().items())
+    assert "features, classes=2, regularization=0.01, radius=1.0, labels=(-1, 1)" in listed
+    assert {problem["name"] for problem in run("problems --json").json} == set(dp.problems())
+
+
+def test_the_settings_of_the_documentation_work(run):
+    page = (Path(dp.__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    Path("fit.toml").write_text(settings, encoding="utf-8")
+    rows = [f"{1 + i % 10},{10 - i % 7},west,benign" for i in range(50)]
+    table = "\n".join(["clump thickness,cell size,ward,diagnosis", *rows])
+    Path("patients.csv").write_text(table, encoding="utf-8")
+    fit = "fit large_margin_gaussian patients.csv --config fit.toml --out model.npz --ledger budget.jsonl --budget 3"
+    run(fit, ends=0)
+    release = dp.Release.load("model.npz", template=dp.load)
+    assert (release.spent, (release.source or ("", {}))[1]["regularization"]) == (dp.Privacy(1.0), 1e-3)
+    run("predict model.npz patients.csv --out predictions.csv", ends=0)
+    assert len(Path("predictions.csv").read_text(encoding="utf-8").splitlines()) == 51
+
+
+def test_a_mixture_pays_for_its_components(run):
+    problem = "large_margin_gaussian_mixture --epsilon 4 --delta 1e-6"
+    proved = run(f"verify {problem} --set features=2 --size 300 --json").json
+    fit = f"fit {problem} data.csv {COLUMNS} --out model.npz --proof"
+    done = run(f"{fit} --ledger budget.jsonl --budget 4 --budget-delta 1e-6", ends=0)
+    assert "( 20 %)  the component labels: noisy k-means" in done.out
+    certificate = dp.Release.load("model.npz").certificate
+    assert certificate.to_dict()["clustering"] == proved["certificate"]["clustering"]
+    assert dp.Budget.open("budget.jsonl").remaining == (0.0, 0.0)
+    run("predict model.npz data.csv", ends=0)
+    assert "( 25 %)" in run(f"{fit} --share 0.25").out
+
+
+def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
+    fit = f"fit logistic_regression data.csv {COLUMNS} --delta 1e-7 --ledger budget.jsonl --out model.npz"
+    run(f"{fit} --epsilon 0.1", ends=2)  # there is no such ledger
+    run(f"{fit} --epsilon 0.7 --budget 1 --budget-delta 1e-6 --accounting gaussian", ends=0)
+    before = Path("model.npz").read_bytes()
+    assert "is left" in run(f"{fit} --epsilon 0.9", ends=1).err
+    assert Path("model.npz").read_bytes() == before
+    assert "gaussian accounting (GDP privacy filter: squares of mu add up)" in run("budget show budget.jsonl").out
+    told = run("budget show budget.jsonl --json").json
+    assert (told["accounting"], told["spends"][0]["epsilon"]) == ("gaussian", 0.7)
+    assert {"rule", "epsilon", "delta"} <= set(told["non_adaptive"][0])
+    assert 0 < told["spent"]["epsilon"] < 1
+    assert run("budget verify budget.jsonl").out == "budget.jsonl: sound; 1 spend.\n"
+    assert "to be made" in run(f"{fit} --epsilon 0.1 --accounting renyi").err
+    run("budget show nothing.jsonl", ends=2)
+    assert len(dp.Budget.open("budget.jsonl").entries) == 1
+
+
+MISTAKES = {
+    "verify": [
+        ({"--epsilon": "one"}, "invalid float value"),
+        ({"--set": "features=3"}, "gives the option 'features' twice"),
+        ({"--set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
+        ({"--set": "regularization=much"}, "cannot be declared with .*'much'"),
+        ({"--mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
+        ({"--mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
+        ({"--mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
+        ({"--share": "0.2"}, "this problem has none"),
+    ],
+    "fit": [
+        ({"--features": None}, "declare features"),
+        ({"--features": "a,c"}, "data.csv: there is no column 'c'"),
+        ({"--bounds": "0,5"}, "data.csv, line [0-9]+, column '[ab]': .* is outside the declared bounds 0 to 5"),
+        ({"--labels": "low,medium"}, "line 3, column 'class': 'high' was not declared"),
+        ({"--backend": "magic"}, "unknown backend 'magic'"),
+        ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
+        ({"--budget": "1"}, "state both, --ledger and --budget"),
+        ({"--set": "features=3"}, "a record like Record.x=Ball.dim=2"),
+        ({"--set": "radius=0.5"}, "records lie outside"),
+    ],
+}
+GIVEN = {
+    "verify": {"--size": "100", "--epsilon": "1"},
+    "fit": dict(word.split("=") for word in COLUMNS.split()) | {"--epsilon": "1", "--out": "model.npz"},
+}
+
+
+@pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
+def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, complaint):
+    before = set(Path().iterdir())
+    given = GIVEN[command] | changes
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    words = "fit logistic_regression data.csv" if command == "fit" else "verify logistic_regression --set features=2"
+    refused = run(words, *options, ends=1 if "--adjacency" in changes else 2)
+    assert refused.out == ""
+    assert re.search(f"(?s)dpconvex {command}: .*{complaint}", refused.err)
+    assert set(Path().iterdir()) == before
+
+
+OWN = '''"""My own learner, in which labels play different parts."""
+import cvxpy as cp
+import numpy as np
+import dpconvex as dp
+
+
+def template(*, features, strength=0.1):
+    w = cp.Variable(features, name="w")
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features), y=dp.Choice(LABELS)),
+        loss=lambda x, y: cp.logistic(-x @ w if y == HIGH else x @ w),
+        regularizer=strength * cp.sum_squares(w),
+        predict=lambda parameters, x: np.where(x @ parameters["w"] > 0, HIGH, OTHER),
+    )
+'''
+
+
+@pytest.mark.parametrize(
+    ("labels", "other", "complaint"),
+    [
+        ([-1, 1], -1, None),  # told by their order
+        (["low", "high"], "low", None),
+        (["high", "low"], "low", None),
+        (["low", "big"], "low", "is about the labels ['low', 'big'], and the table's are ['low', 'high']"),
+        ([-1, 1], 7, "predicts 7, which is none of its labels"),
+    ],
+)
+def test_a_problem_file_of_your_own(run, labels, other, complaint):
+    high = "high" if "high" in labels else labels[1]
+    Path("mine.py").write_text(f"{OWN}\n\nLABELS, HIGH, OTHER = {labels!r}, {high!r}, {other!r}\n", "utf-8")
+    done = run(f"fit mine.py data.csv {COLUMNS} --epsilon 9 --out m.npz --set strength=0.01")
+    if done.status == 0:
+        assert "name that with --problem" in run("predict m.npz data.csv").err
+        done = run("predict m.npz data.csv --problem mine.py --set strength=0.01")
+    assert (done.status == 0) == (complaint is None)
+    if complaint is None:
+        assert np.mean(np.array(done.out.splitlines()[1:]) == DATA["class"]) > 0.95
+    else:
+        assert complaint in done.err
+
+
+def test_categories_missing_values_and_truth_values_are_fitted(run):
+    run(f"fit logistic_regression shop.csv {FIT_SHOP} --ledger budget.jsonl --budget 12", ends=0)
+    release = dp.Release.load("model.npz", template=dp.load)
+    assert release["w"].shape == (6,)
+    assert release.schema == dp.Schema.load("shop.toml")
+    predicted = run("predict model.npz shop.csv --id customer --scores --probabilities")
+    names, *lines = csv.reader(predicted.out.splitlines())
+    ends = ("score of bought yes", "probability of bought no", "probability of bought yes")
+    assert names == ["customer", "bought", *ends]
+    assert np.mean([row[1] for row in lines] == SHOP["bought"]) > 0.9
+    for _, label, score, no, yes in lines:
+        assert float(no) + float(yes) == pytest.approx(1)
+        assert (label == "yes") == (float(score) > 0) == (float(yes) > 0.5)
+    told = run("evaluate model.npz shop.csv --epsilon 5 --ledger budget.jsonl --json").json
+    assert told["private"]
+    assert told["interval"][0] <= told["error"] <= told["interval"][1] < 0.2
+    assert dp.Budget.open("budget.jsonl").remaining.epsilon == 2.0
+
+
+def test_a_model_about_people_is_evaluated_about_people(run):
+    SHOP.assign(customer=[f"c{k // 2}" for k in ROW]).to_csv("visits.csv", index=False)
+    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer"'), "utf-8")
+    run("fit logistic_regression visits.csv --schema visits.toml --epsilon 9 --most 2 --out model.npz", ends=0)
+    budget = dp.Budget(dp.Privacy(9.0, unit="customer", most=2), "people.jsonl")
+    assert run("evaluate model.npz visits.csv --epsilon 5 --ledger people.jsonl --json", ends=0).json["records"] == 400
+    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
+
+
+def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
+    area = np.random.default_rng(5).integers(0, 100, 500)
+    pd.DataFrame({"area": area, "rent": 500 + 20 * area}).to_csv("rents.csv", index=False)
+    fit = "rents.csv --features area --bounds 0,100 --label rent --label-bounds 0,3000 --epsilon 20 --out model.npz"
+    run(f"fit huber_regression {fit}", ends=0)
+    told = run("predict model.npz rents.csv --json").json
+    assert np.corrcoef(told["predictions"], area)[0, 1] > 0.99
+    assert 0 < np.mean(told["predictions"]) < 3000
+    assert run("evaluate model.npz rents.csv --epsilon 5 --json").json["error"] < 0.5
+    assert "a record like Record(x=Ball(dim=1, radius=1.0, norm=2), y=Box" in run(f"fit logistic_regression {fit}").err
+
+
+def test_a_choice_among_settings_is_made_privately(run):
+    done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0", ends=0)
+    assert done.out.startswith("Chosen: regularization=")
+    assert dp.Release.load("model.npz", template=dp.load).private
+    assert "--grid takes" in run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization").err
+
+
+def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
+    run("schema draft shop.csv --label bought --out draft.toml", ends=0)
+    assert "answers that nobody paid for" in Path("draft.toml").read_text(encoding="utf-8")
+    schema = dp.Schema.load("draft.toml")
+    assert schema.ignore == ("customer",)  # as many levels as records
+    assert len(schema.encode("shop.csv")[0]) == 400
+    assert "3 columns become 6 features" in run("schema check draft.toml").out
+    run("schema draft shop.csv", ends=2)
+    # Numbers of records, and texts that nearly all differ, name the records; measurements and short tables do not.
+    few, many = SHOP.head(12), SHOP.assign(number=ROW + 1000, customer=[*SHOP["customer"][:-3], *3 * ["c1"]])
+    for table, ignored in (
+        (many.assign(weight=RNG.random(400)), ["customer", "number"]),
+        (few.assign(number=few.age), ["customer"]),
+    ):
+        assert f"ignore = {json.dumps(ignored)}\n" in draft(table, "bought")
+
+
+def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
+    assert "400 records, 0 break" in run("check-table shop.toml shop.csv", ends=0).out
+    broken = SHOP.assign(age=SHOP["age"].astype(object), colour=SHOP["colour"].fillna("red"))
+    broken.loc[[3, 7], "age"], broken.loc[9, "age"], broken.loc[9, "bought"] = 213, None, "perhaps"
+    broken.to_csv("broken.csv", index=False)
+    broken.astype({"age": float}).to_parquet("broken.parquet")
+    said = run("check-table shop.toml broken.csv", ends=2)
+    assert "400 records, 3 break" in said.out
+    assert "column 'age', lines 5, 9: 213 is outside the declared bounds 0 to 100" in said.out
+    assert "not fit for release" in said.out
+    told = run("check-table shop.toml broken.parquet --json", ends=2).json
+    found = {(item["column"], *item["rows"]) for item in told["faults"]}
+    assert found == {("age", 3, 7), ("age", 9), ("bought", 9)}
+
+
+@pytest.mark.parametrize("asked", ["", "--progress"])
+def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_about_the_data(
+    run, monkeypatch, asked
+):
+    monkeypatch.setattr("dpconvex.cli.progress.FIRST", 0.0)
+    monkeypatch.setattr("dpconvex.cli.progress.SELDOM", 0.001)
+    said = run(f"fit logistic_regression shop.csv {FIT_SHOP} {asked}", ends=0).err
+    stages = set(re.findall(r"^dpconvex fit: ([a-z ]+), \d s$", said, flags=re.MULTILINE))
+    known = {"preparing", "reading the table", "proving", "computing the private answer"} if asked else set()
+    assert stages <= known
+    assert bool(stages) == bool(asked)
+    assert not asked or len(said.splitlines()) == len(re.findall(r"fit: [a-z ]+, \d s$", said, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])
+def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
+    if not small:
+        monkeypatch.setattr("dpconvex.cli.commands.LARGEST_COPY", 0)
+    released, measured = [], []
+    for table in ("shop.csv", "shop"):
+        further = "--delta 1e-6 --mechanism objective-gaussian --seed 1"
+        done = run(f"fit logistic_regression {table} {FIT_SHOP} {further}", ends=0)
+        assert "NOT PRIVATE: the noise was drawn with the seed 1" in done.err
+        released.append(dp.Release.load("model.npz")["w"])
+        measured.append(run(f"evaluate model.npz {table} --epsilon 5 --seed 1 --json").json)
+    np.testing.assert_allclose(released[1], released[0], rtol=0, atol=1e-6)
+    assert measured[0] == measured[1]
+    assert "give the files in it one by one" in run("predict model.npz shop").err
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
+    command = [sys.executable, "-X", "importtime", "-m", "dpconvex", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"dpconvex {dp.__version__}\n")
+    assert not re.search(r"\b(numpy|scipy|cvxpy)\b", done.stderr)
+    code = "import sys; from dpconvex.cli.main import main; sys.exit(main(['problems', '--json']))"
+    reading, writing = os.pipe()
+    os.close(reading)  # nobody reads
+    command = [sys.executable, "-c", code]
+    gone = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (gone.returncode, gone.stderr) == (1, "")
+
+
+# A Ctrl-C that lands in a callback of the garbage collector, as JAX has one, where its exception is lost.
+LOST = """
+import gc, os, signal, sys
+from dpconvex import Budget
+from dpconvex.cli import main as cli
+
+def collected(*_):
+    gc.callbacks.remove(collected)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def struck(owner, name):
+    function = getattr(owner, name)
+    def stands_in(*arguments, **options):
+        if when == "after":
+            done = function(*arguments, **options)
+        gc.callbacks.append(collected)
+        gc.collect()
+        return done if when == "after" else function(*arguments, **options)
+    setattr(owner, name, stands_in)
+
+_, where, when, *sys.argv[1:] = sys.argv
+struck(*{"loaded": (cli, "import_module"), "paid": (Budget, "spend")}[where])
+sys.exit(cli.main())
+"""
+FIT_ALONE = f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --ledger ledger.jsonl --budget 3 --out model.npz"
+
+
+def started(*python):
+    environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
+    for file in ("ledger.jsonl", "model.npz"):
+        Path(file).unlink(missing_ok=True)
+    command = [sys.executable, *python, *FIT_ALONE.split()]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def spends():
+    return len(dp.Budget.open("ledger.jsonl").entries) if Path("ledger.jsonl").exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("where", "when", "paid"), [("loaded", "after", 0), ("paid", "before", 0), ("paid", "after", 1)]
+)
+def test_an_interrupt_that_is_swallowed_ends_a_fit_before_it_pays_or_writes(run, where, when, paid):
+    fit = started("-c", LOST, where, when)
+    said = fit.communicate(timeout=300)[1].decode()
+    assert fit.returncode == 130, said
+    assert "Exception ignored" in said
+    assert "interrupted; nothing was written" in said
+    assert spends() == paid
+    assert not Path("model.npz").exists()
+
+
+@pytest.mark.parametrize("moments", [2, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_fit_that_is_interrupted_at_any_time_writes_a_model_that_was_paid_for_or_nothing(run, moments):
+    begun, usual, random = time.monotonic(), 0.0, np.random.default_rng()
+    for moment in range(moments + 1):
+        fit = started("-m", "dpconvex")
+        if moment:
+            time.sleep(random.uniform(0.1, 1.1) * usual)
+            fit.send_signal(signal.SIGINT)
+        said = fit.communicate(timeout=300)[1].decode()
+        assert fit.returncode in (0, 130, -signal.SIGINT), said  # the last before the command line is loaded
+        assert Path("model.npz").exists() == (fit.returncode == 0), said
+        assert spends() == 1 if fit.returncode == 0 else spends() <= 1
+        usual = usual if moment else time.monotonic() - begun
+
+
+PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/m.npz", "data.csv/m.npz", "pipe"]
+
+
+@pytest.mark.parametrize("out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "\0", ""])
+def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, out):
+    dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    os.symlink("ledger.jsonl", "to ledger")
+    os.link("fit.toml", "to fit")
+    Path("linked.parquet").write_bytes(b"data")
+    os.symlink("../linked.parquet", "shop/link.parquet")
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    if "parquet" in out or "shop" in out:
+        found = run(f"fit logistic_regression shop {FIT_SHOP}", "--out", out, ends=2)
+    else:
+        fit = "fit logistic_regression data.csv --config fit.toml --ledger ledger.jsonl --out"
+        found = run(fit, out, ends=2)
+    assert re.search("no file can be made there|would be written over|a folder whose files are data", found.err)
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
+    command = "demo --quick --draws 1 --out new/picture.png"
+    printed = run(command)
+    assert str(dp.verify(demo.learner(), dp.Privacy(1.0), 583)) in printed.out
+    assert "NOT PRIVATE" not in printed.out
+    assert Path("new/picture.png").read_bytes().startswith(b"\x89PNG")
+    told = [run(f"{command} --seed 3 --json").json for _ in range(2)]
+    assert told[0] == told[1]
+    assert (told[0]["private"], np.shape(told[0]["errors"])) == (False, (3, 1))
+
+
+@pytest.mark.parametrize("further", ["--delta 1e-6", "--epsilon 5", "--delta"])
+def test_a_total_without_room_leaves_no_ledger(run, further):
+    fit = "fit logistic_regression data.csv --config fit.toml --out m.npz --ledger l.jsonl --budget 3"
+    done = run(f"{fit} {further}")
+    assert done.status
+    assert not Path("l.jsonl").exists()
+    if further != "--delta":
+        assert "state more, as --budget" in done.err
+
+
+@pytest.mark.parametrize(
+    "fit", ["additive_logistic --config fit.toml", "additive_regression --label b --label-bounds=-9,9"]
+)
+def test_curves_are_not_fitted_as_straight_lines(run, fit):
+    problem, _, further = fit.partition(" ")
+    own = " --features a --bounds=-9,9" * ("regression" in fit)
+    done = run(f"fit {problem} data.csv {further}{own} --out m.npz --epsilon 1", ends=2)
+    assert "Additive" in done.err
+    assert "_regression here" in done.err
+    assert not Path("m.npz").exists()

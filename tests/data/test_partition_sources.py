@@ -1,0 +1,135 @@
+"""Data in partitions: arrays in files, what a partition can be, and what is said of one that is none."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.data.columns import FileRows
+
+RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
+Y = np.where(X[:, 0] > 0, 1, -1)
+
+
+def saved(folder, name, array):
+    np.save(folder / f"{name}.npy", array)
+    return folder / f"{name}.npy"
+
+
+def test_records_are_checked_whenever_a_file_is_read(tmp_path):
+    path = saved(tmp_path, "x", X)
+    batch = RECORD.validate({"x": FileRows(path), "y": Y})
+    np.testing.assert_array_equal(batch.chosen(np.arange(50) % 7 == 3).fields["x"][1:4], X[[10, 17, 24]])
+    np.save(path, np.where(np.arange(100).reshape(50, 2) == 81, 7.0, X))
+    batch.fields["x"][:40]
+    with pytest.raises(dp.DomainError, match="row 0"):  # of those that are read
+        batch.fields["x"][40:]
+
+
+@pytest.mark.parametrize("other", [np.hstack([X, X]), X[:30], np.asfortranarray(X), X.view(np.int64)])
+def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path, other):
+    path = saved(tmp_path, "x", X)
+    learner = dp.load("logistic_regression", features=2)
+    parts = dp.Partitions([{"x": path, "y": Y}])
+    saved(tmp_path, "x", other)
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*(another shape|in the order of C)"):
+        dp.solve(learner, parts, dp.Privacy(1.0))
+
+
+SCHEMA = dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"])
+TABLE = {"age": [0.5, 1.0], "y": ["a", "b"]}
+
+
+def parquet(path, table=TABLE):
+    pq = pytest.importorskip("pyarrow.parquet")
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pytest.importorskip("pyarrow").table(table), path)
+    return path
+
+
+def test_a_folder_of_parquet_files(tmp_path):
+    with pytest.raises(dp.DomainError, match="no Parquet files"):
+        dp.Partitions(tmp_path, SCHEMA)
+    first = parquet(tmp_path / "b.parquet")
+    for name in ("._b.parquet", "_metadata.parquet", "notes.txt"):
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "_temporary").mkdir()
+    assert dp.Partitions(tmp_path, SCHEMA).sizes == (2,)
+    (tmp_path / "a.parquet").write_bytes(b"neither")
+    for source, schema, said in (
+        (tmp_path, None, "tables need a schema"),
+        (first, SCHEMA, "this is no folder; give a list of files"),
+        (tmp_path / "none", SCHEMA, "this is no folder"),
+        ([tmp_path / "none.parquet"], SCHEMA, r"partition 0: .*none\.parquet: this is no file"),
+        (tmp_path, SCHEMA, r"partition 0: .*a\.parquet: the file is damaged"),
+    ):
+        with pytest.raises(dp.DomainError, match=said):
+            dp.Partitions(source, schema)
+    parquet(tmp_path / "ward=1" / "c.parquet")
+    with pytest.raises(dp.DomainError, match="ward=1: a folder in a folder is not read"):
+        dp.Partitions(tmp_path, SCHEMA)
+
+
+def test_files_that_are_written_anew(tmp_path):
+    path, learner = parquet(tmp_path / "a.parquet"), dp.load("logistic_regression", features=1, labels=("a", "b"))
+    parts = dp.Partitions([path], SCHEMA)
+    assert parts.sizes == (2,)
+    parquet(path, {"age": [0.5] * 3, "y": ["a"] * 3})
+    with pytest.raises(dp.DomainError, match=r"3 records, and there were 2 .*make .*anew"):
+        dp.solve(learner, parts, dp.Privacy(1.0))
+
+
+def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path):
+    path, header = tmp_path / "x.npy", io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (-1,)})
+    path.write_bytes(header.getvalue() + bytes(80))
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: no array can be read"):
+        dp.Partitions([{"x": path, "y": Y}])
+    path.unlink()
+    for name in ("x.npy", "x.parquet"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*a device or a pipe"):
+        dp.Partitions([{"x": path, "y": Y}])
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.parquet: this is no file"):
+        dp.Partitions([tmp_path / "x.parquet"], SCHEMA)
+    with pytest.raises(dp.DomainError, match=r"partition 0: it must map fields to columns.* not a NoneType"):
+        dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([lambda: None]), dp.Privacy(1.0))
+
+
+def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path):
+    pd = pytest.importorskip("pandas")
+    twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
+    with pytest.raises(dp.DomainError, match="partition 1: the table: several columns have one name"):
+        dp.Partitions([TABLE, twice], SCHEMA)
+    for column in (pd.to_datetime(["2020-01-01"] * 2), [[0.5], [1.0]], [True, False]):
+        parquet(tmp_path / "a.parquet", {"age": column, "y": ["a", "b"]})
+        with pytest.raises(dp.DomainError, match=r"0: .*a\.parquet: the column 'age' is declared as a number"):
+            dp.Partitions(tmp_path, SCHEMA)
+
+
+OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "labels": lambda x, y: (x, -y)}
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows")],
+)
+def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch):
+    x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
+    y, calls = np.where(x[:, 0] > 0.1, 1.0, -1.0), []
+    if form == "large":
+        monkeypatch.setattr("dpconvex.data.validation.LARGEST_COPY", 1)
+
+    def changing():
+        calls.append(1)
+        moved, labels = (x, y) if len(calls) < 5 else OTHERS[kind](x, y)
+        return {"x": sp.csr_array(moved) if form == "sparse" else moved, "y": labels}
+
+    learner = dp.load("logistic_regression", features=2)
+    data = dp.Partitions([changing])
+    with pytest.raises(dp.DomainError, match="other records than"):
+        dp.solve(learner, data, dp.Privacy(1.0))

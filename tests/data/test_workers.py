@@ -1,0 +1,199 @@
+"""Partitions on the workers of a Dask cluster: equal bits, errors, lost workers, and what is logged."""
+
+import logging
+import os
+import signal
+from contextlib import contextmanager
+from itertools import count
+
+import numpy as np
+import pytest
+from learners_of_tests import X, Y, in_files, pieces
+
+import dpconvex as dp
+from dpconvex.data.partitions import Place, Workers
+
+distributed = pytest.importorskip("distributed")
+delayed = pytest.importorskip("dask.delayed").delayed
+IGNORED = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in IGNORED]
+
+Q = dp.Privacy(2.0, 1e-6)
+PIECES = pieces({"x": X, "y": Y})
+LEARNER = dp.load("logistic_regression", features=3)
+
+
+@contextmanager
+def cluster(processes=False):
+    """Start two workers of one thread each, on this machine only, without a dashboard; yields their client."""
+    address = "127.0.0.1:0"
+    options = {"host": "127.0.0.1"} if processes else {}
+    options |= {"threads_per_worker": 1, "processes": processes, "memory_limit": 0, "dashboard_address": address}
+    options |= {"worker_dashboard_address": address, "scheduler_kwargs": {"dashboard": False}}
+    with distributed.LocalCluster(2, **options) as made, distributed.Client(made) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster() as found:
+        yield found
+
+
+def fitted(data, **options):
+    return dp.solve(LEARNER, data, Q, seed=1, **options)["w"]
+
+
+def here(monkeypatch, data, fit=fitted, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr(dp.Partitions, "place", property(lambda data: Place([s.value for s in data.sources], data.keep)))
+        return fit(data, **options)
+
+
+def on_workers(data):
+    batch = LEARNER.record.validate(data)
+    assert isinstance(batch.place, Workers)
+    return batch
+
+
+def delays(keep=None):
+    return dp.Partitions(list(map(delayed, PIECES)), keep=keep)
+
+
+DESCENT = dp.NoisyGradientDescent(steps=3, clip=0.5)
+WHITENED = pytest.param({"whitening": True}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("options", [{"mechanism": dp.OutputPerturbation()}, {"mechanism": DESCENT}, WHITENED])
+def test_mechanisms_have_the_same_bits_on_workers(client, monkeypatch, options):
+    expected = here(monkeypatch, delays(), **options)
+    assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
+
+
+def arrays(client, folder):
+    da, rows = pytest.importorskip("dask.array"), tuple(len(piece["y"]) for piece in PIECES)
+    return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
+
+
+KINDS = {
+    "array": arrays,
+    "futures": lambda client, folder: {name: client.scatter([p[name] for p in PIECES]) for name in "xy"},
+    "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in PIECES]),
+    "files": lambda client, folder: in_files(folder, {"x": X, "y": Y}),
+}
+
+
+@pytest.mark.parametrize("kind", [k if k == "files" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
+def test_whatever_holds_the_records(client, tmp_path, monkeypatch, kind):
+    data = KINDS[kind](client, tmp_path)
+    found = fitted(data)
+    assert on_workers(data).sizes == (1, 299, 0, 5, 395)
+    assert (found == here(monkeypatch, dp.Partitions(PIECES))).all()
+
+
+@pytest.mark.slow
+def test_many_small_partitions_are_few_tasks(client, monkeypatch):
+    parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
+    data = dp.Partitions(list(map(delayed, parts)))
+    batch = on_workers(data)
+    assert len(batch.place.bundles) <= 8 < len(batch.sizes) == 40
+    assert (fitted(data) == here(monkeypatch, dp.Partitions(parts))).all()
+
+
+@pytest.mark.slow
+def test_tables_with_a_schema(client, tmp_path):
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    pytest.importorskip("pyarrow")
+    schema = dp.Schema({"age": (0, 1)}, label="again", labels=["-1", "1"])
+    table = pd.DataFrame({"age": np.abs(X[:90, 0]), "again": Y[:90]})
+    for k in range(3):
+        table[30 * k : 30 * (k + 1)].to_parquet(tmp_path / f"part{k}.parquet")
+    learner = dp.load("logistic_regression", features=1, labels=("-1", "1"))
+    expected = dp.solve(learner, dict(zip("xy", schema.encode(table), strict=True)), Q, seed=1)["w"]
+    for source in (dd.from_pandas(table, npartitions=3), tmp_path, [table[:50], table[50:]]):
+        found = dp.solve(learner, dp.Partitions(source, schema), Q, seed=1)["w"]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_a_bad_record_is_named_and_not_logged(client, caplog):
+    parts, x, budget = list(map(delayed, PIECES)), PIECES[3]["x"].copy(), dp.Budget(Q)
+    x[2, 1] = 4321.0
+    parts[3] = delayed({**PIECES[3], "x": x})
+    with caplog.at_level(logging.DEBUG), pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 2"):
+        fitted(dp.Partitions(parts), budget=budget)
+    assert len(budget.entries) == 1
+    assert "4321" not in caplog.text
+    assert "partition 3" not in caplog.text
+
+
+def on_round(monkeypatch, number, act):
+    """Do something when a fit waits for its workers for the so-manieth time."""
+    original, rounds = Workers._gathered, count(1)
+
+    def gathered(self, tasks, numbers):
+        if next(rounds) == number:
+            act()
+        return original(self, tasks, numbers)
+
+    monkeypatch.setattr(Workers, "_gathered", gathered)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_time_only(monkeypatch):
+    expected, budget = here(monkeypatch, delays()), dp.Budget(Q)
+    with cluster(processes=True) as client:
+        victims = list(client.run(os.getpid).values())
+        on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
+        assert (fitted(delays(), budget=budget) == expected).all()
+        assert victims[0] not in client.run(os.getpid).values()
+    assert len(budget.entries) == 1
+
+
+def test_without_a_scheduler_there_is_no_release(monkeypatch):
+    budget = dp.Budget(Q)
+    with cluster() as client:
+        on_round(monkeypatch, 5, client.cluster.close)
+        with pytest.raises(dp.WorkersLost, match="nothing is released, and what was paid stays paid"):
+            fitted(delays(), budget=budget)
+    assert len(budget.entries) == 1
+
+
+def test_a_partition_that_changes_is_refused(client, tmp_path):
+    def some():
+        rows = len(list(tmp_path.iterdir())) + 10
+        (tmp_path / f"{rows}").touch()
+        return {"x": X[:rows], "y": Y[:rows]}
+
+    data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
+    changed = "partition 0: it holds other records than when it was checked"
+    with pytest.raises(dp.DomainError, match=changed):
+        dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
+
+
+class Unsendable(Exception):
+    def __reduce__(self):
+        raise TypeError("stays here")
+
+
+def raising(error):
+    raise type(error)(*error.args)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "x7.npy"), ValueError("4321"), Unsendable("4321")])
+def test_a_partition_that_nobody_can_make_is_named(client, error):
+    parts, said = [delayed(PIECES[4]), delayed(raising)(error)], rf"partition 1 cannot be read \({type(error).__name__}"
+    if isinstance(error, Unsendable):  # raised by a function, where Dask does not see it
+        parts, said = [lambda: PIECES[4], lambda: raising(Unsendable("4321"))], "a partition cannot be read: Unsendable"
+    with pytest.raises(dp.DomainError, match=said) as found:
+        dp.solve(LEARNER, dp.Partitions(parts), dp.Privacy(1.0, adjacency="add-remove"), size=700)
+    assert "4321" not in str(found.value)
+
+
+@pytest.mark.slow
+def test_parts_of_partitions_have_the_same_bits_on_workers(client, monkeypatch):
+    learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
+
+    def tuned(data):
+        return dp.tune(learners, data, Q, seed=1)
+
+    np.testing.assert_array_equal(tuned(delays()).release["w"], here(monkeypatch, delays(), tuned).release["w"])

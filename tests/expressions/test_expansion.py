@@ -1,0 +1,237 @@
+"""Affine expressions as polynomials, against CVXPY's own value of the same expression at random records and parameters."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.expressions.evaluate import evaluate
+from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.from_cvxpy import Reader
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.polynomial import Polynomial
+
+SEEDS = st.integers(0, 2**32 - 1)
+RECORD = dp.Record(
+    x=dp.Ball(3, 2.0),
+    M=dp.Box(-np.ones((2, 3)), 2 * np.ones((2, 3))),
+    s=dp.Box(0.5, 2.0),
+    t=dp.Box([0.5, -3.0], [1.5, -0.5]),
+    one=dp.Ball(1, 1.0, norm=1),
+)
+x, M, s, t, one = (RECORD.parameters[name] for name in ("x", "M", "s", "t", "one"))
+w, v, W = cp.Variable(3, name="w"), cp.Variable(name="v"), cp.Variable((3, 2), name="W")
+R, P = cp.Variable((1, 4), name="R"), cp.Variable((2, 2), PSD=True, name="P")
+S = cp.Variable((3, 3), symmetric=True, name="S")
+READER = Reader(RECORD.parameters.values())
+READER.declare([w, v, cp.sum(W), cp.sum(R), cp.trace(S), cp.trace(P)])
+SPACE = Space(list(READER.variables.values()))
+A = np.random.default_rng(1).normal(size=(3, 3))
+z = cp.hstack([x, 1]) / 2**0.5
+
+EXPRESSIONS = {
+    "inner product": x @ w,
+    "special index": w[[2, 0, 2]] + x[np.array([True, True, True])],
+    "reshape by columns": cp.reshape(W, (2, 3), order="F") + M,
+    "reshape by rows": cp.reshape(W, (2, 3), order="C") - M,
+    "hstack of vectors": cp.hstack([w, x, v, 1.5]),
+    "vstack": cp.vstack([W, M.T, cp.reshape(w, (1, 3), order="F") @ M.T]),
+    "bmat": cp.bmat([[P, M], [M.T @ P, S]]),
+    "trace": cp.trace(S @ cp.outer(x, x)),
+    "shifted diagonal matrix": cp.diag(w, 1)[:3, 1:],
+    "diagonal": cp.diag(S) + cp.diag(cp.outer(x, x)),
+    "upper triangle": cp.reshape(cp.upper_tri(S), (3,), order="F") + x,
+    "kron, constant first": cp.kron(A[:2, :2], W)[0, :],
+    "multiply broadcasts": cp.multiply(R, np.ones((3, 4))) + cp.multiply(cp.reshape(x, (3, 1), order="F"), R),
+    "matmul, matrices": M @ W @ (M @ M.T),
+    "divide by a vector": w / np.array([1.0, 2.0, -4.0]),
+    "divide by a field": w / s,
+    "divide by a positive function": W / (1 + cp.norm(x, 2)),
+    "cumulative sum": cp.cumsum(W, axis=0),
+    "difference": cp.diff(w) + t,
+    "convolution": cp.convolve(np.array([1.0, -2.0]), w),
+    "quadratic form with a homogeneous 1": z[1:3] @ P @ z[2:4],
+    "kron and convolution of a record": cp.kron(M, W)[0] @ np.ones(6) + cp.sum(cp.convolve(x, w)),
+    "quad_form atom with a variable matrix": cp.quad_form(x, S),
+    "powers": w @ (x**2) + v * s**3 + cp.power(s, 4) * w[0],
+    "sum of squares of a record": v * cp.sum_squares(x) + cp.sum_squares(M),
+    "norm of a record": v * cp.norm(x, 2) + w[0] * cp.norm(x, 1) + w[1] * cp.norm(x, "inf"),
+    "exponential features": cp.exp(A @ x / 4) @ w,
+    "logarithm and softplus": v * cp.log(s) + cp.logistic(x) @ w,
+    "maximum and minimum": cp.maximum(x, 0) @ w + v * cp.minimum(s, 1, cp.abs(x[0])),
+    "soft maximum and norms of lines": v * cp.log_sum_exp(x) + w @ cp.norm(M, 2, axis=0),
+    "negation and transposition": -W.T @ (-x) - P @ t,
+    "real part": cp.real(w) + cp.conj(x),
+}
+
+
+def read(expression, reader=READER):
+    return reader.expression(expression, "the loss")
+
+
+def scalars_of(expander, fields):
+    """Return the record's scalars, and those of functions of the record that are not polynomials."""
+    functions = [evaluate(function, fields) for function in expander.functions_of_record]
+    return np.concatenate([np.reshape(a, -1, order="F") for a in [*(fields[n] for n in RECORD.parameters), *functions]])
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+@settings(max_examples=10)
+@given(seed=SEEDS)
+def test_expansion_has_the_value_of_the_expression(name, seed):
+    rng = np.random.default_rng(seed)
+    expression = EXPRESSIONS[name]
+    fields = {field: values[0] for field, values in RECORD.sample(1, rng).fields.items()}
+    theta = rng.normal(size=SPACE.dim)
+    for field, parameter in RECORD.parameters.items():
+        parameter.value = fields[field]
+    for variable in (w, v, W, R, S, P):
+        variable.save_value(SPACE.unpack(theta)[variable.name()])
+    expander = Expander(SPACE, Bases(RECORD.continuous))
+    polynomial = expander.expand(read(expression))
+    assert polynomial.shape == expression.shape
+    found = polynomial.evaluate(scalars_of(expander, fields), theta)
+    assert found == pytest.approx(np.asarray(expression.value, dtype=float), rel=1e-9, abs=1e-9)
+
+
+def test_functions_of_the_record_that_print_alike_are_told_apart():
+    """CVXPY prints eight digits, and only the corners of large arrays."""
+    table = np.random.default_rng(2).normal(size=(40, 3))
+    other = table.copy()
+    other[20, 1] += 1.0
+    expander = Expander(SPACE, Bases(RECORD.continuous))
+    assert len(expander.expand(read(v * cp.sum(cp.exp(table @ x) - cp.exp(other @ x)))).entry) > 0
+    functions = cp.exp(table.copy() @ x), cp.exp(x[[0, 1]]), cp.exp(x[[0, 2]]), cp.norm(x, 1.5)
+    for count, function in enumerate(functions, start=2):
+        expander.expand(read(function))
+        assert len(expander.functions_of_record) == count
+
+
+def test_equal_functions_of_the_record_cancel():
+    assert len(Expander(SPACE, Bases(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
+
+
+def test_labels_that_differ_in_their_variables_share_an_expansion(monkeypatch):
+    """The same terms as alone, whatever repeats, changes places, or is symmetric in one of them."""
+    plain, even = (
+        [cp.Variable((3, 3), name=f"{n}{k}", **how) for k in range(3)] for n, how in (("F", {}), ("E", {"PSD": True}))
+    )
+    reader = Reader(RECORD.parameters.values())
+    forms = [
+        x @ (a - b) @ x + s * cp.trace(c)
+        for own in (plain, even)
+        for a, b, c in [own, own[::-1], (own[0], own[0], own[1]), (own[1], own[2], own[2]), (own[2], own[0], own[1])]
+    ]
+    forms += [x @ (plain[0] - even[0]) @ x, x @ (plain[1] - even[2]) @ x, x @ (even[1] - plain[2]) @ x]
+    reader.declare(forms)
+    space = Space(list(reader.variables.values()))
+    together, counts, product = Expander(space, Bases(RECORD.continuous)), [], Polynomial.product
+    monkeypatch.setattr(Polynomial, "product", lambda *arguments: counts.append(1) or product(*arguments))
+    pairs = []
+    for form in (read(form, reader) for form in forms):
+        for of in (lambda expander: expander, lambda expander: expander.sizes):
+            pairs.append((of(together).expand(form), of(Expander(space, Bases(RECORD.continuous))).expand(form)))
+    tables = [
+        [np.column_stack([p.entry, p.coordinate, p.monomial, p.coefficient, p.error]) for p in pair] for pair in pairs
+    ]
+    for one, other in tables:
+        assert np.array_equal(one[np.lexsort(one.T[::-1])], other[np.lexsort(other.T[::-1])])
+    counts.clear()
+    for form in forms:
+        together.sizes.expand(read(form, reader))
+        together.expand(read(form, reader))
+    assert not counts
+    other = Expander(space, Bases(RECORD.continuous))
+    for form in forms[:2]:
+        other.expand(read(form, reader))
+    assert len(counts) == 3  # two products with x and one with s, for both
+
+
+REFUSED = [
+    (lambda: w / (s - 1), dp.NotPrivate, "power needs an argument that is positive"),
+    (lambda: v * cp.sqrt(x[0]), dp.NotPrivate, "power needs an argument that is not negative"),
+    (lambda: v * cp.lambda_max(M @ cp.diag(x)[:, :2]), dp.NotPrivate, "not symmetric for every record"),
+    (lambda: v * cp.power(s, s), dp.MissingRule, "exponent of a power depends"),
+    (lambda: cp.Parameter(3, name="unknown") @ w, dp.NotPrivate, "is not a field of this record"),
+    (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, dp.MissingRule, "product"),
+    (lambda: w / np.array([1.0, 0.0, 2.0]), dp.NotPrivate, "divided by zero"),
+]
+
+
+@pytest.mark.parametrize(("expression", "error", "message"), REFUSED)
+def test_refusals_name_the_place(expression, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Expander(SPACE, Bases(RECORD.continuous)).expand(read(expression()))
+    assert caught.value.expression
+    assert caught.value.remedy
+
+
+BOUNDED = dp.Record(
+    a=dp.Ball(3, 2.0, norm=1),
+    b=dp.Ball(2, 0.5),
+    c=dp.Ball(2, 1.5, norm=np.inf),
+    d=dp.Box([0.5, -2.0], [1.0, 3.0]),
+    e=dp.Box(-1.0, -0.25),
+)
+
+
+def scalars(record, size, rng):
+    """Draw records as rows of all their scalars, in the order of the bases."""
+    fields = record.sample(size, rng).fields
+    return np.concatenate([fields[name].reshape(size, -1) for name in record.continuous], axis=1)
+
+
+@given(SEEDS, st.integers(0, 4))
+def test_ranges_and_norms_contain_every_record(seed, degree):
+    rng, bases = np.random.default_rng(seed), Bases(BOUNDED.continuous)
+    monomial = np.sort(rng.integers(-1, bases.count, size=(12, degree)), axis=1)
+    polynomial = Polynomial((4,), rng.integers(0, 4, 12), np.full(12, -1), monomial, rng.normal(size=12)).collected()
+    seen = np.stack([polynomial.evaluate(record, np.zeros(0)) for record in scalars(BOUNDED, 200, rng)])
+    low, high = bases.range(polynomial)
+    slack = 1e-9 * (1 + np.abs(seen).max())
+    assert (low - slack <= seen.min(axis=0)).all()
+    assert (high + slack >= seen.max(axis=0)).all()
+    assert bases.norm(polynomial) + slack >= np.linalg.norm(seen, axis=1).max()
+
+
+def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
+    bases = Bases(dp.Record(x=dp.Ball(3, 1.0)).continuous)
+    matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
+    assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
+    assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
+    assert bases.norm(Polynomial.constant(np.array([3.0, 4.0]))) == pytest.approx(5.0)
+
+
+@given(SEEDS)
+def test_inner_products_of_one_and_of_two_records(seed):
+    rng = np.random.default_rng(seed)
+    ends = np.sort(rng.normal(size=(2, 3)), axis=0)
+    record = dp.Record(x=dp.Box(ends[0], ends[1]))
+    (base,) = Bases(record.continuous).bases
+    x, y = scalars(record, 300, rng), scalars(record, 300, rng)
+    for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
+        assert low - 1e-12 <= seen.min()
+        assert seen.max() <= high + 1e-12
+
+
+SHARP = [
+    (cp.exp(s), np.exp(0.5), np.exp(2.0)),
+    (cp.abs(s - 1), 0.0, 1.0),
+    (cp.maximum(s, 1), 1.0, 2.0),
+    (cp.minimum(s, 1), 0.5, 1.0),
+    (cp.inv_pos(s), 0.5, 2.0),
+    (cp.norm(x, 2), 0.0, 2.0),
+    (cp.maximum((x[0] + x[1]) ** 2 / 8, 0.5), 0.5, 1.0),  # its cross term stands for two entries of a tensor square
+    (cp.norm(x, 1), 0.0, 2.0 * np.sqrt(3)),
+    (s * x[0] ** 2, 0.0, 8.0),  # squares keep the sign of what they multiply
+    (-(s**3) * x[0] ** 2, -32.0, 0.0),
+    (cp.norm(one, 2), 0.0, 1.0),
+    (cp.norm(t, 2), np.sqrt(0.5), np.sqrt(11.25)),
+]
+
+
+@pytest.mark.parametrize(("expression", "low", "high"), SHARP)
+def test_sharp_where_the_function_allows(expression, low, high):
+    below, above = Expander(Space([]), Bases(RECORD.continuous)).bounds(read(expression))
+    assert (*below, *above) == pytest.approx((low, high), abs=1e-12)

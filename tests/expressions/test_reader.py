@@ -1,0 +1,248 @@
+"""What a user writes is read once: exact atoms, real constants, the same function in a normal form, and coordinates."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.expressions.discipline import is_convex
+from dpconvex.expressions.evaluate import evaluate
+from dpconvex.expressions.from_cvxpy import Reader, variable_of
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.fitting.verify import analyse
+from dpconvex.sensitivity.analysis import Analysis
+
+UNIT = dp.Record(x=dp.Ball(1))
+PAIR = dp.Record(a=dp.Box(-np.ones((2, 1)), np.ones((2, 1))), b=dp.Box(-np.ones((1, 2)), np.ones((1, 2))))
+v, one = cp.Variable(2, name="v"), cp.Variable(name="one")
+
+
+def learner(regularizer, constraints=()):
+    """A template whose loss is harmless, so that only its public part matters."""
+    return dp.Template(UNIT, lambda x: cp.logistic(x[0] * v[0]), regularizer, list(constraints))
+
+
+BROADCAST = {
+    "maximum of sizes": lambda a, b: cp.norm1(cp.maximum(cp.abs(a * one), cp.abs(b * one))),
+    "maximum": lambda a, b: cp.sum(cp.maximum(a * one, b * one)),
+    "sum": lambda a, b: cp.sum(cp.logistic(a * one + b * one)),
+    "product": lambda a, b: cp.sum(cp.multiply(cp.square(a), cp.logistic(b * one))),
+    "relative entropy": lambda a, b: cp.sum(cp.rel_entr(3 + a * one, 3 + b * one)),
+    "constant grid": lambda a, b: cp.sum(cp.maximum(a * one, np.array([[0.2, -0.1]]))),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_atoms_that_broadcast_count_every_entry(name):
+    """Against the largest slope of a loss of a column and a row that is observed over their corners and some parameters."""
+    a, b, steepest, step = cp.Parameter((2, 1)), cp.Parameter((1, 2)), 0.0, 1e-6
+    expression = BROADCAST[name](a, b)
+    for corner in np.ndindex(2, 2, 2, 2):
+        first, second = np.split(2.0 * np.array(corner) - 1.0, 2)
+        a.value, b.value = first[:, None], second[None]
+        for theta in (-0.999, -0.5, -0.1, 0.1, 0.5, 0.999):
+            values = []
+            for one.value in (theta - step, theta + step):
+                values.append(float(expression.value))
+            steepest = max(steepest, abs(values[1] - values[0]) / (2 * step))
+    found = analyse(dp.Template(PAIR, BROADCAST[name], cp.square(one), [one <= 1, one >= -1])).gradient_bound
+    assert steepest <= found * (1 + 1e-6)
+    assert found <= 6 * steepest  # and the bound is of this loss
+
+
+class SquareOfLogarithm(cp.log):
+    """A user's subclass: another function under the rules of its parent."""
+
+
+def test_a_subclass_is_not_its_parent():
+    with pytest.raises(dp.MissingRule, match="SquareOfLogarithm"):
+        learner(cp.sum_squares(v) - cp.sum(SquareOfLogarithm(v)), [v <= 3])
+
+
+REFUSED = {
+    "negative by less than an absolute tolerance": (lambda: 2e10 * cp.quad_form(v, -5e-11 * np.eye(2)), "convex"),
+    "of both signs": (lambda: 2e10 * cp.quad_form(v, np.diag([1.0, -5e-11])), "negative eigenvalue"),
+    "asserted": (lambda: cp.quad_form(v, np.diag([1.0, -1.0]), assume_PSD=True), "negative eigenvalue"),
+    "said to be PSD": (lambda: cp.quad_form(v, cp.psd_wrap(np.diag([1.0, -1.0]))), "negative eigenvalue"),
+    "divided by a negative expression": (lambda: -2 * cp.quad_over_lin(v, 1e-300), "convex"),
+    "imaginary part": (lambda: cp.sum_squares(cp.real(np.array([1.0, 99.0j]) @ v)), "complex"),
+    "norm": (lambda: cp.norm(np.fft.fft(np.eye(2)) @ np.diag([1.0, 1e-9j]) @ v), "complex"),
+    "an imaginary part that CVXPY ignores": (lambda: cp.square(cp.real((1.0 + 1e-6j) * v[0])), "complex"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cvxpy_lets_pass_is_refused_in_every_place(name):
+    build, message = REFUSED[name]
+    for make in (
+        lambda: learner(cp.sum_squares(v) + build()),
+        lambda: dp.Template(UNIT, lambda x: cp.square(x @ v[:1]) + build(), cp.sum_squares(v), [cp.norm(v) <= 1]),
+        lambda: learner(cp.sum_squares(v), [build() <= 1]),
+    ):
+        with pytest.raises(dp.NotPrivate, match=message):
+            analyse(make())
+
+
+def test_sets_that_are_not_convex_are_refused():
+    with pytest.raises(dp.NotPrivate, match="FiniteSet"):
+        learner(cp.sum_squares(v), [cp.constraints.FiniteSet(v[0], [-1.0, 0.5, 2.0])])
+
+
+def test_a_public_parameter_is_a_number():
+    strength, width = (cp.Parameter(nonneg=True, name=name, value=value) for name, value in (("s", 3.0), ("w", 0.5)))
+    public = strength * cp.sum_squares(v) + cp.power(v[0], cp.Parameter(name="power", value=2))
+    template = dp.Template(UNIT, lambda x: strength * cp.huber(x[0] * v[0], width), public, [v <= strength])
+    found = analyse(template)
+    assert (found.modulus, found.gradient_bound) == pytest.approx((6.0, 3.0))
+    assert found.form.feasible.upper.tolist() == [3.0, 3.0]
+    strength.value = width.value = 1e-6  # too late
+    fresh = Analysis(type(found.form)(template))
+    assert (fresh.modulus, fresh.gradient_bound) == (found.modulus, found.gradient_bound)
+
+
+def test_a_template_stays_what_it_was():
+    matrix, cap, lower = np.eye(2), np.ones(2), np.zeros(2)
+    u = cp.Variable(2, name="u", bounds=[lower, None])
+    template = dp.Template(UNIT, lambda x: cp.logistic(x[0] * u[0]), cp.sum_squares(matrix @ u), [u <= cap])
+    matrix *= 1e-3
+    cap *= 1e3
+    lower -= 1e3
+    u.attributes["bounds"] = None
+    found = analyse(template)
+    assert found.modulus == pytest.approx(2.0)
+    assert (found.form.feasible.lower.tolist(), found.form.feasible.upper.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def test_templates_and_records_cannot_be_changed():
+    template, other = learner(100 * cp.sum_squares(v)), learner(0.1 * cp.sum_squares(v))
+    for name in ("losses", "regularizer", "constraints", "variables", "record"):
+        with pytest.raises(dp.TemplateError, match="cannot be changed"):
+            setattr(template, name, getattr(other, name))
+    with pytest.raises(dp.TemplateError, match="cannot be changed"):
+        template.record.fields = {"x": dp.Ball(1, radius=100.0)}
+    for mapping in (template.record.fields, template.record.continuous, template.record.parameters):
+        with pytest.raises(TypeError):
+            mapping["x"] = dp.Ball(1, radius=100.0)
+
+
+# What is read is rewritten as the same function, and what is in normal form stays as it was written.
+
+w, u, W = cp.Variable(2, name="w"), cp.Variable(2, name="u"), cp.Variable((2, 3), name="W")
+RECORD = dp.Record(x=dp.Ball(2), s=dp.Box(0, 2), t=dp.Box(-1, 1))
+x, s, t = (RECORD.parameters[name] for name in "xst")
+m, k = x @ w, x @ u + t
+lse, logistic = cp.log_sum_exp, cp.logistic
+READER = Reader(RECORD.parameters.values())
+
+
+def read(loss):
+    return READER.expression(loss, "the loss")
+
+
+def same(written, found):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for leaf in (w, u, W, x, s, t):
+            leaf.value = np.abs(rng.normal(size=leaf.shape)) if leaf is s else 3 * rng.normal(size=leaf.shape)
+        leaves = {leaf.name(): leaf.value for leaf in (w, u, W, x, s, t)}
+        assert evaluate(found, leaves) == pytest.approx(written.value, rel=1e-11, abs=1e-11)
+
+
+def curved(expression):
+    """The names of the atoms that are not affine with their arguments."""
+    inner = [name for argument in expression.args for name in curved(argument)]
+    own = [] if expression.is_affine or expression.atom is None else [expression.atom.name]
+    return sorted([*(name for name in own if name in ("logistic", "log_sum_exp", "norm", "power", "abs")), *inner])
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (logistic(m) - m, logistic(-m)),
+        (2 * logistic(m - t) - 2 * m, 2 * logistic(-(m - t)) + 2 * -t),
+        (lse(x @ W) - x @ W[:, 1], lse(x @ W - x @ W[:, 1])),
+        (s * (lse(x @ W) / 4 - x @ W[:, 1] + 1), s * (lse(x @ W + -(x @ W[:, 1]) / 0.25) * 0.25 + 1)),
+        (cp.norm(w - x) ** 2 + cp.abs(m) ** 2, cp.sum_squares(w - x) + cp.square(m)),
+        (cp.sum(cp.square(w - x)), cp.sum_squares(w - x)),
+        (cp.norm1(cp.square(m)) + cp.abs(s) * cp.square(k), cp.square(m) + s * cp.square(k)),
+        (dp.huber_hinge(1 + lse(x @ W) - m, 1), dp.huber_hinge(1 + lse(x @ W - m), 1)),
+    ],
+)
+def test_what_is_rewritten_is_the_same_function(written, expected):
+    found = read(written)
+    assert is_convex(found)
+    same(written, found)
+    same(expected, found)
+    assert curved(found) == curved(read(expected))
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (lse(x @ W - x @ W[:, 0]), "log_sum_exp(x @ W - x @ W[:, 0])"),
+        (logistic(m) - (1 + 1e-15) * m, "logistic(x @ w) - 1 * (x @ w)"),
+        (lse(cp.hstack([cp.log(m), 0])) - m, "log_sum_exp(hstack(log(x @ w), 0)) - x @ w"),
+        (1e-200 * (1e-200 * lse(x @ W)) - m, "1e-200 * (1e-200 * log_sum_exp(x @ W)) - x @ w"),
+    ],
+)
+def test_what_is_in_normal_form_or_cannot_be_rewritten_stays_as_it_is(written, text):
+    assert str(read(written)) == text
+
+
+ATOMS = [
+    logistic,
+    cp.square,
+    lambda z: lse(cp.hstack([z, 0.5])),
+    lambda z: lse(x @ W + z),
+    lambda z: dp.huber_hinge(lse(cp.hstack([z, 0])) + z, 0.5),
+]
+AFFINE = st.sampled_from([m, k, -m, m - k, 2 * m + 1, x @ W[:, 0], w[0], cp.Constant(0.5), t])
+TERMS = st.tuples(st.sampled_from(ATOMS), AFFINE, st.sampled_from([0.25, 0.5, 1.0, 3.0]))
+
+
+@given(st.lists(TERMS, min_size=1, max_size=3), st.lists(AFFINE, max_size=2), st.booleans())
+@settings(max_examples=40)
+def test_sums_of_anything_keep_their_values(parts, shift, outer):
+    total = sum(c * atom(argument) for atom, argument, c in parts) - sum(shift)
+    written = cp.logistic(total) + total if outer else total
+    found = read(written)
+    same(written, found)
+    assert is_convex(found)
+
+
+# Coordinates of the parameters: a linear isometry, there and back, for plain and symmetric variables.
+
+S, P = cp.Variable((3, 3), symmetric=True, name="S"), cp.Variable((2, 2), PSD=True, name="P")
+N, alone = cp.Variable((2, 2), NSD=True, name="N"), cp.Variable((1, 1), PSD=True, name="alone")
+SPACE = Space([variable_of(variable) for variable in (w, one, W, S, P, N, alone)])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
+    theta = np.random.default_rng(seed).normal(size=SPACE.dim)
+    values = SPACE.unpack(theta)
+    for name, block in SPACE.blocks.items():
+        assert values[name].shape == block.variable.shape
+        assert not block.symmetric or np.array_equal(values[name], values[name].T)
+    assert sum(np.sum(value**2) for value in values.values()) == pytest.approx(theta @ theta)
+    assert SPACE.pack(values) == pytest.approx(theta)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "message"),
+    [
+        (2, {"complex": True}, "'z' is declared complex"),
+        ((2, 2), {"diag": True}, "'z' is declared diag"),
+        ((2, 2, 2), {}, "'z' has 3 axes"),
+    ],
+)
+def test_variables_without_coordinates_are_refused(shape, attributes, message):
+    with pytest.raises(dp.TemplateError, match=message):
+        Space([variable_of(cp.Variable(shape, name="z", **attributes))])
+
+
+def test_the_approximation_of_a_probit_loss_is_named():
+    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    with pytest.raises(dp.MissingRule, match=r"(?s)log_normcdf.*dp\.Atom"):
+        dp.Template(record, lambda x, y: -cp.log_normcdf(y * (x @ w)), 0.1 * cp.sum_squares(w))

@@ -1,0 +1,168 @@
+"""Certificates have proofs, which travel with releases, and are replayed from the file alone."""
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from learners_of_tests import X, Y
+
+import dpconvex as dp
+from dpconvex.checker.files import replayed
+from dpconvex.checker.reading import Rejected
+
+D = X.shape[1]
+LEARNER, DATA = dp.load("logistic_regression", features=D), {"x": X, "y": Y}
+PURE, LOOSE, PROTECTED = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
+RELEASES = {
+    "objective": lambda: dp.solve(LEARNER, DATA, PURE),
+    "clipped": lambda: dp.solve(LEARNER, DATA, LOOSE),
+    "whitened": lambda: dp.solve(LEARNER, DATA, LOOSE, whitening=True),
+    "counted": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.OutputPerturbation("gaussian"), size=500),
+    "samples": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.NoisyGradientDescent(clip=0.1, sampling=0.1), size=500),
+    "adaptive steps": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.AdaptiveSteps(), size=500),
+    "normal noise": lambda: dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian")),
+    "runs": lambda: dp.tune_repeated([LEARNER], DATA, LOOSE).release,
+    "kinks": lambda: dp.solve(dp.load("hinge_svm", features=D), DATA, LOOSE, dp.OutputPerturbation("gaussian")),
+    "statistics": lambda: dp.statistics(dp.load("ridge_regression", features=D), DATA, LOOSE),
+    "whitened statistics": lambda: dp.solve(dp.load("ridge_regression", features=D), DATA, LOOSE, whitening=True),
+}
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_saved_release_is_replayed_from_its_file(name, tmp_path):
+    release, path = RELEASES[name](), tmp_path / "model.npz"
+    assert "replayed" not in str(release.certificate)
+    release.save(path)
+    report = replayed(str(path))
+    assert report.steps > 5
+    assert not report.unreplayed
+    assert release.certificate.check() == report
+    assert "replayed" in str(release.certificate)
+    read = type(release).load(path).certificate
+    assert read == release.certificate
+    assert read.proof == release.certificate.proof
+    assert "replayed" in str(read)
+
+
+def test_the_command_replays_without_numpy(tmp_path):
+    path, own = tmp_path / "model.npz", tmp_path / "proof.json"
+    dp.solve(LEARNER, DATA, PURE).save(path)
+    own.write_bytes(dp.verify(LEARNER, PURE, 500).proof)
+    code = (
+        "import sys; from dpconvex.cli.main import main; status = main(sys.argv[1:]); "
+        "heavy = {'numpy', 'scipy', 'cvxpy', 'sklearn', 'jax'} & set(sys.modules); assert not heavy, heavy; sys.exit(status)"
+    )
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", code, "check", *arguments], capture_output=True, text=True, check=False
+        )
+
+    for file in (path, own):
+        found = run(str(file))
+        assert found.returncode == 0, found.stderr
+        assert "replayed" in found.stdout
+    assert json.loads(run(str(path), "--json").stdout)["unreplayed"] == []
+    proof = json.loads(own.read_bytes())
+    proof["claim"]["noise_scale"] = (0.5 * float.fromhex(proof["claim"]["noise_scale"])).hex()
+    own.write_text(json.dumps(proof))
+    assert run(str(own)).returncode == 1
+    assert "costs epsilon" in run(str(own)).stderr
+    assert run(str(tmp_path / "missing.npz")).returncode == 2
+
+
+def with_member(content, name, change):
+    """Return an archive in which one member is another."""
+    found = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(found, "w") as new:
+        for member in old.namelist():
+            new.writestr(member, change(old.read(member)) if member == name else old.read(member))
+    return found.getvalue()
+
+
+def bolder(header):
+    text = json.loads(str(np.load(io.BytesIO(header))))
+    text["certificate"]["noise_scale"] *= 0.5
+    buffer = io.BytesIO()
+    np.save(buffer, np.array(json.dumps(text)))
+    return buffer.getvalue()
+
+
+DAMAGES = {
+    "another certificate": ("header.npy", bolder),
+    "another proof": ("proof.json", lambda proof: dp.verify(LEARNER, PURE, 501).proof),
+    "no proof": ("proof.json", lambda proof: b"{}"),
+    "no text": ("proof.json", lambda proof: b"\xff"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_file_whose_proof_is_of_another_certificate_is_refused(name, tmp_path):
+    path = tmp_path / "model.npz"
+    path.write_bytes(with_member(dp.solve(LEARNER, DATA, PURE).to_bytes(), *DAMAGES[name]))
+    with pytest.raises(Rejected):
+        replayed(str(path))
+    with pytest.raises(dp.DPConvexError, match="damaged"):
+        dp.Release.load(path)
+
+
+def test_a_proof_that_does_not_follow_is_told_of(tmp_path):
+    release, path = dp.solve(LEARNER, DATA, PURE), tmp_path / "model.npz"
+    wrong = replace(release.certificate, noise_scale=0.5 * release.certificate.noise_scale)
+    with pytest.raises(Rejected, match="costs epsilon"):
+        wrong.check()
+    replace(release, certificate=wrong).save(path)
+    assert "does not follow" in str(dp.Release.load(path).certificate)
+
+
+def test_a_certificate_without_a_proof_says_so(tmp_path):
+    bare = dp.verify(LEARNER, PURE, 500, proof=False)
+    assert bare == dp.verify(LEARNER, PURE, 500)
+    assert bare.proof is None
+    assert "left out" in bare.check().unreplayed[0]
+    release, path = dp.solve(LEARNER, DATA, PURE), tmp_path / "model.npz"
+    replace(release, certificate=replace(release.certificate, writer=None)).save(path)
+    assert dp.Release.load(path).certificate.proof is None
+    with pytest.raises(Rejected, match=r"proof\.json"):
+        replayed(str(path))
+
+
+def test_noise_is_wider_where_only_a_plainer_bound_is_replayed(monkeypatch):
+    for sharp in ("chi_delta", "moving"):
+        monkeypatch.setattr(f"dpconvex.checker.mechanisms.{sharp}", lambda *_: 1)
+    learner, mechanism = dp.load("logistic_regression", features=3), dp.ObjectivePerturbation("gaussian")
+    sharp, plain = (dp.verify(learner, PROTECTED, 500, mechanism, checked=c) for c in (False, True))
+    assert "under Gaussian noise" in sharp.check().unreplayed[0]
+    assert not plain.check().unreplayed
+    assert plain.privacy == PROTECTED
+    assert 1.0 < plain.noise_scale / sharp.noise_scale < 1.5
+    assert "of the guarantee" in " ".join(plain.advice)
+    with pytest.raises(dp.NotPrivate, match="under Gaussian noise"):  # gradients of norms have no vertices
+        dp.verify(dp.load("robust_location", features=3), LOOSE, 500, mechanism, checked=True)
+
+
+def test_noise_stays_as_it_is_where_all_is_replayed():
+    assert dp.verify(LEARNER, PURE, 500, checked=True) == dp.verify(LEARNER, PURE, 500)
+    whitened = dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian"), whitening=True, checked=True)
+    assert whitened.certificate.privacy == whitened.spent == LOOSE
+    assert not whitened.certificate.check().unreplayed
+
+
+def test_what_cannot_be_written_changes_nothing_else():
+    certificate = replace(dp.verify(LEARNER, PURE, 500), writer=lambda c: 1 / 0)
+    assert certificate.proof is None
+    assert "ZeroDivisionError" in certificate.check().unreplayed[0]
+
+
+def test_proofs_travel_with_pickles():
+    certificate = dp.verify(LEARNER, LOOSE, 500)
+    copied = pickle.loads(pickle.dumps(certificate))
+    assert copied == certificate
+    assert copied.proof == certificate.proof
+    assert copied.check().steps > 5

@@ -1,0 +1,302 @@
+"""Fits, private and not: what they return, what they refuse, and in which order they pay, read and compute."""
+
+import copy
+import gc
+import warnings
+import weakref
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from learners_of_tests import ridge
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.optim.certify import FirstOrder
+
+PROMISE, SIZE = dp.Privacy(epsilon=2.0), 120
+
+
+def records(size=SIZE):
+    rng = np.random.default_rng(11)
+    y = rng.choice([-1, 1], size)
+    return {"x": dp.Ball(3).project(rng.normal(size=(size, 3)) + np.outer(y, [1.0, 0.6, 0.2])), "y": y}
+
+
+def learner(problem, **options):
+    return dp.load(problem, features=3, labels=(-1, 1), **options)
+
+
+@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm", "large_margin_gaussian"])
+def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(problem):
+    template, data = learner(problem), records()
+    one, other, *seeded = (dp.solve(template, data, PROMISE, seed=seed) for seed in (None, None, 5, 5, 6))
+    assert one.private
+    assert one.spent == PROMISE
+    assert one.certificate == dp.verify(template, PROMISE, SIZE)
+    for name in one:
+        assert not np.isclose(one[name], other[name], rtol=1e-12, atol=0).any()
+        np.testing.assert_array_equal(seeded[0][name], seeded[1][name])
+        assert not np.array_equal(seeded[0][name], seeded[2][name])
+    assert not seeded[0].private
+    assert seeded[0].spent is None
+    assert "NOT PRIVATE: the noise was drawn with the seed 5" in repr(seeded[0])
+
+
+def test_the_release_follows_the_law_of_its_certificate():
+    """The noise that led to a release is the negative gradient there; its law must be what the proof assumes."""
+    data, regularization = records(), 0.05
+    template = learner("logistic_regression", regularization=regularization)
+    certificate = dp.verify(template, PROMISE, SIZE)
+    xy = data["x"] * data["y"][:, None]
+    noise = []
+    for seed in range(400):
+        theta = dp.solve(template, data, PROMISE, seed=seed)["w"]
+        slope = -1 / (1 + np.exp(xy @ theta))
+        noise.append(-(slope @ xy + (SIZE * regularization + certificate.added) * theta))
+    lengths = np.linalg.norm(noise, axis=1)
+    assert stats.kstest(lengths / certificate.noise_scale, stats.gamma(certificate.noise_dimension).cdf).pvalue > 1e-3
+    # On the sphere in three dimensions each coordinate of a uniform direction is uniform on [-1, 1].
+    for coordinate in (np.array(noise) / lengths[:, None]).T:
+        assert stats.kstest(coordinate, stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2), FirstOrder(max_steps=2)],
+    ids=["clarabel", "scs", "first-order"],
+)
+def test_a_solver_that_is_stopped_early_releases_nothing(backend):
+    budget = dp.Budget(dp.Privacy(9.0))
+    with pytest.raises(dp.NotConverged):
+        dp.solve(learner("large_margin_gaussian"), records(), PROMISE, backend=backend, budget=budget)
+    assert len(budget.entries) == 1  # whether it converges depends on the data, so the attempt is paid for
+    with pytest.raises(dp.NotConverged):
+        dp.solve_without_privacy(learner("large_margin_gaussian"), records(), backend=backend)
+
+
+@pytest.mark.parametrize("mechanism", [None, dp.SufficientStatistics(), dp.NoisyGradientDescent(clip=0.1, steps=5)])
+def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(mechanism):
+    for size in (0.3, 1e-160):
+        x = np.full((60, 3), size)
+        with np.errstate(all="raise"):
+            assert dp.solve(
+                dp.load("ridge_regression", features=3), {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism
+            ).private
+
+
+def test_under_add_remove_the_number_of_records_is_not_public():
+    promise, template = dp.Privacy(2.0, adjacency="add-remove"), learner("logistic_regression")
+    certificates = {str(dp.solve(template, records(n), promise, size=100).certificate) for n in (50, 100, 150)}
+    assert len(certificates) == 1  # the number of records changes nothing but the answer
+    with pytest.raises(dp.TemplateError, match="size must be a positive integer"):
+        dp.solve(template, records(), promise, size=0)
+
+
+class Watched:
+    """A column that writes down when it is read; its shape and type can be asked for."""
+
+    def __init__(self, name, values, log):
+        self.name, self.values, self.log = name, values, log
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __len__(self):
+        return len(self.values)
+
+    def __array__(self, dtype=None, copy=None):
+        self.log.append(f"read {self.name}")
+        return self.values
+
+
+def test_the_budget_pays_before_the_data_are_read():
+    log = []
+
+    class Ledger(dp.Budget):
+        def spend(self, privacy, label, event=None):
+            super().spend(privacy, label, event)
+            log.append(f"spent {privacy.epsilon} on {label}")
+
+    data = {name: Watched(name, values, log) for name, values in records().items()}
+    promise = dp.Privacy(2.0, adjacency="add-remove")
+    budget = Ledger(dp.Privacy(3.0, adjacency="add-remove"))
+    dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget, entry="first")
+    assert log[0] == "spent 2.0 on first"
+    assert {"read x", "read y"} == set(log[1:])
+    log.clear()
+    with pytest.raises(dp.BudgetExceeded):
+        dp.solve(learner("logistic_regression"), data, promise, size=100, budget=budget)
+    # Without a proof nothing is read, and nothing spent.
+    w = cp.Variable(3, name="w")
+    kinked = dp.Template(learner("huber_svm").record, lambda x, y: cp.logistic(x @ w), cp.norm1(w))
+    for template, options in ((kinked, {"size": 100}), (learner("logistic_regression"), {})):
+        with pytest.raises(dp.NotPrivate, match=r"strongly convex|number of records is private"):
+            dp.solve(template, data, promise, budget=budget, **options)
+    assert (log, len(budget.entries)) == ([], 1)
+
+
+def test_what_cannot_be_run_is_refused_before_it_is_paid():
+    """Nothing bounds how far an answer in these sets is from the exact one."""
+    w, promise = cp.Variable(3, name="w"), dp.Privacy(1.0, 1e-6)
+    budget = dp.Budget(promise)
+    for constraints in ([w[0] >= 0, cp.exp(w[0]) <= 1], [cp.PowCone3D(w[0], w[1], w[2], 0.3)]):
+        for loss in (lambda x: cp.logistic(x @ w), lambda x: cp.square(x @ w)):
+            template = dp.Template(dp.Record(x=dp.Ball(3)), loss, cp.sum_squares(w), constraints)
+            with pytest.raises((dp.NotConverged, dp.MissingRule), match=r"projection|projected on|linearisations"):
+                dp.solve(template, {"x": np.zeros((50, 3))}, promise, budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+# Without privacy
+RNG = np.random.default_rng(1)
+X = dp.Ball(3).project(RNG.normal(size=(80, 3)))
+DATA = {"x": X, "y": np.where(X[:, 0] + 0.3 * RNG.normal(size=80) > 0, 1, -1)}
+
+
+def logistic(x, y, w):
+    return cp.logistic(-y * (x @ w))
+
+
+# Loss, regularizer, and constraints, if there are any.
+CASES = {
+    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), ridge),
+    "logistic, lasso": (logistic, lambda w: 0.01 * cp.norm1(w)),
+    "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0),
+    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), ridge),
+    "second-order cone": (logistic, ridge, lambda w: [cp.norm(w[:2]) <= w[2]]),
+    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), ridge),
+    "without end": (lambda x, y, w: -y * (x @ w), lambda w: 0.0),
+    "without a point": (logistic, ridge, lambda w: [cp.sum(w) >= 1, w <= -1]),
+}
+
+
+def template_of(case, w):
+    loss, regularizer, *constraints = CASES[case]
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: loss(x, y, w), regularizer(w), [c for made in constraints for c in made(w)])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "without" not in case])
+def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
+    loss, regularizer, *constraints = CASES[case]
+    fit, v = dp.solve_without_privacy(template_of(case, cp.Variable(3, name="w")), DATA), cp.Variable(3)
+    mean = sum(loss(x, y, v) for x, y in zip(X, DATA["y"], strict=True)) / 80 + regularizer(v)
+    reference = cp.Problem(cp.Minimize(mean), [c for made in constraints for c in made(v)])
+    reference.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    assert np.linalg.norm(fit["w"] - v.value) < 1e-4
+    assert not fit.private
+    v.value = fit["w"]
+    assert mean.value <= reference.value + 1e-9
+    assert "above the least" in fit.status if fit.distance > 1e-6 else "of the minimiser" in fit.status
+    assert fit.gap is None or fit.gap < 1e-7
+    assert fit.distance < 1e-3 or case in ("logistic, lasso", "nothing added", "exponential")
+
+
+@pytest.mark.parametrize(("case", "reason"), [("end", "decreases without end"), ("a point", "no point satisfies")])
+def test_without_a_least_value_it_says_so(case, reason):
+    with pytest.raises((dp.NotConverged, dp.TemplateError), match=reason):
+        dp.solve_without_privacy(template_of(f"without {case}", cp.Variable(3, name="w")), DATA)
+
+
+def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_asked_again():
+    learner, privacy = dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6)
+    first = dp.verify(learner, privacy, 200, whitening=True)
+    before = dict(first.settings)
+    first.check()
+    first.settings["clip"] = 1e6
+    object.__setattr__(first.cover, "step", 1e-14)
+    again = dp.verify(learner, privacy, 200, whitening=True)
+    assert again.settings == before
+    assert again.cover.step > first.cover.step
+    assert not again.replayed
+
+    @dataclass
+    class Doubtful:
+        asked: int = 0
+        __hash__ = object.__hash__
+
+        def certify(self, analysis, privacy, size):
+            self.asked += 1
+            return dp.ObjectivePerturbation().certify(analysis, privacy, size)
+
+        def run(self, analysis, certificate, engine, rng):
+            return dp.ObjectivePerturbation().run(analysis, certificate, engine, rng)
+
+    mine = Doubtful()
+    for count in (1, 2):
+        dp.verify(learner, dp.Privacy(1.0), 200, mine)
+        assert mine.asked == count
+
+
+def penalized(penalty, kinked=False):
+    w, loss = cp.Variable(3, name="w"), cp.pos if kinked else cp.logistic
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: loss(1 - y * (x @ w)), penalty * cp.sum_squares(w), [w[0] + w[1] <= 1])
+
+
+def test_templates_that_nobody_needs_are_collected():
+    """Nothing that is remembered about a template keeps it, nor does a fit of an estimator keep locals of its caller."""
+    data, private, approximate = records(20), dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
+    weighted = dp.Privacy(1.0, unit="patient", most=2, keep="weights")
+    ways = [
+        lambda t: dp.solve(t, data, private),
+        lambda t: dp.solve(t, data, approximate, dp.NoisyGradientDescent(clip=1.0, steps=2)),
+        lambda t: dp.solve(t, data, private, backend="conic"),
+        lambda t: dp.verify(t, weighted, 20),
+        lambda t: dp.verify(t, private, 20).check(),
+    ]
+    alive = []
+    for number in range(20):
+        template = penalized(0.1 + number, kinked=number % 10 == 9)
+        answer = ways[number % len(ways)](template)
+        alive += [weakref.ref(template), weakref.ref(template.losses[0])]
+    model = dp.LogisticRegression(epsilon=1.0, radius=1.0, classes=(-1, 1), seed=1).fit(data["x"], data["y"])
+    alive.append(weakref.ref(model.release_))
+    del template, answer, model
+    gc.collect()
+    assert [known() for known in alive] == [None] * 41
+
+
+def test_a_copy_remembers_nothing_of_its_original():
+    template = penalized(0.1)
+    proved = dp.verify(template, PROMISE, SIZE)
+    other = template.with_parts(regularizer=10 * template.regularizer)
+    assert dp.verify(other, PROMISE, SIZE).cover != proved.cover
+    assert dp.verify(other, PROMISE, SIZE).cover == dp.verify(penalized(1.0), PROMISE, SIZE).cover
+    assert dp.verify(copy.deepcopy(template), PROMISE, SIZE) == dp.verify(template, PROMISE, SIZE) == proved
+
+
+def test_data_of_a_refused_fit_were_not_fitted():
+    x, y = np.full((200, 2), 0.3), [-1, 1] * 100
+    template = dp.load("logistic_regression", features=2)
+
+    def warned(call):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                call()
+            except dp.DPConvexError:
+                return "refused"
+        return sum("these data were fitted before" in str(one.message) for one in told)
+
+    solved = lambda labels=y, **options: dp.solve(template, {"x": x, "y": labels}, dp.Privacy(1.0), **options)  # noqa: E731
+    fitted = lambda **options: dp.LogisticRegression(classes=(-1, 1), **options).fit(x, y)  # noqa: E731
+    refused = [
+        lambda: solved(["a"] * 200),
+        lambda: solved(size=3),
+        lambda: fitted(radius=0.1),
+        lambda: fitted(regularization=-1),
+    ]
+    refused.append(lambda: dp.LinearRegression(radius=0.1).fit(x, y))
+    assert [warned(call) for call in refused] == ["refused"] * len(refused)
+    assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]
+    x = x.copy()
+    assert [warned(call) for call in [*refused, solved, solved, fitted]][-3:] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(count):
+    """It was paid for, and failed for these data alone."""
+    data = {"x": np.zeros((count, 2)), "y": np.ones(count)}
+    release = dp.solve(dp.load("quantile_fan", features=2), data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=0)
+    assert np.isfinite(release["W"]).all()

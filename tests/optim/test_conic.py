@@ -1,0 +1,197 @@
+"""The conic backend: the same program, certified answers, and none of the user's variables touched."""
+
+import ctypes
+import logging
+import os
+import sys
+import traceback
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sample_problems import PROBLEMS, logistic
+
+import dpconvex as dp
+from dpconvex.optim.backend import solve
+from dpconvex.optim.certify import FirstOrder
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("solver", ["CLARABEL", "SCS"])
+def test_solvers_agree_with_first_order(name, solver):
+    problem = PROBLEMS[name](seed=2)
+    ours = solve(problem, "first-order", 1e-9)
+    raw = dp.ConicSolver(solver).point(problem)
+    assert np.linalg.norm(raw - ours.theta) < 2e-3
+    theirs = solve(problem, dp.ConicSolver(solver), 1e-8)
+    assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
+
+
+def test_losses_of_declared_atoms_are_released():
+    """An own atom has no conic form: the first-order backend answers, and nothing is refused after it was paid."""
+    template = dp.load("smooth_hinge_svm", features=3)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(30, 3)) / 5, "y": rng.choice([-1, 1], 30)}
+    one, other = (
+        dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=b, seed=1)
+        for b in ("conic", None)
+    )
+    np.testing.assert_allclose(one["w"], other["w"], atol=one.certificate.cover.step + 2 * one.certificate.tolerance)
+
+
+def test_threads_leave_the_process_as_it_was():
+    """Neither the standard output nor the filters of warnings change, also while others solve."""
+    before, filters = sys.stdout, list(warnings.filters)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(30, 2)) / 5, "y": rng.choice([-1, 1], 30)}
+    learner, kinked = dp.load("logistic_regression", features=2), dp.load("hinge_svm", features=2)
+
+    def fit(number):
+        if number % 2:
+            dp.solve_without_privacy(kinked, data)
+        else:
+            dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=dp.ConicSolver(verbose=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fit, range(12)))
+    assert sys.stdout is before
+    assert warnings.filters == filters
+
+
+def test_variables_and_constraints_of_the_user_stay_untouched():
+    seen = []
+
+    def constraints(w):
+        seen.extend([w, cp.norm(w, 2) <= 0.4])
+        return seen[1:]
+
+    problem = logistic(constraints)
+    solve(problem, "conic", 1e-7)
+    assert seen[0].value is None
+    assert all(d.value is None for d in seen[1].dual_variables)
+    assert all(p.value is None for p in problem.template.record.parameters.values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"nonsense": 1}, {"max_iter": "a"}, {"solver": "OSQP", "max_iter": -1}, {"solver": "SCIPY"}], ids=str
+)
+def test_options_that_a_solver_does_not_take_cost_nothing(options):
+    if options.get("solver", "CLARABEL") not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    template, budget = logistic().template, dp.Budget(dp.Privacy(1.0))
+    data = {"x": np.zeros((9, 4)), "y": np.ones(9)}
+    with pytest.raises(dp.TemplateError, match="even at minimising"):
+        dp.solve(template, data, dp.Privacy(1.0), backend=dp.ConicSolver(**options), budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+@pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
+@pytest.mark.parametrize("known", [0, 1])
+def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
+    """Without a record other than zero the program has no cones, which SCS cannot do and OSQP and HIGHS can."""
+    if solver not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    x = np.zeros((20, 2))
+    x[:known] = 0.5
+    learner = dp.load("logistic_regression", features=2)
+    data = {"x": x, "y": np.ones(20, dtype=int)}
+    release = dp.solve(learner, data, dp.Privacy(1.0), backend=dp.ConicSolver(solver))
+    assert release.private
+    # HiGHS says its name and version when CVXPY asks it for infinity, before it has seen anything.
+    name = ("Running HiGHS", "Includes third-party software")
+    assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dp.ConicSolver(polish_steps=-1), "polish_steps"),
+        (lambda: dp.ConicSolver(warm=[1]), "option warm"),
+        (lambda: dp.ConicSolver(solver=""), r"unknown solver .*CLARABEL"),
+        (lambda: FirstOrder(max_steps=0), "max_steps"),
+        (lambda: FirstOrder(max_steps=2.5), "max_steps"),
+        (lambda: solve(logistic(), "newton"), "backend"),
+        (lambda: solve(logistic(), dp.ConicSolver), "backend"),
+        *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
+    ],
+)
+def test_malformed_options_and_backends_are_refused(make, message):
+    with pytest.raises(dp.TemplateError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("records", [0, 1, 2])
+def test_a_limit_of_the_solvers_own_is_no_reason_to_fail(records):
+    """Of these two records Clarabel takes its 200 iterations, and of one or none it does not: that alone decided."""
+    w = cp.Variable(4, name="w")
+
+    def pinball(x, y):
+        return cp.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w))
+
+    record = dp.Record(x=dp.Ball(4), y=dp.Box(-0.37518098226691743, 0.37518098226691743))
+    regularizer = 0.4435108007211245 * cp.sum_squares(w)
+    template = dp.Template(record, pinball, regularizer, [cp.log_sum_exp(w / 1000) <= -1])
+    x = np.array(
+        [
+            [0.7398850960376182, -0.10727983089052837, 0.19588837726401942, -0.6345776754648507],
+            [0.3283588206106903, 0.2291807456060111, -0.9109720780759051, -0.09892696162672851],
+        ]
+    )
+    data = {"x": x[:records], "y": np.array([0.19661309027422064, -0.34218500647116107])[:records]}
+    privacy = dp.Privacy(10.0, 1e-6, "add-remove")
+    for mechanism in (dp.OutputPerturbation("gaussian"), dp.OutputPerturbation()):
+        assert dp.solve(template, data, privacy, mechanism, backend="conic", size=3).private
+
+
+class Chatty:
+    """Says what it sees on every channel that a process has."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def solve(self, problem, tolerance):
+        seen = float(np.abs(problem.batch.fields["x"]).sum())
+        sys.stdout.write(f"secret {seen}")
+        sys.stderr.write(f"secret {seen}")
+        for number in (1, 2):
+            os.write(number, f"secret {seen}\n".encode())
+        ctypes.CDLL(None).puts(f"secret {seen}".encode())
+        warnings.warn(f"secret {seen}", RuntimeWarning, stacklevel=1)
+        logging.getLogger("jax").critical(f"secret {seen}")
+        np.float64(1.0) / np.float64(0.0)
+        if self.fails:
+            raise ValueError(f"secret {seen}")
+        return FirstOrder().solve(problem, tolerance)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams of C are reached by another way")
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_that_a_solver_says_leaves(fails, capfd, caplog):
+    learner, data = dp.load("logistic_regression", features=2), {"x": np.ones((9, 2)) / 2, "y": [1] * 9}
+    said, disabled = "", logging.root.manager.disable
+    try:
+        dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=Chatty(fails))
+    except dp.NotConverged:
+        said = traceback.format_exc()
+    assert bool(said) == fails
+    sys.stdout.write("heard")
+    out, err = capfd.readouterr()
+    assert out == "heard"
+    assert "secret" not in said + err + caplog.text
+    assert logging.root.manager.disable == disabled
+
+
+@pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
+def test_solvers_are_silent_whatever_the_data(solver, capfd):
+    """OSQP said "Polishing not needed" of some data, and not of their neighbours."""
+    if solver not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    chosen = dp.ConicSolver(solver)
+    capfd.readouterr()
+    learner = dp.load("ridge_regression", features=2)
+    for scale in (0.0, 1e-9, 0.5):
+        data = {"x": np.full((20, 2), scale), "y": np.linspace(-1, 1, 20)}
+        dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=chosen)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,205 @@
+"""Clusterings and mixtures: what is read, paid and refused; records stand by themselves, and both stages share one promise."""
+
+from functools import cache
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.selection.clustering import Grouping
+
+RECORD = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(["a", "b", "none"]))
+PROMISE = dp.Privacy(4.0, 1e-5)
+
+
+def blobs(size=3000):
+    """Return two classes of two clusters each, at places along axes of their own, and the clusters."""
+    rng = np.random.default_rng(4)
+    cluster, y = rng.integers(0, 2, size), rng.integers(0, 2, size)
+    x = 0.15 * rng.normal(size=(size, 3))
+    x[np.arange(size), y] += np.where(cluster == 1, 1.0, -1.0)
+    return x, np.array(["a", "b"])[y], cluster
+
+
+@pytest.mark.parametrize("privacy", [PROMISE, dp.Privacy(4.0), dp.Privacy(4.0, 1e-5, "add-remove")], ids=str)
+def test_clusters_are_found(privacy):
+    x, y, cluster = blobs()
+    places = dp.cluster(RECORD, {"x": x, "y": y}, privacy, seed=0)
+    found = places.assign(x, y)
+    for label in ("a", "b"):
+        agree = np.mean(found[y == label] == cluster[y == label])
+        assert max(agree, 1 - agree) > 0.98
+    assert places.centers.shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: x.astype(np.float32)])
+def test_a_record_is_rounded_by_itself(form):
+    # One record far outside makes a clipped column be projected; it must not move any other record by a single step.
+    rng = np.random.default_rng(0)
+    sphere = rng.normal(size=(300, 3))
+    x = 2.0 * sphere / np.linalg.norm(sphere, axis=1, keepdims=True)
+    x[::3] = 2.0 * np.eye(3)[rng.integers(0, 3, 100)]
+    x[1::3] = np.array([1.2, 1.6, 0.0])
+    y = np.full(301, "a")
+    rows = []
+    for last in ([0.0, 0.0, 0.0], [9.0, 0.0, 0.0]):
+        batch = RECORD.validate({"x": form(np.vstack([x, last])), "y": y}, clip=True)
+        rows.append(np.concatenate([steps for steps, _ in Grouping(RECORD, "x", "y").blocks(batch, 2.0**-52)]))
+    np.testing.assert_array_equal(rows[0][:-1], rows[1][:-1])
+    assert np.linalg.norm(rows[1][-1]) * 2.0**-52 == pytest.approx(2.0)
+
+
+CENTERS = [[[-0.5, 0.0], [0.5, 0.0]], [[0.0, -0.5], [0.0, 0.5]]]
+
+
+def test_every_record_goes_to_the_nearest_centre_of_its_class():
+    places = dp.ComponentCenters(CENTERS, classes=("a", "b"))
+    rng = np.random.default_rng(1)
+    x, y = dp.Ball(2).sample(400, rng), rng.choice(["a", "b"], 400)
+    found = places.assign(x, y)
+    distance = np.linalg.norm(x[:, None] - places.centers[np.searchsorted(["a", "b"], y)], axis=2)
+    away = np.abs(distance[:, 0] - distance[:, 1]) > 1e-3
+    assert away.sum() > 300
+    np.testing.assert_array_equal(found[away], np.argmin(distance, axis=1)[away])
+    alone = [places.assign(x[i : i + 1], y[i : i + 1]) for i in range(50)]
+    np.testing.assert_array_equal(np.concatenate(alone), found[:50])
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_saved_centres_are_the_same(learnt, tmp_path):
+    places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.ComponentCenters(CENTERS, classes=("a", "b"))
+    places.save(tmp_path / "places.npz")
+    again = dp.ComponentCenters.load(tmp_path / "places.npz")
+    assert again.to_bytes() == places.to_bytes()
+    assert (str(again), again.spent, again.noise) == (str(places), places.spent, places.noise)
+    np.testing.assert_array_equal(again.centers, places.centers)
+    for call, message in (
+        (lambda: dp.ComponentCenters(CENTERS, classes=((1, 2), "b")).to_bytes(), "cannot hold the classes"),
+        (lambda: dp.ComponentCenters.load(tmp_path / "places.npz", learner()), "without a template"),
+        (lambda: dp.ComponentCenters([[[3.0, 0.0]]]), "farther from the middle"),
+        (lambda: dp.ComponentCenters(CENTERS, classes=("a", "a")), "classes are"),
+    ):
+        with pytest.raises(dp.TemplateError, match=message):
+            call()
+
+
+# Mixtures
+WHOLE = dp.Privacy(2.0, 1e-6)
+
+
+def moons(size, rng):
+    """Return two interleaved half circles in the unit ball: no quadratic separates them, two for each class do."""
+    y, angle = rng.integers(0, 2, size), rng.uniform(0, np.pi, size)
+    first = np.column_stack([np.cos(angle), np.sin(angle)])
+    x = np.where(y[:, None] == 0, first, [1.0, 0.5] - first) - [0.5, 0.25]
+    x = (x + 0.08 * rng.normal(size=x.shape)) / 1.9
+    return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)), y
+
+
+@cache
+def learner(components=2):
+    return dp.load("large_margin_gaussian_mixture", features=2, components=components, regularization=3e-4, trace=0.0)
+
+
+X, Y = moons(4000, np.random.default_rng(0))
+DATA = {"x": X, "y": Y}
+SMALL = {"x": X[:300], "y": Y[:300]}
+
+
+def test_two_components_learnt_privately_beat_one():
+    x, y = moons(4000, np.random.default_rng(1))
+    errors = {}
+    for components in (1, 2):
+        mixtures = [dp.solve_mixture(learner(components), DATA, WHOLE, seed=seed) for seed in range(2)]
+        errors[components] = [np.mean(mixture.predict(x) != y) for mixture in mixtures]
+        certificate = mixtures[0].release.certificate
+        assert (certificate.privacy, certificate.clustering is None) == (WHOLE, components == 1)
+    assert min(errors[1]) > 0.1
+    assert max(errors[2]) < 0.09
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_parts_add_up_to_the_promise(delta, adjacency):
+    privacy = dp.Privacy(1.0, delta, adjacency)
+    certificate = dp.verify_mixture(learner(), privacy, 4000, share=0.3)
+    noise, cover = certificate.clustering, certificate.cover
+    assert (certificate.privacy, noise.epsilon) == (privacy, 0.3)
+    assert noise.delta == pytest.approx(0.3 * delta, rel=1e-12)
+    assert (cover.counting > 0) == (adjacency == "add-remove")
+    parts = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting + noise.epsilon
+    assert parts == pytest.approx(1.0, rel=1e-9)
+    # Each part by itself is what was proved for its share.
+    part, rest = (dp.Privacy(share, share * delta, adjacency) for share in (0.3, 0.7))
+    assert certificate.noise_scale == pytest.approx(dp.verify(learner(), rest, 4000).noise_scale, rel=1e-9)
+    alone = dp.NoisyKMeans().calibrate(part, classes=2, components=2, features=2, radius=1.0)
+    assert noise.scale == pytest.approx(alone.scale, rel=1e-9)
+
+
+def test_given_the_centres_a_neighbour_has_one_other_label():
+    places, record = dp.cluster(learner(), SMALL, WHOLE, seed=0), dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
+    grouping = Grouping(record, "x", "y")
+    before = grouping.assigned(record.validate(SMALL), places)
+    rng = np.random.default_rng(0)
+    for row, value in zip(rng.integers(0, 300, 20), dp.Ball(2).sample(20, rng), strict=True):
+        x, y = SMALL["x"].copy(), SMALL["y"].copy()
+        x[row], y[row] = value, 1 - y[row]
+        after = grouping.assigned(record.validate({"x": x, "y": y}), places)
+        assert set(np.flatnonzero(before != after)) <= {row}
+        without = grouping.assigned(record.validate({"x": np.delete(x, row, axis=0), "y": np.delete(y, row)}), places)
+        np.testing.assert_array_equal(without, np.delete(before, row))
+    np.testing.assert_array_equal(before, places.assign(**SMALL))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"share": True}, dp.TemplateError, "share"),
+        ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
+        ({"clustering": dp.ComponentCenters([[[0.0, 0.0]]])}, dp.TemplateError, "centres must have the shape"),
+        ({"group": "m"}, dp.TemplateError, "no Choice 'm'"),
+        ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
+    ],
+)
+def test_bad_calls_are_refused(change, error, message):
+    budget = dp.Budget(dp.Privacy(2.0, 1e-6))
+    with pytest.raises(error, match=message):
+        dp.solve_mixture(**{"template": learner(), "data": SMALL, "privacy": WHOLE, "budget": budget, **change})
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.uniform(-0.5, 0.5, (200, 2)), columns=["a", "b"])
+    y = pd.Series(rng.choice([-1, 1], 200))
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    found = dp.cluster(record, {"x": x, "y": y}, dp.Privacy(1.0))
+    found = dp.ComponentCenters.from_bytes(found.to_bytes()) if saved else found
+    assert (found.assign(x, y) == found.assign(x.to_numpy(), y.to_numpy())).all()
+    with pytest.raises(dp.DomainError, match="columns"):
+        found.assign(x[["b", "a"]], y)
+    with pytest.raises(dp.DomainError, match="different indexes"):
+        found.assign(x, y[::-1])
+
+
+@pytest.mark.parametrize("domain", [dp.Ball(2), dp.Box([-1.0, -1.0], [1.0, 1.0])])
+def test_mixtures_of_linear_scores_are_replayed_and_reloaded_and_adaptive_steps_are_refused_beside_clusters(
+    domain, tmp_path
+):
+    W, b = cp.Variable((2, 4), name="W"), cp.Variable(4, name="b")
+    record = dp.Record(x=domain, y=dp.Choice([0, 1]), m=dp.Choice([0, 1]))
+    loss = lambda x, y, m: cp.log_sum_exp(x @ W + b) - (x @ W + b)[2 * y + m]  # noqa: E731
+    template = dp.Template(record, loss, 1e-6 * (cp.sum_squares(W) + cp.sum_squares(b)))
+    x = domain.project(np.random.default_rng(0).normal(size=(200, 2)))
+    data, privacy = {"x": x, "y": (x[:, 0] > 0).astype(int)}, dp.Privacy(1.0, 1e-6)
+    with pytest.raises(dp.TemplateError, match="leave mechanism= out"):
+        dp.solve_mixture(template, data, privacy, dp.AdaptiveSteps())
+    for whitening in (None, False):
+        release = dp.solve_mixture(template, data, privacy, whitening=whitening).release
+        assert not release.certificate.check().unreplayed
+        release.save(tmp_path / "mixture.npz")
+        assert dp.Release.load(tmp_path / "mixture.npz").certificate.event == release.certificate.event
+    assert dp.audit(template, privacy, size=200, share=0.2, seed=0, effort=0.02).holds

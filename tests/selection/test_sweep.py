@@ -1,0 +1,188 @@
+"""Many fits: complete releases, each with its own noise, paid one by one, or all under one promise that accounting shares out."""
+
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from learners_of_tests import X, Y
+
+import dpconvex as dp
+from dpconvex.accounting.events import Gaussian, Perturbation, Pure, Tail
+from dpconvex.accounting.totals import totals
+from dpconvex.optim import backend as backends
+
+LARGE = {"x": X[:300], "y": Y[:300]}
+DATA = {name: column[:60] for name, column in LARGE.items()}
+PROMISES = [dp.Privacy(1.0), dp.Privacy(5.0)]
+ADJACENCIES = ["replace-one", "add-remove"]
+
+
+@cache
+def learner(regularization=0.1):
+    return dp.load("logistic_regression", features=3, regularization=regularization)
+
+
+def test_what_cannot_be_paid_for_learns_nothing_of_the_records():
+    wrong = {"x": np.full((60, 3), 3.0), "y": DATA["y"]}
+    for total, data, error in ((1.5, DATA, None), (1.5, wrong, dp.DomainError), (0.5, wrong, dp.BudgetExceeded)):
+        budget = dp.Budget(dp.Privacy(total))
+        with pytest.raises(error) if error else nullcontext():
+            list(dp.sweep(learner(), data, PROMISES[0], budget=budget))
+        assert len(budget.entries) == (total > 1)
+
+
+def test_an_interruption_releases_nothing_half_done_and_is_paid_for():
+    budget, count = dp.Budget(dp.Privacy(10.0)), 0
+    seen = []
+
+    class Interrupted:
+        def solve(self, problem, tolerance):
+            nonlocal count
+            count += 1
+            if count == 3:
+                raise KeyboardInterrupt
+            return backends.solve(problem, None, tolerance)
+
+    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=5, budget=budget, backend=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(releases)
+    assert len(seen) == 2
+    assert budget.spent.epsilon == pytest.approx(3.0)
+
+
+@cache
+def declared():
+    """A loss of one's own, by a function that no module defines, with constraints."""
+    w = cp.Variable(3, name="w")
+    mine = dp.Atom("mine", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25, lower=0.0)
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: mine(-y * (x @ w)), 0.1 * cp.sum_squares(w) + cp.norm1(w), [cp.sum(w) <= 1])
+
+
+def bits(releases):
+    return [b"".join(value.tobytes() for value in release.parameters.values()) for release in releases]
+
+
+def test_every_number_of_workers_gives_the_bits_of_single_fits():
+    templates = [learner(), declared()]
+    plan = [(template, promise) for template in templates for promise in PROMISES]
+    alone = bits(dp.solve(template, DATA, promise, seed=7 + k) for k, (template, promise) in enumerate(plan))
+    for workers in (1, 3):
+        swept = list(dp.sweep(templates, DATA, PROMISES, seed=7, workers=workers))
+        assert bits(swept) == alone
+        assert all(release.spent is None for release in swept)
+
+
+def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the_sweep():
+    budget = dp.Budget(dp.Privacy(9.5))
+    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=10, workers=3, budget=budget)
+    found = [next(releases)]
+    assert 1 <= len(budget.entries) <= 4
+    with pytest.raises(dp.BudgetExceeded):
+        found.extend(releases)
+    assert len(set(bits(found))) == len(found) == 9
+    assert all(release.spent == PROMISES[0] for release in found)
+    assert len(budget.entries) == 9
+    with pytest.raises(dp.TemplateError, match="workers must be a positive number"):
+        dp.sweep(learner(), DATA, PROMISES[0], workers="two")
+
+
+def test_a_total_is_for_the_records_that_it_was_proved_for():
+    total = dp.Privacy(2.0, 1e-6)
+    for templates, begun in ((learner(), 0), ([learner(), learner(0.2)], 1)):
+        data, budget = dict(DATA), dp.Budget(total)
+        fits = dp.sweep(templates, data, total=total, draws=2 - begun, budget=budget)
+        assert len([next(fits) for _ in range(begun)]) == len(budget.entries)
+        data.update({name: column[:4] for name, column in DATA.items()})
+        # They are read anew for each learner.
+        with pytest.raises(dp.TemplateError, match="size is 60, but there are 4 records"):
+            next(fits)
+        assert len(budget.entries) == begun
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
+def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once():
+    fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
+    next(fits)
+    child = os.fork()
+    if not child:
+        try:
+            next(fits)
+        except dp.DPConvexError as error:
+            os._exit(7 if "fork" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(fits)) == 2
+
+
+def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for():
+    whole, noise = dp.Privacy(1.0, 1e-6, "add-remove"), dp.ObjectivePerturbation("gaussian", added=0.7)
+    ten = dp.calibrate(learner(0.01), whole, 4000, 10, noise)
+    assert ten.certificates[0].strong_convexity == pytest.approx(40.7)
+    assert ten.certificates[0].noise_scale <= 15
+    assert 0.99 <= ten.total.epsilon <= 1.0
+    assert dp.verify(learner(0.01), dp.Privacy(0.1, 1e-7, "add-remove"), 4000, noise).noise_scale > 41
+    assert dp.verify(learner(0.01), ten.each, 4000, noise) == ten.certificates[0]  # what `solve` will find
+    promised = [item.privacy for item in ten.certificates]
+    assert totals(promised, [item.event for item in ten.certificates if item.event is not None], 1e-6)[0] == ten.total
+    assert "10 releases, each epsilon = 0.3" in str(ten)
+    best = dp.calibrate(learner(0.01), whole, 4000, 10, whitening=False)
+    assert best.risk <= dp.calibrate(learner(0.01), whole, 4000, 10, dp.ObjectivePerturbation("gaussian")).risk
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency):
+    whole = dp.Privacy(3.0, 1e-5, adjacency)
+    size, grid = 300 if adjacency == "add-remove" else None, [learner(0.01), learner()]
+    budget = dp.Budget(whole)
+    plan = dp.calibrate(grid, whole, 300, 2)
+    swept = dp.sweep(grid, LARGE, total=whole, draws=2, size=size, budget=budget)
+    assert budget.entries == ()
+    first = next(swept)
+    assert [(entry.privacy, entry.event) for entry in budget.entries] == [(whole, plan.event)]
+    found = [first, *swept]
+    plain = [{k: v for k, v in fit.certificate.settings.items() if k != "directions"} for fit in found]
+    fits = [replace(fit.certificate, settings=settings) for fit, settings in zip(found, plain, strict=True)]
+    assert fits == list(plan.certificates)
+    assert {release.certificate.perturbed for release in found} == {"queries"}
+    assert len(budget.entries) == 1
+    budget = dp.Budget(whole)
+    chosen = dp.tune(grid, LARGE, whole, split=False, size=size, budget=budget)
+    certificate = chosen.release.certificate
+    assert chosen.release.certificate.perturbed == "queries"
+    assert (chosen.spent, certificate.privacy, budget.remaining.epsilon) == (whole, whole, 0)
+    leaves = [leaf.epsilon for leaf in certificate.event.leaves() if isinstance(leaf, Pure)]
+    assert pytest.approx(0.3) in leaves  # the choice
+    both = [dp.tune(grid, LARGE, whole, split=False, size=size, seed=3, workers=w).release["w"] for w in (None, 1)]
+    np.testing.assert_array_equal(*both)
+    for promises in ({}, {"privacies": whole, "total": whole}):
+        with pytest.raises(dp.TemplateError, match="the guarantee of each release, or the `total`"):
+            dp.sweep(grid, LARGE, **promises)
+
+
+MECHANISMS = [
+    (dp.ObjectivePerturbation("gaussian"), Perturbation),
+    (dp.ObjectivePerturbation("gamma"), Pure),
+    (dp.OutputPerturbation("gaussian"), Gaussian),
+    (dp.OutputPerturbation("gamma"), Pure),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_certificates_say_what_they_are_and_no_less_than_promised(mechanism, kind, adjacency):
+    """The event of a release implies its promise, up to the rounding of tables; and the guarantee alone is never better."""
+    privacy = dp.Privacy(0.8, 1e-6, adjacency)
+    certificate = dp.verify(learner(0.01), privacy, 500, mechanism)
+    leaves = list(certificate.event.leaves())
+    assert isinstance(leaves[0], kind)
+    assert isinstance(leaves[-1], Tail)
+    assert sum(isinstance(leaf, Pure) and leaf.epsilon < 0.01 for leaf in leaves) >= (adjacency == "add-remove")
+    found = {item.rule: item.epsilon for item in totals([privacy], [certificate.event], 1e-6)}
+    assert found["basic"] == pytest.approx(0.8)
+    assert min(found.values()) >= 0.78  # a release is as private as it says, and hardly more
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate

@@ -1,0 +1,321 @@
+"""Private choice: exact frequencies, and a guarantee that covers the whole."""
+
+from dataclasses import fields
+from fractions import Fraction
+from functools import partial
+from itertools import permutations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.estimators import classifiers
+from dpconvex.estimators.base import Private
+from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.verify import Method
+from dpconvex.mechanisms.private_selection import rate
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.selection.tune import parts, planned, tune, tune_repeated
+
+
+@pytest.mark.parametrize("tune", [dp.tune, dp.tune_repeated])
+def test_candidates_that_predict_from_other_features_than_they_are_fitted_on_are_refused(tune):
+    budget = dp.Budget(dp.Privacy(8.0))
+    kernel = dp.load("kernel_svm", features=5)
+    data = {"x": np.zeros((20, kernel.record.fields["x"].shape[0])), "y": [1, -1] * 10}
+    with pytest.raises(dp.TemplateError, match="does not predict for"):
+        tune({"kernel": kernel}, data, dp.Privacy(8.0), budget=budget)
+    assert not budget.entries
+
+
+def test_under_add_remove_a_record_does_not_move_the_others():
+    first, second = (parts(size, 4, 12, "add-remove", seeded_generator(1)) for size in (50, 51))
+    assert np.array_equal(first, second[:50])
+    assert np.bincount(parts(51, 4, 12, "replace-one", seeded_generator(1))).tolist() == [12, 12, 12, 15]
+
+
+def data(size=2000):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(size, 3))
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+
+
+def grid(*regularizations):
+    return {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in regularizations}
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
+    """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""
+    promise = dp.Privacy(2.0, adjacency=adjacency)
+    columns, used, chosen_on = data(400), list[np.ndarray](), list[int]()
+
+    def fit(self, way, mine, source):
+        assert way.certificate.privacy == promise
+        assert adjacency == "add-remove" or way.certificate.size == mine.size
+        used.append(mine.fields["x"])
+        return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
+
+    def choose(counts, epsilon, neighbours, rng, how):
+        assert (epsilon, neighbours) == (2.0, adjacency)
+        chosen_on.append(counts[0])
+        return 0
+
+    monkeypatch.setattr(Fit, "run", fit)
+    monkeypatch.setattr("dpconvex.selection.tune.select", choose)
+    outcome = tune(grid(0.01, 0.1, 1.0), columns, promise, size=400 if adjacency == "add-remove" else None)
+    assert outcome.spent == promise
+    together = np.concatenate(used)
+    assert len(np.unique(together, axis=0)) == len(together)
+    left = {tuple(row) for row in columns["x"]} - {tuple(row) for row in together}
+    assert len(left) == 400 - len(together)
+    held_out = np.array([tuple(row) in left for row in columns["x"]])
+    assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
+
+
+def test_an_estimator_stands_for_the_template_that_it_fits():
+    candidates = {"mine": dp.LogisticRegression(classes=(-1, 1), regularization=0.1)}
+    assert dp.tune(candidates, data(400), dp.Privacy(5.0)).choice == "mine"
+    with pytest.raises(dp.TemplateError, match="maps features first"):
+        dp.tune([dp.KernelSVC(classes=(-1, 1))], data(400), dp.Privacy(5.0))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_certificate_of_a_choice_believes_no_event_of_the_fit(adjacency):
+    """A record may be in the choice, which loses epsilon in full, where a fit with noise for a small delta loses less."""
+    promise = dp.Privacy(1.0, 1e-9, adjacency)
+    size = 200 if adjacency == "add-remove" else None
+    found = dp.tune(grid(0.01, 1.0, 9.0), data(200), promise, size=size).release.certificate
+    assert found.event is None
+    assert found.risk(0.4) <= np.exp(-1) * 0.6 + 1e-9
+    assert found.for_group(1, delta=0.08).epsilon > 0.8
+    ledger = dp.Budget(dp.Privacy(5.0, 1e-6, adjacency), accounting="gaussian")
+    with pytest.raises(dp.BudgetExceeded, match=r"alone is epsilon = 6\.2"):  # it took 31 of the fit's events
+        ledger.spend(found.privacy, "tuned", found.event)
+    assert found.size == 50
+    text = f"{found}\n{found.explain()}"
+    assert "n = 200" in text
+    assert "the best of 3 fits to parts of the data, one of 4 parts each, by" in text
+    assert "every record is in one part of the data" in " ".join(found.check().trusted)
+    assert dp.Certificate.from_json(found.to_json()) == found
+
+
+def test_fits_to_all_of_the_data_have_the_event_of_all_of_them_and_of_the_choice():
+    budget, promise = dp.Budget(dp.Privacy(2.0, 1e-5), accounting="gaussian"), dp.Privacy(1.0, 1e-6)
+    found = dp.tune(grid(0.1, 1.0), data(200), promise, split=False, budget=budget).release.certificate
+    assert [entry.event for entry in budget.entries] == [found.event]
+    kinds = [part.kind for part in found.event.parts]
+    assert kinds == ["pure", "composition", "composition"]
+
+
+def visits(adjacency, keep, epsilon=3.0, delta=1e-6, most=3):
+    return dp.Privacy(epsilon, delta, adjacency, unit="patient", most=most, keep=keep)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("keep", [None, "first", "random", "weights"])
+def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(adjacency, keep, monkeypatch):
+    promise, columns, used, choice = visits(adjacency, keep), data(400), [], []
+    whose = np.random.default_rng(1).permutation(np.repeat(np.arange(160), [3] * 80 + [2] * 80))
+    if keep in ("first", "random"):
+        whose[whose == 7] = 8  # who has six
+
+    def fit(self, way, mine, source, people):
+        assert way.certificate.privacy == promise
+        rows = {tuple(row) for row in mine.fields["x"]}
+        persons = {int(p) for row, p in zip(columns["x"], whose, strict=True) if tuple(row) in rows}
+        assert len(people.of) == mine.size == len(rows) == len(people.kept)
+        assert len(np.unique(people.of)) == len(persons)
+        if adjacency == "replace-one":
+            assert way.certificate.size == (len(persons) if keep == "weights" else mine.size)
+        used.append(persons)
+        return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
+
+    def choose(counts, epsilon, neighbours, rng, how):
+        choice.append((counts[0], epsilon))
+        return 0
+
+    monkeypatch.setattr(Fit, "run", fit)
+    monkeypatch.setattr("dpconvex.selection.tune.select", choose)
+    budget = dp.Budget(promise)
+    size = 400 if adjacency == "add-remove" else None
+    tune(grid(0.01, 0.1, 1.0), columns, promise, size=size, unit=whose, budget=budget)
+    assert [(entry.privacy, entry.event) for entry in budget.entries] == [(promise, None)]
+    assert sum(map(len, used)) == len(set.union(*used))
+    held_out = [k for k in range(400) if whose[k] not in set.union(*used)]
+    wrong, people = (columns["y"] != 1), dict[int, list[bool]]()
+    for k in held_out:
+        people.setdefault(int(whose[k]), []).append(bool(wrong[k]))
+    assert choice[0][1] == 3.0
+    if keep == "weights":  # one person moves the count by one at most
+        assert float(choice[0][0]) == pytest.approx(sum(map(np.mean, people.values())), abs=1e-3)
+    else:  # three records, by one together
+        kept = sum(sum(own[:3]) for own in people.values())
+        off = 3 if keep == "random" else 0
+        assert abs(float(choice[0][0]) * 3 - kept) <= off
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("how", ["parts", "all", "repeated"])
+def test_people_are_tuned_for(how, adjacency):
+    how = partial(dp.tune, split=False, mechanism=dp.OutputPerturbation("gaussian")) if how == "all" else TUNE[how]
+    columns, whose = data(600), np.arange(600) // 3
+    size = 600 if adjacency == "add-remove" else None
+    with pytest.raises(dp.TemplateError, match="identifier"):
+        how(grid(0.01, 0.1), columns, visits(adjacency, None), size=size)
+    for keep in (None, "weights"):
+        budget = dp.Budget(visits(adjacency, keep, 20.0))
+        found = how(grid(1e-3, 1e-2), columns, visits(adjacency, keep, 20.0), size=size, unit=whose, budget=budget)
+        assert [entry.privacy for entry in budget.entries] == [visits(adjacency, keep, 20.0)]
+        assert found.spent == found.release.certificate.privacy == visits(adjacency, keep, 20.0)
+        assert np.mean(found.release.predict(columns["x"]) == columns["y"]) > 0.7
+
+
+def test_the_choice_of_people_is_as_private_as_claimed():
+    """Exact laws of permute-and-flip, for counts that three records of one person move as far as they can."""
+    for adjacency, ends in (("replace-one", [(0, 3, 1), (3, 0, 4)]), ("add-remove", [(0, 3, 1), (0, 6, 4)])):
+        laws = [choice_law([Fraction(c, 3) for c in counts], 2.0, adjacency) for counts in ends]
+        ratios = np.abs(np.log(laws[0] / laws[1]))
+        assert ratios.max() <= 2.0 + 1e-9
+        naive = [choice_law(counts, 2.0, adjacency) for counts in ends]
+        assert np.abs(np.log(naive[0] / naive[1])).max() > 2.5
+
+
+def choice_law(counts, epsilon, adjacency):
+    """Return the probabilities of permute-and-flip, by all orders of the candidates."""
+    factor, law = rate(epsilon, adjacency), np.zeros(len(counts))
+    for order in permutations(range(len(counts))):
+        rest = 1 / 6
+        for k in order:
+            accepted = np.exp(-factor * float(counts[k] - min(counts)))
+            law[k] += rest * accepted
+            rest *= 1 - accepted
+    return law
+
+
+TUNE = {"parts": dp.tune, "repeated": tune_repeated}
+OTHERS = {
+    **{"epsilon": 2.0, "delta": 1e-6, "adjacency": "add-remove", "unit": "patient", "most": 3, "keep": "first"},
+    **{"regularization": 0.3, "radius": 2.0, "fit_intercept": True, "intercept_scaling": 0.7, "clip": True},
+    **{"size": 9, "mechanism": dp.OutputPerturbation(), "backend": "conic", "budget": dp.Budget(dp.Privacy(1.0))},
+    **{"seed": 0, "whitening": "auto", "classes": ("n", "y"), "width": 0.2, "competitors": "summed", "learner": None},
+}
+CLASSIFIERS = [kind for kind in vars(classifiers).values() if isinstance(kind, type) and issubclass(kind, Private)]
+
+
+@pytest.mark.parametrize("kind", [k for k in CLASSIFIERS if k.problem], ids=lambda kind: kind.__name__)
+def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
+    """Whoever adds an option adds a value here, and sees that it is not dropped."""
+    if kind in (dp.KernelSVC, dp.LargeMarginGaussianMixture):
+        with pytest.raises(dp.TemplateError, match="maps features first"):
+            kind().candidate(4)
+        return
+    usual = repr(kind().candidate(4).source)
+    for item in fields(kind):
+        given = not item.default if item.name == "fit_intercept" else OTHERS[item.name]
+        try:
+            assert repr(kind(**{item.name: given}).candidate(4).source) != usual
+        except dp.TemplateError as error:
+            if "Leave it out" in str(error):
+                with pytest.raises(dp.TemplateError):  # nor varied at its usual value
+                    kind().candidate(4, [item.name])
+    with pytest.raises(dp.TemplateError, match="takes itself"):
+        kind(epsilon=2.0).candidate(4)
+
+
+@pytest.mark.parametrize("choose", [dp.tune, tune_repeated])
+@pytest.mark.parametrize("name", ["epsilon", "unit", "most", "mechanism", "budget", "clip", "seed", "whitening"])
+def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name):
+    budget, given = dp.Budget(dp.Privacy(9.0)), {"unit": "patient"} | {name: OTHERS[name]}
+    given = given if name == "most" else {name: OTHERS[name]}
+    for value, values in ((given[name], [0.1]), (getattr(dp.LogisticRegression(), name), [0.1, 0.2])):
+        model = dp.LogisticRegression(classes=(-1, 1), **({name: value} if value is given[name] else {}))
+        varied = {"regularization": values} if value is given[name] else {name: [value]}
+        with pytest.raises(dp.TemplateError, match="takes itself"):
+            choose(model, data(60), dp.Privacy(5.0), grid=varied, budget=budget)
+    assert not budget.entries
+
+
+PLAIN = dp.load("logistic_regression", features=2)
+UP = np.ones(2)
+RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
+
+
+def declaring(x, y):
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=x, y=dp.Choice(y))
+    return dp.Template(record, lambda x, y: cp.logistic(x @ w), cp.sum_squares(w), predict=lambda p, x: np.ones(len(x)))
+
+
+@pytest.mark.parametrize("choose", [dp.tune, dp.tune_repeated], ids=["split", "repeated"])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seed": "a"}, "seed must be"),
+        ({"backend": "zz"}, "unknown backend"),
+        ({"clip": "yes"}, "clip must be"),
+        ({"features": "q"}, "no field 'q'"),
+        ({"label": ["y"]}, "no field"),
+        ({"candidates": [declaring(dp.Ball(2), [1, 2]), declaring(dp.Ball(2), [1, 3])]}, "different records"),
+        ({"candidates": [declaring(dp.Ball(2), [1]), declaring(dp.Ball(2, norm=1), [1])]}, "different records"),
+        ({"candidates": [declaring(dp.Box(-UP, 2 * UP), [1]), declaring(dp.Box(-UP, UP), [1])]}, "different records"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_the_call_costs_nothing(choose, changes, complaint):
+    budget = dp.Budget(dp.Privacy(9.0))
+    arguments = {"candidates": [PLAIN, PLAIN], "data": RECORDS, "privacy": dp.Privacy(1.0)} | changes
+    with pytest.raises(dp.TemplateError, match=complaint):
+        choose(**arguments, budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_every_share_of_the_budget_adds_up(adjacency):
+    whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
+    template = grid(0.01)["0.01"]
+    plan = planned(template, whole, law, 500, Method(dp.ObjectivePerturbation()))
+    run = dp.Privacy(plan.fit.certificate.epsilon + plan.score.epsilon, plan.fit.certificate.delta, adjacency)
+    spent = law.total(run)
+    assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon
+    assert spent.delta <= whole.delta
+    assert plan.score.epsilon == pytest.approx(0.1 * run.epsilon)
+    assert plan.fit.certificate == dp.verify(template, plan.fit.certificate.privacy, 500, dp.ObjectivePerturbation())
+    assert plan.certificate.privacy == whole
+    text = f"{plan.certificate}\n{plan.certificate.explain()}"
+    assert "how many runs there were" in str(plan.certificate)
+    assert "the best of 6 runs on average of objective perturbation" in text
+    assert "Nobody learns how many runs there were" in text
+    assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
+
+
+def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
+    order = []
+
+    def watched(kind, name):
+        method = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given, **options: order.append(name) or method(*given, **options))
+
+    watched(dp.Record, "validate")
+    watched(dp.Repetitions, "draw")
+    tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), repetitions=dp.Repetitions(1.5))
+    assert order[:2] == ["draw", "validate"]
+    assert order.count("draw") == 1
+
+
+def test_a_whitened_run_costs_what_its_plan_says():
+    whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2)
+    template = grid(1e-6)["1e-06"]
+    plan = planned(template, whole, law, 500, Method(whitening=True))
+    assert plan.fit.stages.privacy == plan.fit.certificate.privacy
+    assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening
+    assert plan.fit.certificate == dp.verify(
+        template, plan.fit.certificate.privacy, 500, plan.fit.mechanism, whitening=dp.PrivateWhitening()
+    )
+    budget = dp.Budget(whole)
+    found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening=True, seed=0)
+    assert [entry.privacy for entry in budget.entries] == [whole]
+    assert found.release.certificate == plan.certificate
+    assert np.mean(found.release.predict(data()["x"]) == data()["y"]) > 0.9

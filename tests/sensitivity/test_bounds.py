@@ -1,0 +1,213 @@
+"""Bounds on gradients, on Hessians and on both together, against vertices, mixtures and grids of weights at many records."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from derivatives import analyse
+from hypothesis import given, strategies as st
+from scipy.special import expit
+
+import dpconvex as dp
+from dpconvex.data.domains import Ball, Box, Choice
+from dpconvex.expressions.abstract_values import Piece, Term
+from dpconvex.sensitivity import gradient_norms as gradients
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.curvature import curvature_bound
+from dpconvex.sensitivity.gradient_norms import Gradients, term_norm
+from dpconvex.sensitivity.loss_form import LossForm
+
+SEEDS = st.integers(0, 2**32 - 1)
+w, u, v = cp.Variable(2, name="w"), cp.Variable(2, name="u"), cp.Variable(name="v")
+W, four = cp.Variable((3, 2), name="W"), cp.Variable((4, 2), name="four")
+RADII = (1.0, 3.0)
+GRAMS = [
+    # Generators w'x, u'x, v; then rows that are neither parallel nor orthogonal for every record.
+    analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2)).gram,
+    analyse(lambda x, t: cp.logistic(w @ x) + cp.logistic(w[0] + t * w[1]), x=Ball(2, 3.0), t=Box(-0.5, 1.0)).gram,
+]
+
+
+def rows_at(which, rng):
+    """Rows of the generators at a random record, shape (generators, dim)."""
+    x = rng.normal(size=2)
+    x *= RADII[which] / np.linalg.norm(x)
+    return np.array([x, [1.0, rng.choice([-0.5, 1.0])]] if which else [[*x, 0, 0, 0], [0, 0, *x, 0], [0, 0, 0, 0, 1]])
+
+
+def draw_terms(rng, which, balls):
+    shapes = [(rng.integers(1, 4), len(GRAMS[which].upper)) for _ in range(rng.integers(1, 5))]
+    return [Term(np.round(rng.normal(size=s), 1), ball=bool(balls and rng.random() < 0.4)) for s in shapes]
+
+
+def draw_point(terms, rng):
+    """Draw an element of the sum of the terms, mostly at their boundary, in generator coordinates."""
+    total = 0.0
+    for term in terms:
+        weight = rng.normal(size=len(term.rows)) if term.ball else rng.dirichlet(np.full(len(term.rows), 0.2))
+        total = total + (weight / np.linalg.norm(weight) if term.ball else weight) @ term.rows
+    return total
+
+
+@given(SEEDS, st.sampled_from([0, 1]), st.booleans(), st.booleans())
+def test_gradient_bounds_hold_for_every_element_and_every_record(seed, which, balls, pairwise):
+    rng, gram = np.random.default_rng(seed), GRAMS[which]
+    first, second = (draw_terms(rng, which, balls) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        if pairwise:
+            patch.setattr(gradients, "LARGEST_ENUMERATION", 0)
+        bound = Gradients(first, gram).bound
+        apart = Gradients(first, gram).difference_bound(Gradients(second, gram))
+        norms = [term_norm(term, gram) for term in first]
+    assert bound <= sum(norms) * (1 + 1e-12) or not pairwise
+    assert apart <= (bound + Gradients(second, gram).bound) * (1 + 1e-12) or pairwise
+    for _ in range(50):
+        g, other = draw_point(first, rng) @ rows_at(which, rng), draw_point(second, rng) @ rows_at(which, rng)
+        assert np.linalg.norm(g) <= bound * (1 + 1e-9) + 1e-12
+        assert np.linalg.norm(g - other) <= apart * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("classes", [2, 3, 9])
+def test_margins_that_share_a_row_by_pairs(classes, monkeypatch):
+    """G = sqrt(C (C - 1)) for large-margin Gaussians, and G_adj = sqrt 2 C."""
+    monkeypatch.setattr(gradients, "LARGEST_ENUMERATION", 0)
+    analysis = Analysis(LossForm(dp.load("large_margin_gaussian", features=2, classes=classes, competitors="summed")))
+    assert analysis.gradient_bound == pytest.approx(np.sqrt(classes * (classes - 1)))
+    assert np.sqrt(2) * classes * (1 - 1e-9) <= analysis.replacement_bound <= 1.07 * np.sqrt(2) * classes
+
+
+def test_labels_are_compared_pair_by_pair():
+    analysis = analyse(lambda x, y: cp.logistic(y * (w @ x)), x=Ball(2), y=Choice([1, 10]))
+    assert analysis.gradient_bound == pytest.approx(10.0)
+    assert analysis.replacement_bound == pytest.approx(20.0)
+    for other in (cp.logistic(u[0]), cp.Constant(1.0)):  # of an orthogonal gradient of the same length, and of none
+        apart = analyse(lambda x, y: cp.logistic(w @ x) if y else other, x=Ball(2), y=Choice([0, 1]))  # noqa: B023
+        assert apart.replacement_bound == pytest.approx(2.0)
+
+
+# Curvature
+
+
+def draw_piece(rng, count):
+    rows = np.round(rng.normal(size=(rng.integers(1, 5), count)), 1)
+    outer, spread = rng.choice([0.0, 0.5, 2.0], size=2)
+    if rng.random() < 0.3:
+        return Piece((Term(rows, ball=bool(rng.random() < 0.5)), Term(rows[:1])), max(outer, 0.5))
+    return Piece((Term(rows),), outer, spread)
+
+
+def draw_hessian(piece, rows, rng):
+    """Draw a Hessian of a piece, with weights that favour few vertices."""
+    if piece.spread == 0:
+        total = draw_point(piece.terms, rng) @ rows
+        return piece.outer * np.outer(total, total)
+    points = piece.terms[0].rows @ rows
+    weight = rng.dirichlet(np.full(len(points), rng.choice([0.2, 1.0, 20.0])))
+    mean = weight @ points
+    covariance = (points.T * weight) @ points - np.outer(mean, mean)
+    return piece.outer * np.outer(mean, mean) + piece.spread * covariance
+
+
+@given(SEEDS, st.sampled_from([0, 1]))
+def test_no_hessian_exceeds_the_bounds(seed, which):
+    rng, gram = np.random.default_rng(seed), GRAMS[which]
+    pieces = [draw_piece(rng, len(gram.upper)) for _ in range(rng.integers(1, 4))]
+    found = curvature_bound(pieces, gram, 2 if which else 5)
+    for _ in range(60):
+        rows = rows_at(which, rng)
+        values = np.linalg.eigvalsh(sum(draw_hessian(piece, rows, rng) for piece in pieces))
+        assert values[-1] <= found.eigenvalue * (1 + 1e-9) + 1e-12
+        assert values.sum() <= found.trace * (1 + 1e-9) + 1e-12
+        assert (values > 1e-9 * (1 + values[-1])).sum() <= found.rank
+        for mu in (1e-6, 0.1, 1.0, 100.0):
+            # Rounding makes eigenvalues of 1e-16 out of zeros.
+            seen = np.log1p(np.where(values > 1e-12 * (1 + values[-1]), values, 0.0) / mu).sum()
+            assert seen <= found.log_det(mu) * (1 + 1e-9) + 1e-12
+
+
+APART = [(4e-13, 1.0, 1e-28), (4e-13, 1e14, 1.0), (2.0**-52, 1e17, 1.0), (1e-10, 1e11, 1.0), (3e-9, 1.0, 1e-18)]
+
+
+@pytest.mark.parametrize(("apart", "largest", "modulus"), APART)
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_entries_that_differ_in_their_last_digits_curve(count, apart, largest, modulus):
+    """At theta = 0 the Hessian is the covariance of the rows, whatever small part of them they differ in."""
+    theta, steps = cp.Variable(count, name="theta"), np.arange(count)
+
+    def curvature(entry):
+        bounds = {"x": Box(0.0, largest), "t": Box(0.0, largest)}
+        analysis = analyse(lambda x, t: cp.log_sum_exp(cp.hstack([entry(x, t, k) for k in steps])), **bounds)
+        return analysis.losses[0].curvature
+
+    along_one = curvature(lambda x, t, k: x * theta[0] + (1 + apart * k) * t * theta[1])
+    spread = np.var((1 + apart * steps) - 1) * largest**2  # of the factors as they are in floating point
+    assert along_one.log_det(modulus) >= np.log1p(spread / modulus)
+    apart_in_all = curvature(lambda x, t, k: x * cp.sum(theta) + apart * t * theta[k])
+    spread = (apart * largest) ** 2 / count  # count - 1 times
+    assert apart_in_all.log_det(modulus) >= (count - 1) * np.log1p(spread / modulus)
+    assert apart_in_all.rank == count - 1
+    assert curvature(lambda x, t, k: x * theta[0]).trace <= 1e-20 * largest**2  # rounding
+
+
+# Gradient and curvature together
+
+COSTS = [(beta, mu) for beta in (0.0, 0.1, 1.5, 5.0) for mu in (1e-3, 0.1, 1.0, 30.0)]
+SHARE = np.linspace(0.0, 1.0, 101)
+FIRST, SECOND = (grid[np.add.outer(SHARE, SHARE) <= 1] for grid in np.meshgrid(SHARE, SHARE))
+WEIGHTS = np.column_stack([FIRST, SECOND, 1 - FIRST - SECOND])
+I3, AGAINST = np.eye(3), np.eye(4)[1:] - np.eye(4)[0]
+
+
+@pytest.mark.parametrize(
+    ("radius", "scale", "offset", "reach"),
+    [(1.0, 1.0, 0.0, np.inf), (3.0, 0.5, 0.0, np.inf), *((1.0, 1.0, offset, 0.5) for offset in (-3.0, 0.0, 3.0))],
+)
+def test_logistic_is_exact(radius, scale, offset, reach):
+    """sup over slopes s of beta R c s + log(1 + c R^2 s (1 - s) / mu), with the slopes that a bounded set leaves."""
+    ball = [cp.norm(w, 2) <= reach] if np.isfinite(reach) else []
+    analysis = analyse(lambda x: scale * cp.logistic(w @ x + offset), ball, x=Ball(2, radius))
+    slopes = np.linspace(*expit([offset - reach, offset + reach]), 20001)
+    for beta, mu in COSTS:
+        steep = beta * scale * radius * slopes
+        seen = (steep + np.log1p(scale * radius**2 / mu * slopes * (1 - slopes))).max()
+        add, replace = (analysis.perturbation_cost(beta, mu, a)[0] for a in ("add-remove", "replace-one"))
+        assert seen <= add * (1 + 1e-9)
+        assert (add, replace) == pytest.approx((seen, seen + steep.max()), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "vertices", "factor", "width"),
+    [
+        (lambda x: cp.log_sum_exp(W @ x), I3, 1.0, np.inf),
+        (lambda x: 2 * cp.log_sum_exp(W @ x) - 2 * (W[0] @ x), I3 - I3[0], 2.0, np.inf),
+        (lambda x: cp.log_sum_exp(cp.hstack([(W[c] - W[1]) @ x for c in range(3)])), I3 - I3[1], 1.0, np.inf),
+        *(
+            (lambda x, h=h, c=c: c * dp.huber_hinge(1 + cp.log_sum_exp(AGAINST @ (four @ x)), h), AGAINST, c, h)
+            for h, c in [(0.1, 1.0), (1.0, 2.0), (4.0, 0.5)]
+        ),
+    ],
+)
+def test_softmax_and_hinges_of_it_are_never_below_a_grid_of_weights(loss, vertices, factor, width):
+    """With slope s the gradient is s E v and the Hessian s Cov(v) + (E v)(E v)' / (2 h); the sum is nearly reached."""
+    analysis = analyse(loss, x=Ball(2))
+    means = WEIGHTS @ vertices
+    squares = means[:, :, None] * means[:, None, :]
+    covariances = np.einsum("ni,ij,ik->njk", WEIGHTS, vertices, vertices) - squares
+    slopes = (0.3, 0.9, 1.0) if np.isfinite(width) else (1.0,)
+    spectra = [np.linalg.eigvalsh(factor * (s * covariances + squares / (2 * width))) for s in slopes]
+    lengths, pairs = factor * np.linalg.norm(means, axis=1), list(zip(slopes, spectra, strict=True))
+    for beta, mu in COSTS:
+        both = [beta * s * lengths + np.log1p(np.maximum(e, 0) / mu).sum(axis=1) for s, e in pairs]
+        found = analysis.perturbation_cost(beta, mu, "add-remove")[0]
+        assert np.max(both) <= found * (1 + 1e-9)
+        assert found <= 1.15 * np.max(both) or width == np.inf
+        assert found <= (beta * analysis.gradient_bound + analysis.log_det(mu)[0]) * (1 + 1e-9)
+
+
+def test_a_term_that_no_record_enters_is_told_where_it_belongs():
+    w = cp.Variable(3, name="w")
+    record, term = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), 1e-3 * cp.sum_squares(w)
+    wrong = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(w), term)
+    with pytest.raises(dp.NotPrivate, match=r"since no record enters this term, write it into regularizer="):
+        dp.verify(wrong, dp.Privacy(1.0), 100)
+    with pytest.raises(dp.NotPrivate, match=r"Lipschitz loss$"):
+        dp.verify(dp.Template(record, lambda x, y: cp.power(x @ w, 4), term), dp.Privacy(1.0), 100)

@@ -1,0 +1,200 @@
+"""Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.data.batch import Batch
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.sums import clipping, engine
+from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.clipping import clipped, kept_inside
+
+
+def mixed():
+    """Several monomials share a parameter, and parameters share a form."""
+    w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
+
+    def loss(x):
+        return cp.logistic((x[0] + x[1]) * w[0] + x[2] * w[1] - 2 * x[3] * w[1] + x[0] * w[2] + c)
+
+    return dp.Template(dp.Record(x=dp.Ball(4)), loss, cp.sum_squares(w))
+
+
+def cubic():
+    """Leaves of a degree that has no shared forms."""
+    w = cp.Variable(2, name="w")
+    return dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x[0] * x[1] * x[0] * w[0] + x[1] * w[1]), 0.0)
+
+
+TEMPLATES = {
+    "softmax": lambda: dp.load("softmax_regression", features=4, classes=4),
+    "hinge": lambda: dp.load("hinge_svm", features=3),
+    "quadratic": lambda: dp.load("large_margin_gaussian", features=3, classes=3),
+    "ordinal": lambda: dp.load("ordinal_regression", features=3),
+    "matrix": lambda: dp.load("gaussian_precision", features=3),
+    "mixed": mixed,
+    "cubic": cubic,
+}
+
+
+def public_table():
+    """Leaves of a degree that has no shared forms, behind a public matrix."""
+    w, table = cp.Variable(2, name="w"), np.random.default_rng(5).normal(size=(3, 5))
+
+    def loss(x):
+        return cp.sum(cp.pos(table @ cp.hstack([x[0] ** 3 * w, x @ w, x * w[0]])))
+
+    return dp.Template(dp.Record(x=dp.Ball(2)), loss, 0.0)
+
+
+def long_rows():
+    w = cp.Variable(150, name="w")
+    return dp.Template(dp.Record(x=dp.Ball(150), u=dp.Box(-2.0, 2.0)), lambda x, u: cp.abs(x @ w - u), 0.0)
+
+
+def each(template, space, batch, theta):
+    """Gradient of each record, by itself."""
+    some = (batch.chosen(one) for one in np.eye(batch.size, dtype=bool))
+    return np.array([BatchedLoss(template, space, one).gradient(theta) for one in some])
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_clipped_sums_are_those_of_single_gradients(name):
+    template, rng = TEMPLATES[name](), np.random.default_rng(0)
+    batch, space = template.record.sample(200, rng), Space(template.variables)
+    loss = BatchedLoss(template, space, batch)
+    for size in (0.1, 3.0):
+        theta = size * rng.normal(size=space.dim)
+        gradients = each(template, space, batch, theta)
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        for clip in (0.5 * np.median(norms) + 1e-3, 10 * norms.max() + 1):
+            short = gradients * np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+            chosen = rng.random(200) < 0.3
+            for some in (None, chosen):
+                expected = short.sum(axis=0) if some is None else short[some].sum(axis=0)
+                assert loss.clipped_gradient(theta, clip, some) == pytest.approx(expected, rel=1e-7, abs=1e-7 * clip)
+            along = rng.normal(size=space.dim)
+            expected = np.clip(gradients @ along, -clip, clip).sum()
+            assert loss.clipped_slope(theta, along, clip) == pytest.approx(expected, rel=1e-7, abs=1e-5 * clip)
+
+
+def test_many_blocks_and_sparse_records():
+    template, rng = dp.load("softmax_regression", features=30, classes=5), np.random.default_rng(1)
+    x = 0.2 * rng.normal(size=(30_000, 30)) * (rng.random((30_000, 30)) < 0.2)
+    y, space, some = rng.integers(0, 5, size=30_000), Space(template.variables), rng.random(30_000) < 0.01
+    theta = rng.normal(size=space.dim)
+    losses = [
+        BatchedLoss(template, space, template.record.validate({"x": table, "y": y}, clip=True))
+        for table in (x, sp.csr_array(x))
+    ]
+    for chosen in (None, some):
+        found = [loss.clipped_gradient(theta, 0.3, chosen) for loss in losses]
+        assert found[0] == pytest.approx(found[1], rel=1e-9, abs=1e-7)
+
+
+UNITS = np.array([1e-8, 1e-3, 1.0, 1e7])
+
+
+def two_units(w, x):
+    """Features of different units share a parameter."""
+    return (x[0] / UNITS[0] + x[3] / UNITS[3]) * w[0] + (x[1] / UNITS[1] + x[2] / UNITS[2]) * w[1] + x[2] * w[2] + w[3]
+
+
+def units_of_scores(w, x):
+    """Each score has units of its own too."""
+    return [x @ cp.multiply(1 / UNITS, w), 1e-6 * x @ cp.multiply(1 / UNITS, w[::-1]), 0.0]
+
+
+@pytest.mark.parametrize("scores", [two_units, units_of_scores])
+def test_units_of_features_do_not_shorten_gradients(scores):
+    w, rng = cp.Variable(4, name="w"), np.random.default_rng(3)
+
+    def loss(x):
+        found = scores(w, x)
+        return cp.log_sum_exp(cp.hstack(found)) if isinstance(found, list) else cp.logistic(found)
+
+    template = dp.Template(dp.Record(x=dp.Box(-2 * UNITS, 2 * UNITS)), loss, 0.0)
+    batch, space = template.record.sample(50, rng), Space(template.variables)
+    whole = BatchedLoss(template, space, batch)
+    assert whole.monomials > 1
+    theta = rng.normal(size=space.dim) / 10
+    gradients = each(template, space, batch, theta)
+    norms = np.linalg.norm(gradients, axis=1)
+    for k in range(50):
+        alone = np.arange(50) == k
+        for clip, factor in ((norms[k] * (1 + 1e-7), 1.0), (norms[k] / 3, 1 / 3)):
+            found = whole.clipped_gradient(theta, clip, alone)
+            assert found == pytest.approx(factor * gradients[k], rel=1e-7, abs=1e-7 * norms[k])
+            assert np.linalg.norm(found) <= clip * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_one_record_moves_the_sum_by_the_clip_at_most(name):
+    template, rng = TEMPLATES[name](), np.random.default_rng(2)
+    space, clip = Space(template.variables), 0.05
+    batch = template.record.sample(40, rng)
+    fewer = Batch({name: column[1:] for name, column in batch.fields.items()}, batch.group[1:])
+    one, other = (BatchedLoss(template, space, some) for some in (batch, fewer))
+    points = rng.normal(size=(20, space.dim))
+    longest = max(np.linalg.norm(one.clipped_gradient(p, clip) - other.clipped_gradient(p, clip)) for p in points)
+    assert 0.99 * clip <= longest <= clip * (1 + 1e-12)
+
+
+def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most():
+    w = cp.Variable(1, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(1, radius=50.0)), lambda x: cp.exp(x @ w), 0.0)
+    space = Space(template.variables)
+    batch = template.record.validate({"x": [[50.0], [1.0], [0.0], [20.0]]})
+    loss = BatchedLoss(template, space, batch)
+    for size in (1.0, 20.0, 1e3, 1e300):
+        found = loss.clipped_gradient(np.array([size]), 0.25)
+        assert np.isfinite(found).all()
+        assert np.linalg.norm(found) <= 1.0
+
+
+@pytest.mark.parametrize("clip", [1e-75, 1.0])
+def test_squares_that_underflow_leave_no_gradient_longer_than_the_clip(clip):
+    w = cp.Variable(2, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(2), y=dp.Box(-1e75, 1e75)), lambda x, y: cp.square(x @ w - y), 0.0)
+    batch = template.record.validate({"x": [[1e-162, 0.0], [1e-140, 0.0]], "y": [1e75, 1e75]})
+    found = BatchedLoss(template, Space(template.variables), batch).clipped_gradient(np.zeros(2), clip)
+    assert np.linalg.norm(found) <= 2 * clip
+    with pytest.raises(dp.TemplateError, match="from 1e-75"):
+        dp.NoisyGradientDescent(clip=1e-99)
+
+
+def clipped_each(monkeypatch, template, batch, rows, theta):
+    """Clipped gradients of some records, and their slopes along theta, as they are added up, in the order of the rows."""
+    fields = {name: column[rows] for name, column in batch.fields.items()}
+    loss = BatchedLoss(template, Space(template.variables), Batch(fields, batch.group[rows]))
+    found, slopes = [], []
+
+    def noted(function, into):
+        return lambda *arguments: into.append(function(*arguments)) or into[-1]
+
+    for module in (clipping, engine):
+        monkeypatch.setattr(module, "clipped", noted(clipped, found))
+    monkeypatch.setattr(engine, "kept_inside", noted(kept_inside, slopes))
+    loss.clipped_gradient(theta, 0.1)
+    total = loss.clipped_slope(theta, theta, 0.1)
+    assert total == pytest.approx(np.concatenate(slopes).sum(), rel=1e-9, abs=1e-12)
+    return np.column_stack([np.concatenate(found, axis=1)[:, : len(rows)].T, np.concatenate(slopes)])
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "table", "long", "sparse"])
+def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name, monkeypatch):
+    more = {"table": public_table, "long": long_rows, "sparse": TEMPLATES["softmax"]}
+    template, rng = (more | TEMPLATES)[name](), np.random.default_rng(4)
+    batch = template.record.sample(300, rng)
+    if name == "sparse":
+        batch = Batch({"x": sp.csr_array(batch.fields["x"] * (rng.random((300, 4)) < 0.5))}, batch.group)
+    theta = 0.3 * rng.normal(size=Space(template.variables).dim)
+    expected = clipped_each(monkeypatch, template, batch, np.arange(300), theta)
+    assert len(np.unique(expected, axis=0)) > 20
+    one_label = np.flatnonzero(batch.group == batch.group[0])[:3]
+    for rows in ([7], one_label, np.arange(1, 300), rng.permutation(300)[:77], rng.integers(0, 300, size=9001)):
+        found = clipped_each(monkeypatch, template, batch, np.asarray(rows), theta)
+        assert (found == expected[rows]).all(), len(rows)

@@ -1,0 +1,248 @@
+"""Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
+
+import warnings
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.to_cvxpy import Writer
+from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.design import Design
+from dpconvex.sums.forms import form_of
+
+
+def by_cvxpy(expression, values):
+    """Value of an expression by CVXPY's own evaluation, whether or not the variables' attributes allow the values."""
+    writer = Writer()
+    written = writer.expression(expression)
+    for leaf, symbol in writer.leaves.items():
+        symbol.save_value(np.asarray(values[leaf.name], dtype=float))
+    return float(written.value)
+
+
+def one_by_one(template, space, batch, theta):
+    variables = space.unpack(theta)
+    return np.array(
+        [
+            by_cvxpy(template.losses[group], variables | {name: batch.fields[name][i] for name in batch.fields})
+            for i, group in enumerate(batch.group)
+        ]
+    )
+
+
+def check(template, seed=0, size=13, smooth=True):
+    rng = np.random.default_rng(seed)
+    space = Space(template.variables)
+    batch = template.record.sample(size, rng)
+    loss = BatchedLoss(template, space, batch)
+    theta, direction = rng.normal(size=(2, space.dim))
+    direction /= np.linalg.norm(direction)
+    expected = one_by_one(template, space, batch, theta)
+    alone = [BatchedLoss(template, space, batch.chosen(one)) for one in np.eye(size, dtype=bool)]
+    assert np.allclose([one.value_and_gradient(theta)[0] for one in alone], expected, rtol=1e-12, atol=1e-12)
+    value, gradient = loss.value_and_gradient(theta)
+    assert value == pytest.approx(expected.sum(), rel=1e-12, abs=1e-12)
+    assert np.allclose(sum(one.gradient(theta) for one in alone), gradient, rtol=1e-10, atol=1e-11)
+    step = 1e-6
+    ahead, behind = (loss.value_and_gradient(theta + s * step * direction)[0] for s in (1, -1))
+    slope = (ahead - behind) / (2 * step)
+    assert gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5 * (1 + abs(value)))
+    if smooth:
+        curvature = (loss.gradient(theta + step * direction) - loss.gradient(theta - step * direction)) / (2 * step)
+        product = loss.hessian(theta) @ direction
+        assert np.allclose(product, curvature, rtol=1e-5, atol=1e-5 * (1 + np.abs(curvature).max()))
+    regular, regular_gradient = loss.regularizer_value_and_gradient(theta)
+    assert regular == pytest.approx(by_cvxpy(template.regularizer, space.unpack(theta)), rel=1e-12, abs=1e-12)
+    ahead, behind = (loss.regularizer_value_and_gradient(theta + s * step * direction)[0] for s in (1, -1))
+    assert regular_gradient @ direction == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-5)
+
+
+X = cp.Variable(4, name="X")
+M = cp.Variable((3, 3), symmetric=True, name="M")
+N = cp.Variable((2, 3), name="N")
+P = cp.Variable((2, 2), PSD=True, name="P")
+MASK = np.array([True, False, True, True])
+
+# Affine in the variables, with the record's field a of shape (4,) and A of shape (2, 3).
+AFFINE = {
+    "inner product": lambda a, A: a @ X,
+    "elementwise": lambda a, A: cp.multiply(a, X) - a / 3,
+    "matrix-vector": lambda a, A: A @ M @ np.ones(3),
+    "form": lambda a, A: A[0] @ M @ A[1],
+    "quad_form": lambda a, A: cp.quad_form(a[:3], M),
+    "trace": lambda a, A: cp.trace(A.T @ N),
+    "diag of matrix": lambda a, A: cp.diag(M) * a[0],
+    "reshape C": lambda a, A: cp.reshape(N, (3, 2), order="C") @ A,
+    "index": lambda a, A: X[1:3] + a[::2],
+    "negative step": lambda a, A: X[::-1] + a,
+    "mask": lambda a, A: X[MASK],
+    "fancy index": lambda a, A: X[[2, 0]] + N[np.array([True, False]), 1],
+    "sparse": lambda a, A: cp.Constant(sp.csc_array(np.eye(2, 4))) @ X,
+    "hstack": lambda a, A: cp.hstack([X, a, 1]),
+    "bmat": lambda a, A: cp.bmat([[N, A], [A, N]]),
+    "kron": lambda a, A: cp.kron(np.array([[1.0, 2.0]]), N),
+    "cumsum": lambda a, A: cp.cumsum(N, axis=0),
+    "broadcast": lambda a, A: N + A[:1],
+    "differences": lambda a, A: cp.diff(X) - a[1:],
+    "einsum": lambda a, A: cp.einsum("ij,kj->ik", N, A),
+}
+
+# Convex and non-decreasing in every entry where it must be; takes any affine argument.
+OUTER = {
+    "logistic": (True, lambda e: cp.sum(cp.logistic(e))),
+    "huber hinge": (True, lambda e: cp.sum(cp.huber(cp.pos(1 + e), 1.0)) / 2),
+    "squares": (True, lambda e: cp.sum_squares(e)),
+    "power": (True, lambda e: cp.sum(cp.power(e, 2)) + cp.sum(cp.power(cp.pos(e), 3)) + cp.sum(cp.power(e, 4))),
+    "exp": (True, lambda e: cp.sum(cp.exp(e / 4))),
+    "entropy": (True, lambda e: -cp.sum(cp.entr(30 + e))),
+    "log_sum_exp": (True, lambda e: cp.log_sum_exp(e)),
+    "abs": (False, lambda e: cp.sum(cp.abs(e))),
+    "maximum": (False, lambda e: cp.sum(cp.maximum(e, 0.3, 2 * e))),
+    "max": (False, lambda e: cp.max(e) - cp.min(e)),
+    "norm 2": (True, lambda e: cp.norm(cp.vec(e, order="F") - 9, 2)),
+    "quadratic over linear": (True, lambda e: cp.quad_over_lin(e, 30 + cp.sum(e))),
+    "largest": (False, lambda e: cp.sum_largest(e, 1)),
+    "quadratic form": (True, lambda e: cp.quad_form(cp.vec(e, order="F"), np.eye(e.size) + np.ones((e.size, e.size)))),
+}
+PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.sum_squares(M)
+
+
+def template_of(loss):
+    return dp.Template(
+        dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC
+    )
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_affine_atoms(name):
+    check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_outer_atoms(name):
+    smooth, outer = OUTER[name]
+    check(template_of(lambda a, A: outer(cp.multiply(a, X) + 0.1)), smooth=smooth)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(AFFINE)), st.sampled_from(sorted(OUTER))), min_size=1, max_size=3),
+    st.lists(st.sampled_from(sorted(AFFINE)), min_size=3, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_random_templates(terms, per_label, seed):
+    def loss(a, A, y):
+        total = cp.sum(cp.logistic(AFFINE[per_label[y]](a, A)))
+        for affine, outer in terms:
+            total = total + OUTER[outer][1](AFFINE[affine](a, A) * (y + 1) / 3)
+        return total
+
+    record = dp.Record(a=dp.Ball(4), A=dp.Box(-np.ones((2, 3)), np.ones((2, 3))), y=dp.Choice(range(3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(dp.Template(record, loss, PUBLIC), seed=seed, smooth=False)
+
+
+@pytest.mark.parametrize(
+    ("loss", "theta", "value", "slope"),
+    [
+        (lambda m: cp.huber(cp.pos(m), 1.0), 0.0, 0.0, 0.0),
+        (lambda m: cp.huber(cp.pos(m), 1.0), 1.0, 1.0, 2.0),
+        (lambda m: cp.huber(cp.pos(m), 1.0), 1e300, 2e300, 2.0),
+        (lambda m: cp.huber(cp.norm(cp.hstack([m, m]), 2), 1.0), 0.0, 0.0, 0.0),
+        (lambda m: cp.power(cp.abs(m), 1.5), 0.0, 0.0, 0.0),
+        *((cp.logistic, far, max(far, 0.0), float(far > 0)) for far in (-1e300, -1000.0, 1000.0, 1e300)),
+        (lambda m: cp.log_sum_exp(cp.hstack([m, -m])), 1000.0, 1000.0, 1.0),
+        (lambda m: cp.abs(m), 0.0, 0.0, 0.0),
+        (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),
+    ],
+)
+def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
+    w = cp.Variable(name="w")
+    template = dp.Template(dp.Record(x=dp.Box(-2.0, 2.0)), lambda x: loss(x * w))
+    batch = template.record.validate({"x": [1.0]})
+    found, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.array([theta]))
+    assert (found, gradient[0]) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
+
+
+@pytest.mark.parametrize("engine", ["forms", "whole", pytest.param("device", marks=pytest.mark.slow)])
+def test_several_fields_and_labels_that_ignore_some(engine):
+    W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
+
+    def loss(x, s, y, v):
+        scores = x @ W + (c * s if engine == "forms" else cp.exp(x[0]) * c) if y < 2 else cp.hstack([c, 1.0])
+        norm = 1.0 if engine == "forms" else cp.norm(x, 2)  # no polynomial of the record
+        return s * cp.log_sum_exp(scores) * (1 + v) + norm * cp.logistic(scores[0]) + (cp.square(c) if v else 0)
+
+    record = dp.Record(x=dp.Ball(3), s=dp.Box(0.0, 2.0), y=dp.Choice(range(3)), v=dp.Choice([0, 1]))
+    template = dp.Template(record, loss, cp.sum_squares(W) + cp.abs(c))
+    with dp.devices() if engine == "device" else nullcontext():
+        check(template, size=40)
+        check(template, size=1)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_margins_of_all_classes_share_their_forms(classes):
+    template = dp.load("large_margin_gaussian", features=4, classes=classes)
+    space = Space(template.variables)
+    form = form_of(template, space)
+    assert form.forms == classes - 1
+    assert form.design.count == 15
+    assert len({label.lowered.program for label in form.labels}) == 1
+    assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
+    assert form_of(template, space) is form
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
+def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
+    w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))),
+        lambda x, y: [
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ u),
+            lambda: cp.logistic(-(x @ (w - apart * u))),
+        ][y](),
+        cp.sum_squares(w) + cp.sum_squares(u),
+    )
+    space, rng = Space(template.variables), np.random.default_rng(0)
+    batch, theta = template.record.sample(200, rng), rng.normal(size=space.dim)
+    one = BatchedLoss(template, space, batch)
+    with dp.devices():
+        other = BatchedLoss(template, space, batch)
+    assert other.devices is not None
+    expected = other.gradient(theta)
+    assert one.gradient(theta) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    form = form_of(template, space)
+    rows = form.map.toarray()
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_monomials_of_degree_two_are_products_whatever_pairs_are_missing(given):
+    rng = np.random.default_rng(0)
+    block = {"x": rng.normal(size=(7, 4)), "s": rng.normal(size=7)}
+    first, second = np.array([(-1, 0), (-1, 1), (-1, 4), (0, 0), (0, 2), (0, 3), (0, 4), (1, 1), (3, 4), (4, 4)]).T
+    design = Design(len(first) + 1, {}, ("x", "s"), (first, second))
+    table = design.with_table(block, SimpleNamespace(table=np.full((len(first), 7), np.nan)) if given else None)
+    scalars = np.column_stack([block["x"], block["s"], np.ones(7)])
+    assert np.array_equal(table, scalars[:, first] * scalars[:, second])
+
+
+def test_large_records_do_not_wait_for_jax_where_it_has_no_gpu(monkeypatch):
+    from dpconvex.sums import devices
+
+    monkeypatch.delitem(devices.sys.modules, "jax", raising=False)
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    x = np.zeros((2000, 70))
+    batch = dp.load("logistic_regression", features=70).record.validate({"x": x, "y": np.ones(2000, dtype=int)})
+    assert not devices.on_devices(batch)
+    assert "jax" not in devices.sys.modules

@@ -1,0 +1,301 @@
+"""Sums for adaptive steps: whole numbers, each record's part at most the bound as computed, whatever stands beside it."""
+
+import math
+from contextlib import suppress
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.errors import DPConvexError
+from dpconvex.fitting.verify import analyse
+from dpconvex.mechanisms.noisy_queries import Queries, deviation
+from dpconvex.noise.profiles import integer_level
+from dpconvex.sums import linear_scores as linear
+from dpconvex.sums.exact_sums import MATRIX_BITS, SLOPE_BITS, halves, whole
+from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.private_looks import LIMB, PrivateLooks, exact_product
+
+ADD, REPLACE = (dp.Privacy(1.0, 1e-6, adjacency) for adjacency in ("add-remove", "replace-one"))
+
+
+class Recorded(Queries):
+    """Queries that add no noise, and remember sums and sensitivities."""
+
+    def __init__(self):
+        super().__init__(1e9, None)
+        self.seen = []
+
+    def noisy(self, sums, sensitivity, level):
+        self.seen.append((np.array(sums, dtype=object), sensitivity))
+        return np.array(sums, dtype=np.int64)
+
+    def noisy_symmetric(self, sums, sensitivity, level):
+        return self.noisy(sums, sensitivity, level)
+
+
+def softmax(classes=3, intercept=True, features=4):
+    w = cp.Variable((features, classes), name="w")
+    b = cp.Variable(classes, name="b") if intercept else 0.0
+
+    def loss(x, y):
+        scores = x @ w + b
+        return cp.log_sum_exp(scores) - scores[y]
+
+    return dp.Template(dp.Record(x=dp.Ball(features, 2.0), y=dp.Choice(range(classes))), loss)
+
+
+def steep(features=4, kind=cp.square):
+    w, b = cp.Variable(features, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(features, 2.0), y=dp.Box(-1e70, 1e70), g=dp.Box(0, 3))
+    return dp.Template(record, lambda x, y, g: g * kind(x @ w + b - y))
+
+
+def looks(template, data, privacy=ADD, people=None):
+    batch = template.record.validate(data, clip=False, empty=True)
+    scores = linear_scores(analyse(template, dp.AdaptiveSteps()).form)
+    return PrivateLooks(scores, batch, privacy, Recorded(), people)
+
+
+def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
+    """Ask for everything at a random table, in a random metric; return all sums."""
+    rng = np.random.default_rng(seed)
+    rows, columns = found.scores.shape
+    moment = found.second_moment(1.0)
+    found.in_metric(rng.normal(size=(rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
+    table = scale * rng.normal(size=(rows, columns))
+    edges = 2.0 ** np.arange(-8, 9)
+    common = {"edges": edges, "histogram_level": 1.0, "probe": np.ones(columns), "curvature_level": 1.0}
+    common |= {"reach": 0.3, "along_level": 1.0}
+    found.look(table, clip, leverage, 1.0, cap=0.5, **common)
+    found.look(table, clip, leverage, 1.0, cap=0.0, **common)
+    return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
+
+
+def records(template, n, rng):
+    x = template.record.continuous["x"].sample(n, rng)
+    x[: n // 8] *= 1e-300
+    x[n // 8 : n // 4] *= 10.0 ** rng.uniform(-12, 0, (n // 4 - n // 8, 1))
+    x[n // 4] = 0.0
+    data = {"x": x}
+    for name, domain in template.record.fields.items():
+        if name != "x":
+            data[name] = domain.sample(n, rng) if hasattr(domain, "sample") else rng.choice(domain.values, n)
+    if "g" in data:
+        data["y"] = rng.choice([0.0, 1e70, -1e70, 1e-320, 0.5, 3.0], n) * rng.choice([1.0, 1e-50], n)
+        data["g"] = rng.uniform(0, 3, n)
+    return data
+
+
+TEMPLATES = [
+    softmax(),
+    softmax(5, False),
+    steep(),
+    steep(kind=lambda u: cp.exp(cp.huber(u))),
+    dp.load("logistic_regression", features=4),
+]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
+    rng = np.random.default_rng(3)
+    data = records(template, 200, rng)
+    for seed, scale in enumerate([0.0, 1.0, 1e3, 1e100]):
+        _, together, far = asked(looks(template, data), seed, scale=scale)
+        left_out = rng.integers(0, 200, 12)
+        for k in left_out:
+            some = {name: np.delete(column, k, axis=0) for name, column in data.items()}
+            one = {name: column[k : k + 1] for name, column in data.items()}
+            _, without, _ = asked(looks(template, some), seed, scale=scale)
+            _, alone, _ = asked(looks(template, one), seed, scale=scale)
+            for number, (a, b, c, moved) in enumerate(zip(together, without, alone, far, strict=True)):
+                rounding = number in (4, 8)  # gradients: floors of exact sums in the metric
+                assert (np.abs((a - b) - c) <= rounding).all()
+                length = sum(int(entry) ** 2 for entry in (a - b).flat)
+                assert length <= moved**2 * (1 + 1e-12)
+
+
+def test_sums_do_not_depend_on_blocks_formats_or_partitions():
+    template, rng = softmax(), np.random.default_rng(0)
+    data = records(template, 300, rng)
+    expected = asked(looks(template, data))[1]
+    sparse = {**data, "x": sp.csr_array(data["x"])}
+    order = rng.permutation(300)
+    shuffled = {name: column[order] for name, column in data.items()}
+    halves_of = [{name: column[some] for name, column in data.items()} for some in (slice(0, 77), slice(77, 300))]
+    for other in (sparse, shuffled, dp.Partitions([lambda part=part: part for part in halves_of])):
+        for a, b in zip(asked(looks(template, other))[1], expected, strict=True):
+            assert (a == b).all()
+
+
+def test_float32_records_have_the_sums_of_the_same_numbers():
+    template, rng = softmax(), np.random.default_rng(0)
+    data = records(template, 300, rng)
+    data["x"] = (data["x"] * 0.99).astype(np.float32)
+    wide = {**data, "x": data["x"].astype(float)}
+    for a, b in zip(asked(looks(template, data))[1], asked(looks(template, wide))[1], strict=True):
+        assert (a == b).all()
+
+
+@pytest.mark.parametrize("template", TEMPLATES[:3])
+@pytest.mark.parametrize(
+    "privacy", [dp.Privacy(1.0, 1e-6, adjacency, unit="who", most=4) for adjacency in ("add-remove", "replace-one")]
+)
+def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, privacy):
+    rng = np.random.default_rng(5)
+    data = records(template, 120, rng)
+    people = np.sort(rng.integers(0, 40, 120))
+    kept = np.concatenate([np.flatnonzero(people == who)[:4] for who in np.unique(people)])
+    data, people = {name: column[kept] for name, column in data.items()}, people[kept]
+    others = records(template, 4, rng)
+    for who in (0, 7, 21, 33):
+        rest = people != who
+        some = {name: column[rest] for name, column in data.items()}
+        after, whose = some, people[rest]
+        if privacy.adjacency == "replace-one":
+            after = {name: np.concatenate([some[name], others[name]]) for name in some}
+            whose = np.concatenate([people[rest], np.full(4, 99)])
+        for seed, scale in enumerate([0.0, 1.0, 30.0]):
+            _, before, far = asked(looks(template, data, privacy, people), seed, scale=scale)
+            _, then, _ = asked(looks(template, after, privacy, whose), seed, scale=scale)
+            for a, b, moved in zip(before, then, far, strict=True):
+                assert sum(int(entry) ** 2 for entry in (a - b).flat) <= moved**2 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("many", [300, 5000])
+def test_people_with_many_records_move_gradients_by_the_bound_and_hardly_less(many):
+    template, rng = softmax(intercept=False), np.random.default_rng(1)
+    data = records(template, many + 50, rng)
+    people = np.concatenate([np.zeros(many, dtype=np.int64), np.arange(1, 51)])
+    data["x"][:many], data["y"][:many] = 0.9 * data["x"][many] + 1e-3 * rng.normal(size=(many, 4)), 1
+    privacy = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=many)
+    rest = {name: column[many:] for name, column in data.items()}
+    both = [
+        asked(looks(template, some, privacy, who), clip=1e-9) for some, who in ((data, people), (rest, people[many:]))
+    ]
+    for number in (4, 8):
+        moved = sum(int(entry) ** 2 for entry in (both[0][1][number] - both[1][1][number]).flat) ** 0.5
+        assert 0.6 * both[0][2][number] < moved <= both[0][2][number]
+
+
+ODD = [
+    {"cap": np.nan},
+    {"cap": -0.5},
+    {"cap": np.inf},
+    {"cap": 1e-320},
+    {"clip": np.nan},
+    {"clip": 1e-300},
+    {"clip": -1.0},
+]
+ODD += [
+    {"table": np.nan},
+    {"table": 1e-310},
+    {"probe": np.inf},
+    {"leverage": 0.0},
+    {"leverage": -1.0},
+    {"edges": np.nan},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
+    """Whoever asks is no part of the proof: a cap that is no number had made a record's curvature 2^63."""
+    template, rng = softmax(), np.random.default_rng(3)
+    data, both = records(template, 40, rng), []
+    for some in (data, {name: column[1:] for name, column in data.items()}):
+        found = looks(template, some)
+        found.in_metric(np.eye(found.scores.shape[0]))
+        given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5, "reach": odd.get("cap", 0.5)} | {
+            k: v for k, v in odd.items() if k not in ("table", "edges")
+        }
+        given["probe"] = np.full(3, odd.get("probe", 1.0))
+        edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
+        with np.errstate(all="ignore"):  # of what is made of the answers
+            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
+            found.look(
+                np.full((5, 3), table),
+                level=1.0,
+                edges=edges,
+                histogram_level=1.0,
+                curvature_level=1.0,
+                along_level=1.0,
+                **given,
+            )
+        both.append(found.queries.seen)
+    for (one, far), (other, _) in zip(*both, strict=True):
+        assert sum(int(entry) ** 2 for entry in (one - other).flat) <= far**2 * (1 + 1e-12)
+
+
+def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
+    assert linear.MOST * 2**MATRIX_BITS * 2**LIMB <= 2**53
+    monkeypatch.setattr(linear, "MOST", 3)
+    for template in (softmax(2, False, 4), softmax(4, False, 2)):
+        with pytest.raises(dp.NotPrivate, match="features or columns"):
+            dp.verify(template, ADD, 1000, dp.AdaptiveSteps())
+
+
+def test_queries_beyond_what_was_certified_are_refused():
+    queries = Queries(1.0, np.random.default_rng(0))
+    queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.8)
+    queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.59)
+    with pytest.raises(DPConvexError, match="more queries"):
+        queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.2)
+
+
+@pytest.mark.parametrize("sensitivity", [math.inf, math.nan, -1.0])
+def test_queries_without_a_finite_sensitivity_are_refused(sensitivity):
+    with pytest.raises(DPConvexError, match="more queries"):
+        Queries(1.0, None).noisy(np.zeros(1, dtype=np.int64), sensitivity, 0.5)
+
+
+def test_levels_that_rounding_would_leave_out_of_their_sum_count():
+    queries = Queries(1.0, np.random.default_rng(0))
+    queries.noisy(np.zeros(1, dtype=np.int64), 1.0, 1.0)
+    nothing, taken = np.zeros(1, dtype=np.int64), list[object]()
+    with suppress(DPConvexError):
+        for _ in range(20_000):
+            taken.append(queries.noisy(nothing, 1.0, 1e-8))
+    assert len(taken) <= 10_001  # times 1e-16: the room is 1e-12
+
+
+def test_edges_in_any_order_put_a_record_into_one_bin_whatever_the_others_are():
+    template, rng = softmax(), np.random.default_rng(3)
+    data, counts = records(template, 60, rng), []
+    edges = rng.permutation(np.r_[2.0 ** np.arange(-12, 12), np.nan])
+    for some in (data, {name: column[1:] for name, column in data.items()}):
+        found = looks(template, some)
+        found.in_metric(np.eye(found.scores.shape[0]))
+        found.look(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
+        counts.append(found.queries.seen[-1][0])
+    assert np.abs(counts[0] - counts[1]).sum() == 2**8
+
+
+def test_noise_is_as_large_as_the_level_asks_for():
+    for sensitivity in (1.0, 3.5, 2.0**31):
+        for level in (1e-3, 0.3, 5.0):
+            scale = deviation(sensitivity, level)
+            assert integer_level(sensitivity, scale) <= level
+            assert scale <= np.hypot(sensitivity / level, 3.0) * (1 + 1e-9)
+    drawn = Queries(1.0, np.random.default_rng(0)).noisy_symmetric(np.zeros((60, 60), dtype=object), 100.0, 1.0)
+    upper = drawn[np.triu_indices(60, 1)]
+    assert np.std(np.diag(drawn)) == pytest.approx(100, rel=0.3)
+    assert np.std(upper) == pytest.approx(100 / np.sqrt(2), rel=0.06)
+
+
+def test_products_of_whole_numbers_are_exact():
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(-(2**MATRIX_BITS), 2**MATRIX_BITS, (5, 5)).astype(float)
+    integers = np.array(
+        [
+            [int(v) << int(k) for v, k in zip(row, rng.integers(0, 40, 3), strict=True)]
+            for row in rng.integers(-(2**50), 2**50, (5, 3))
+        ],
+        dtype=object,
+    )
+    exact = [[sum(int(matrix[i, k]) * integers[k, j] for k in range(5)) for j in range(3)] for i in range(5)]
+    assert (exact_product(matrix, integers) == np.array(exact, dtype=object)).all()
+    sums = rng.integers(-(2**53), 2**53, 100).astype(float)
+    assert [int(s) for s in sums] == list(whole(halves(sums)))
+    assert SLOPE_BITS < 21

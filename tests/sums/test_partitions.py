@@ -1,0 +1,208 @@
+"""Sums over records in partitions: those of all records at once, up to rounding, for every mechanism; and what is refused."""
+
+import gc
+import pickle
+import weakref
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from learners_of_tests import CUTS, X, Y, pieces
+
+import dpconvex as dp
+from dpconvex.data.batch import Batch, PartitionedBatch
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.sums.batch_loss import BatchedLoss, part_of
+from dpconvex.sums.forms import form_of
+from dpconvex.util.summation import Lengths
+
+DATA = {"x": X, "y": Y}
+
+
+def cut(data=DATA, cuts=CUTS):
+    return dp.Partitions(pieces(data, cuts))
+
+
+def learner(loss=lambda y, score: cp.logistic(-y * score)):
+    w = cp.Variable(3, name="w")
+    return dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
+        lambda x, y: loss(y, x @ w),
+        0.05 * cp.sum_squares(w),
+        [cp.norm(w) <= 5],
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_sums_are_those_of_all_records_up_to_rounding(kind):
+    data = DATA if kind == "dense" else {**DATA, "x": sp.csr_array(X)}
+    template = learner()
+    space, theta = Space(template.variables), np.array([1.0, -2.0, 0.5])
+    losses = [BatchedLoss(template, space, template.record.validate(d)) for d in (data, cut(data))]
+    one, many = losses
+    rounding = Lengths(3, 1, 1).gradient_error(700, 1.0, 0.25, 3.0, 0.0)
+    assert np.linalg.norm(one.gradient(theta) - many.gradient(theta)) <= 2 * rounding
+    assert many.value_and_gradient(theta)[0] == pytest.approx(one.value_and_gradient(theta)[0], rel=1e-14)
+    np.testing.assert_allclose(many.hessian(theta), one.hessian(theta), 1e-13)
+    chosen = np.random.default_rng(0).random(700) < 0.3
+    for some in (None, chosen):
+        clipped = [loss.clipped_gradient(theta, 0.1, some) for loss in losses]
+        np.testing.assert_allclose(clipped[1], clipped[0], rtol=0, atol=2 * rounding)
+
+
+def test_a_form_comes_out_of_its_bytes_as_it_was():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    plus = dp.Atom("smooth", lambda m: np.sqrt(1 + m**2), slope=(-1.0, 1.0), curvature=1.0)
+    own = learner(lambda y, score: plus(1 - y * score) + cp.exp(-5 + cp.square(score)))
+    for template in (learner(), own, dp.load("large_margin_gaussian", features=3, classes=3)):
+        space = Space(template.variables)
+        batch = template.record.sample(50, np.random.default_rng(1))
+        program = form_of(template, space)
+        again = pickle.loads(cloudpickle.dumps(program))
+        theta = np.random.default_rng(2).normal(size=space.dim)
+        found = [part_of(batch, form, "gradient_and_value", (theta,)) for form in (again, program)]
+        assert (found[0] == found[1]).all()
+        assert (pickle.loads(pickle.dumps(batch)).group == batch.group).all()
+
+
+Q = dp.Privacy(2.0, 1e-6)
+ADDED, PURE = (dp.Privacy(2.0, delta, adjacency="add-remove") for delta in (1e-6, 0.0))
+PREDICTING, HUBER = (dp.load(name, features=3) for name in ("logistic_regression", "huber_regression"))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [
+        (dp.Privacy(2.0), {}),
+        (Q, {"mechanism": dp.OutputPerturbation()}),
+        (Q, {"mechanism": dp.NoisyGradientDescent(steps=4)}),
+        (Q, {"mechanism": dp.NoisyGradientDescent(steps=4, clip=0.5)}),
+        (ADDED, {"mechanism": dp.NoisyGradientDescent(steps=4, clip=0.5, sampling=0.2), "size": 700}),
+        (ADDED, {"size": 700}),
+        (Q, {"whitening": True}),
+    ],
+    ids=["objective", "output", "descent", "clipped", "sampled", "added", "whitened"],
+)
+def test_every_mechanism_gives_the_same_release(privacy, options, monkeypatch):
+    made = []
+    original = NoiseSource.__init__
+    monkeypatch.setattr(NoiseSource, "__init__", lambda *source: (made.append(source[1]), original(*source))[1])
+    template = PREDICTING if "whitening" in options else learner()
+    one, many = (dp.solve(template, d, privacy, seed=1, **options) for d in (DATA, cut()))
+    assert made == [1, 1]  # noise is drawn once, however many partitions there are
+    assert one.certificate.noise_scale == many.certificate.noise_scale
+    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6 + 2 * one.certificate.tolerance)
+
+
+def test_statistics_sweeps_and_baselines_are_the_same():
+    numbers, template, ridge = {"x": X, "y": X[:, 1]}, learner(), dp.load("ridge_regression", features=3)
+    one, many = (dp.statistics(ridge, d, Q, seed=1) for d in (numbers, cut(numbers)))
+    np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-9)
+    fit = dp.solve(ridge, cut(numbers), Q, dp.SufficientStatistics.usual(Q), seed=1)
+    np.testing.assert_allclose(fit["w"], one.fit()["w"])
+    ones, manys = (
+        [*dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3), dp.solve_without_privacy(template, d)]
+        for d in (DATA, cut())
+    )
+    for one, many in zip(ones, manys, strict=True):
+        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
+
+
+MODEL = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=PREDICTING.predict)
+LINE = dp.Release({"w": [0.5, 0.0, 0.1]}, not_private_because="a test", predictor=HUBER.predict)
+GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)}
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("template", "model"), [(PREDICTING, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
+def test_an_evaluation_has_the_bits_of_one_in_memory(adjacency, template, model):
+    data = DATA if template is PREDICTING else {"x": X, "y": np.clip(X[:, 0], -1, 1)}
+    promise = dp.Privacy(1.0, adjacency=adjacency)
+    found, expected = (dp.evaluate(template, model, some, promise, seed=3) for some in (cut(data), data))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [(dp.Privacy(2.0), {}), (PURE, {"size": 700}), (dp.Privacy(2.0), {"split": False}), (Q, {"whitening": True})],
+    ids=["split", "added", "all", "whitened"],
+)
+def test_tuning_is_the_same(privacy, options):
+    expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
+    budget = dp.Budget(privacy)
+    found = dp.tune(GRID, cut(), privacy, seed=4, budget=budget, **options)
+    assert found.choice == expected.choice
+    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+    assert len(budget.entries) == 1
+
+
+@pytest.mark.parametrize("group", ["y", None])
+@pytest.mark.parametrize("privacy", [Q, PURE], ids=["replaced", "added"])
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
+    expected = dp.cluster(PREDICTING, DATA, privacy, 3, group=group, seed=1)
+    budget = dp.Budget(privacy)
+    found = dp.cluster(PREDICTING, cut(), privacy, 3, group=group, seed=1, budget=budget)
+    np.testing.assert_array_equal(found.centers, expected.centers)
+    assert len(budget.entries) == 1
+
+
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
+CONIC = {"backend": "conic"}
+REFUSALS = [
+    ("ConicSolver", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
+    ("the backend ConicSolver", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
+    ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),
+    ("a fit with workers", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, workers=2, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
+    ("ConicSolver", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
+]
+
+
+@pytest.mark.parametrize(("what", "fit"), REFUSALS)
+def test_what_needs_all_records_is_refused_before_it_is_paid(what, fit):
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
+        fit(cut(), budget=budget)
+    assert not budget.entries
+
+
+def test_nobody_gets_at_the_records():
+    batch = learner().record.validate(cut())
+    assert isinstance(batch, PartitionedBatch)
+    assert isinstance(batch, Batch)
+    for look in (lambda: batch.fields["x"], lambda: len(batch.group), lambda: batch.rows(0), lambda: [*batch.fields]):
+        with pytest.raises(dp.TemplateError, match="in partitions"):
+            look()
+    with pytest.raises(dp.TemplateError, match="in partitions"):
+        learner().problem(cut())
+
+
+def test_no_records_at_all():
+    template = learner()
+    empty = cut(cuts=[0, 0, 0])
+    with pytest.raises(dp.DomainError, match="no record to learn from"):
+        template.record.validate(empty)
+    release = dp.solve(template, empty, ADDED, size=700, seed=1)
+    expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
+    np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)
+
+
+def test_records_are_let_go_with_their_batch():
+    """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
+    template = learner()
+    space = Space(template.variables)
+    for data in (DATA, cut()):
+        batch = template.record.validate(data)
+        loss, again = (BatchedLoss(template, space, batch) for _ in range(2))
+        assert again.value_and_gradient(np.zeros(3))[0] == loss.value_and_gradient(np.zeros(3))[0]
+        assert len(vars(batch)["_kept"]) <= 2
+        known = weakref.ref(batch)
+        gc.disable()
+        try:
+            del batch, loss, again
+            assert known() is None
+        finally:
+            gc.enable()
