@@ -26,7 +26,7 @@ __all__ = ["SWITCHES", "main"]
 # More than this is worth lines, if it is so for more than two learners.
 TENTH = 1.1
 SIZE, FEATURES = 1000, 5
-C = "dpconvex.calculus."
+C = "dpconvex.sensitivity."
 
 
 class Switch(NamedTuple):

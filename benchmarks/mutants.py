@@ -1,7 +1,7 @@
 """Mutants of the code that proofs rest on: how many do the tests catch?
 
 ``python -m benchmarks mutants [--count 20]`` changes one operator, constant, comparison or term at a time in
-a copy of `expressions/atoms`, `calculus` and `mechanisms`, runs the tests of that wing until one fails, and prints the survivors.
+a copy of `expressions/atoms`, `sensitivity` and `mechanisms`, runs the tests of that room until one fails, and prints what survives.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 from benchmarks import chosen
 
 ROOT = Path(__file__).resolve().parents[1]
-# The tests that are to catch a mutant of each wing, the quickest first.
+# The tests that are to catch a mutant of each room, the quickest first.
 TESTS = {
     "expressions/atoms": ["tests/expressions/test_atoms.py", "tests/sensitivity/test_soundness.py"],
-    "calculus": ["tests/calculus", "tests/regression/test_golden.py"],
+    "sensitivity": ["tests/sensitivity", "tests/regression/test_golden.py"],
     "mechanisms": ["tests/mechanisms", "tests/test_exact_density.py", "tests/auditing/test_audit.py"],
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -104,21 +104,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0, help="for the tests of each mutant")
-    parser.add_argument("--wing", choices=list(TESTS), help="one alone")
+    parser.add_argument("--room", choices=list(TESTS), help="one alone")
     options = chosen(parser, arguments, count=1, seconds=1.0)
     rng, outcomes = np.random.default_rng(options.seed), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "copy"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "shared", "site"))
         while len(outcomes) < options.count:
-            wing = options.wing or str(rng.choice(list(TESTS)))
-            files = sorted((folder / "dpconvex" / wing).glob("*.py"))
+            room = options.room or str(rng.choice(list(TESTS)))
+            files = sorted((folder / "dpconvex" / room).glob("*.py"))
             file = files[rng.integers(len(files))]
             source, found = file.read_text(encoding="utf-8"), mutant(file, rng)
             if found is None:
                 continue
             file.write_text(found[0], encoding="utf-8")
-            outcome = caught(folder, [test for test in TESTS[wing] if (folder / test).exists()], options.seconds)
+            outcome = caught(folder, [test for test in TESTS[room] if (folder / test).exists()], options.seconds)
             file.write_text(source, encoding="utf-8")
             outcomes.append(outcome)
             print(f"{outcome}: {file.relative_to(folder)}:{found[1]}", flush=True)

@@ -42,9 +42,9 @@ LEFT_OUT = (
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.
 DOOR = "sums/private_looks.py"
 PUBLIC = (
-    "solvers/",
-    "geometry/",
-    "calculus/",
+    "optim/",
+    "sets/",
+    "sensitivity/",
     "model/template.py",
     "fitting/problem_files.py",
     "sums/translation.py",
@@ -151,10 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"| {said} | {len(kept)} of {len(counted)} | {lines} | {sum(len(ran[file]) for file in kept):,} |",
             flush=True,
         )
-        wings: dict[str, int] = defaultdict(int)
+        rooms: dict[str, int] = defaultdict(int)
         for file, size in kept.items():
-            wings[file.partition("/")[0]] += size
-        sizes = ", ".join(f"{wing} {size:,}" for wing, size in sorted(wings.items(), key=lambda item: -item[1]))
+            rooms[file.partition("/")[0]] += size
+        sizes = ", ".join(f"{room} {size:,}" for room, size in sorted(rooms.items(), key=lambda item: -item[1]))
         print(f"    {sizes}", file=sys.stderr, flush=True)
 
 

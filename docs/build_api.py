@@ -11,22 +11,19 @@ STUB = HERE.parent / "dpconvex" / "__init__.pyi"
 
 # Pages, each with what it is about and the modules whose names it shows, by the start of their path.
 PAGES = {
-    "declaring": (
-        "Declaring a learner",
-        ("core", "language.privacy", "language.record", "language.template"),
-    ),
-    "tables": ("Tables and columns", ("language",)),
-    "proving": (
-        "Proving and fitting",
+    "declaring": ("Declaring a learner", ("expressions", "model", "data.domains", "data.record")),
+    "tables": ("Tables and columns", ("data",)),
+    "learners": (
+        "Problems, mixtures, choices",
         (
-            *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
-            *("release.collect", "release.statistics", "release.intervals", "solvers", "evaluation"),
+            "fitting.problem_files",
+            *(f"selection.{name}" for name in ("clustering", "evaluate", "mixtures", "sweep", "tune")),
         ),
     ),
-    "mechanisms": ("Mechanisms and certificates", ("mechanisms",)),
-    "budgets": ("Budgets", ("release.budget",)),
-    "features": ("Feature maps", ("features", "learners.fourier_features")),
-    "learners": ("Problems, mixtures, choices", ("learners",)),
+    "proving": ("Proving and fitting", ("fitting", "selection", "optim", "sums")),
+    "mechanisms": ("Mechanisms and certificates", ("mechanisms", "certificates")),
+    "budgets": ("Budgets", ("accounting",)),
+    "features": ("Feature maps", ("features",)),
     "estimators": ("Estimators", ("estimators",)),
     "auditing": ("Auditing", ("auditing",)),
     "errors": ("Errors", ("errors",)),

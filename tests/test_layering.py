@@ -14,35 +14,23 @@ import dpconvex
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dpconvex"
 
-# The wings of the package, lowest first, and the modules that stand alone.  A module may import from its own wing and from those
-# before it in this list; inside a wing, no modules import each other in a circle.
-WINGS = [
-    *("errors", "numerics", "checker", "plots", "core", "geometry", "language", "datasets", "calculus", "noise"),
-    *(
-        "accounting",
-        "mechanisms",
-        "evaluation",
-        "solvers",
-        "release",
-        "interop",
-        "learners",
-        "features",
-        "estimators",
-        "auditing",
-        "apps",
-        "__main__",
-    ),
+# The rooms of the package, lowest first, and the modules that stand alone.  A module may import from its own room and from those
+# before it in this list; inside a room, no modules import each other in a circle.
+ROOMS = [
+    *("errors", "numerics", "checker", "plots", "util", "data", "datasets", "expressions", "sets", "model"),
+    *("noise", "accounting", "certificates", "sensitivity", "mechanisms", "sums", "optim", "fitting", "interop"),
+    *("selection", "features", "estimators", "auditing", "cli", "__main__"),
 ]
 # Programs built on the toolkit rather than parts of it: they may use the public names.
-PROGRAMS = {"apps", "__main__"}
+PROGRAMS = {"cli", "__main__"}
 # What a learner may be written in: the toolkit, its language, and plain Python.
 LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 # Slow to import, or optional; and modules that are about such an import, and are themselves imported only when they are used.
 HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "opendp", "dask", "distributed", "cloudpickle"}
 ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
-LOOK_AT_ATOMS = {f"dpconvex.core.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
-WRITTEN_IN = {f"dpconvex.language.{n}" for n in ("record", "template", "batch_program")}
+LOOK_AT_ATOMS = {f"dpconvex.expressions.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
+WRITTEN_IN = {"dpconvex.data.record", "dpconvex.model.template", "dpconvex.model.batch_program"}
 SPEAK_CVXPY = (
     LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.optim.conic", "dpconvex.selection.bounded", "dpconvex.fitting.intervals"}
 )
@@ -73,7 +61,7 @@ def imported(node):
 
 def forbidden(target, name, at_once):
     """Return why a module of the toolkit must not import something, empty if it may."""
-    wing, (top, *parts) = name.split(".")[1], target.split(".")
+    room, (top, *parts) = name.split(".")[1], target.split(".")
     if top in {"problems", "benchmarks", "tests"}:
         return "which is no part of the package; problem files are reached through problem_files.load"
     if top in HEAVY and at_once and not name.startswith(ABOUT_HEAVY):
@@ -81,9 +69,9 @@ def forbidden(target, name, at_once):
     if top == "cvxpy" and name not in (LOOK_AT_ATOMS if {*parts[:1]} & ATOMS else SPEAK_CVXPY):
         return "ask core expressions instead; only the reader and the bridge interpret atoms"
     if top == "" or (top == "dpconvex" and not (parts and is_module(f"dpconvex.{parts[0]}"))):
-        return "" if wing in PROGRAMS else "import it from the module that defines it"
-    if top == "dpconvex" and parts[0] not in WINGS[: WINGS.index(wing) + 1]:
-        return "which comes after it, or has no place in WINGS"
+        return "" if room in PROGRAMS else "import it from the module that defines it"
+    if top == "dpconvex" and parts[0] not in ROOMS[: ROOMS.index(room) + 1]:
+        return "which comes after it, or has no place in ROOMS"
     return ""
 
 
@@ -98,37 +86,37 @@ MODULES = {module_name(f): f for f in sorted(PACKAGE.rglob("*.py")) if f != PACK
 LEARNERS = sorted((ROOT / "problems").glob("*.py"))
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_imports_run_one_way_and_in_no_circle(wing):
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_run_one_way_and_in_no_circle(room):
     within = {}
     for name, file in MODULES.items():
-        if name.split(".")[1] == wing:
+        if name.split(".")[1] == room:
             source = file.read_text(encoding="utf-8")
             assert violations(source, name) == []
             checked = [n for n in ast.parse(source).body if "TYPE_CHECKING" not in ast.unparse(n).split("\n")[0]]
             targets = {t for part in checked for node in ast.walk(part) for t in imported(node)}
-            within[name] = {module_of(target) for target in targets if target.startswith(f"dpconvex.{wing}.")}
+            within[name] = {module_of(target) for target in targets if target.startswith(f"dpconvex.{room}.")}
     # Names a circle, if there is one.
-    TopologicalSorter({name: found - {f"dpconvex.{wing}"} for name, found in within.items()}).prepare()
+    TopologicalSorter({name: found - {f"dpconvex.{room}"} for name, found in within.items()}).prepare()
 
 
 def test_every_module_has_a_place():
-    assert {name.split(".")[1] for name in MODULES} == set(WINGS)
+    assert {name.split(".")[1] for name in MODULES} == set(ROOMS)
 
 
 @pytest.mark.parametrize(
     ("source", "name", "allowed"),
     [
-        ("def f():\n    from dpconvex.cli.main import main", "core.expansion", False),
-        ("from ..solvers import conic", "mechanisms.base", False),
-        ("import dpconvex as dp", "release.release", False),
+        ("def f():\n    from dpconvex.cli.main import main", "expressions.expansion", False),
+        ("from ..optim import conic", "mechanisms.base", False),
+        ("import dpconvex as dp", "fitting.release", False),
         ("import problems.huber_svm", "estimators.base", False),
-        ("import jax", "evaluation.engine", False),
-        ("import cvxpy as cp", "calculus.analysis", False),
-        ("from cvxpy.atoms import affine", "language.template", False),
-        ("from dpconvex import errors", "language.template", True),
-        ("def f():\n    import jax", "evaluation.engine", True),
-        ("import dpconvex as dp", "apps.cli", True),
+        ("import jax", "sums.engine", False),
+        ("import cvxpy as cp", "sensitivity.analysis", False),
+        ("from cvxpy.atoms import affine", "model.template", False),
+        ("from dpconvex import errors", "model.template", True),
+        ("def f():\n    import jax", "sums.engine", True),
+        ("import dpconvex as dp", "cli.main", True),
     ],
 )
 def test_the_check_sees_what_it_must(source, name, allowed):

@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext(),
         ):
             warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
-            command = getattr(import_module(f"dpconvex.apps.{chosen.module}"), chosen.name.replace("-", "_"))
+            command = getattr(import_module(f"dpconvex.cli.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)
             sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough

@@ -21,7 +21,7 @@ from dpconvex.util.runtime import double_precision
 from dpconvex.util.summation import PIECE
 
 EVERY = pytest.mark.parametrize("name", CASES)
-# No loss or regularizer with these has a Hessian; and no box of entries states the domain of those, see tests/calculus.
+# No loss or regularizer with these has a Hessian; and no box of entries states the domain of those, see tests/sensitivity.
 SPECTRAL, OF_SYMMETRIC = ("lambda_max", "sigma_max", "norm_nuc"), ("lambda_max", "log_det")
 BOXED = pytest.mark.parametrize("name", [name for name in CASES if name not in OF_SYMMETRIC])
 
