@@ -1,7 +1,7 @@
 """Mutants of the code that proofs rest on: how many do the tests catch?
 
-``python -m benchmarks mutants [--count 20]`` changes one operator, constant, comparison or term at a time in
-a copy of `expressions/atoms`, `sensitivity` and `mechanisms`, runs the tests of that room until one fails, and prints what survives.
+``python -m benchmarks mutants [--count 20]`` changes one operator, constant, comparison or term at a time in a copy of
+`expressions/atoms`, `sensitivity` and `mechanisms`, runs the tests of that room until one fails, and prints what survives.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_bounds_are_switched_off_and_on_again():
 
 
 def test_a_mutant_differs_in_one_place():
-    file = Path(dp.__file__).parent / "calculus" / "curvature.py"
+    file = Path(dp.__file__).parent / "sensitivity" / "curvature.py"
     source, what = mutant(file, np.random.default_rng(0)) or ("", "")
     assert source
     assert "->" in what
