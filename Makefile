@@ -5,15 +5,17 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SITE := .venv-docs
 
 # Workers share the cores; a linear-algebra library that starts threads in each of them only slows all of them down.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint format bench golden docs clean
+.PHONY: help demo check test lint format bench golden docs clean
 
 help:
 	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
+	@echo "make check  lint, check types, run the tests of declaring, proving, accounting and the layering: two minutes"
 	@echo "make test   lint, check types, run every test"
 	@echo "make lint   lint and check types"
 	@echo "make format rewrite the files in the project's style"
@@ -24,6 +26,12 @@ help:
 
 demo: $(INSTALLED)
 	$(BIN)/python -m dpconvex demo
+
+# What most changes break, in two minutes; continuous integration runs all tests.
+QUICK := expressions data model sensitivity sets accounting noise checker
+
+check: lint
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(QUICK:%=tests/%) tests/test_layering.py tests/test_names.py tests/test_exact_density.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -41,24 +49,24 @@ bench: $(INSTALLED)
 golden: $(INSTALLED)
 	$(BIN)/python tests/regression/refresh.py $(ARGUMENTS)
 
-docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	$(BIN)/python docs/build_rules.py
-	$(BIN)/python docs/build_api.py
-	$(BIN)/python -m mkdocs build --strict
+# The documentation needs its own extra alone, in an environment of its own.
+docs: $(SITE)/installed
+	$(SITE)/bin/python docs/build_rules.py
+	$(SITE)/bin/python docs/build_api.py
+	$(SITE)/bin/python -m mkdocs build --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Some systems ship Python without the wheel that `venv` puts pip in from; pip can then fill the environment itself.
-$(INSTALLED): pyproject.toml
+$(INSTALLED) $(SITE)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dpconvex needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-		$(PYTHON) -m pip --python $(BIN)/python install pip; }
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	$(PYTHON) -m venv $(@D) || { $(PYTHON) -m venv --clear --without-pip $(@D) && \
+		$(PYTHON) -m pip --python $(@D)/bin/python install pip; }
+	$(@D)/bin/python -m pip install --disable-pip-version-check --editable '.[$(if $(filter $(SITE)%,$@),docs,dev)]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SITE) .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find dpconvex problems tests -name __pycache__ -type d -prune -exec rm -rf {} +
