@@ -62,6 +62,7 @@ format: $(INSTALLED)
 # Some systems ship Python without the wheel that `venv` puts pip in from; pip can then fill the environment itself.
 $(INSTALLED) $(SITE)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dpconvex needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test ! -L $(@D) || { echo '$(@D) is a link to another environment; remove the link'; exit 1; }
 	$(PYTHON) -m venv $(@D) || { $(PYTHON) -m venv --clear --without-pip $(@D) && \
 		$(PYTHON) -m pip --python $(@D)/bin/python install pip; }
 	$(@D)/bin/python -m pip install --disable-pip-version-check --editable '.[$(if $(filter $(SITE)%,$@),docs,dev)]'
