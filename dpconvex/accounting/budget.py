@@ -4,14 +4,14 @@ import getpass
 import os
 import platform
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Self
 
 from dpconvex.accounting import ledger
+from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
 from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.ledger import FileLedger
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
@@ -78,8 +78,9 @@ class Budget:
         self.privacy, self.dataset = privacy, dataset
         self._asked = accounting
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
-        self.path = None if path is None else replaceable(path).absolute()
-        if not self._rule.left(self._rule.nothing).epsilon and not (self.path and self.path.exists()):
+        self._store = None if path is None else ledger_at(path)
+        self.path = self._store and self._store.address
+        if not self._rule.left(self._rule.nothing).epsilon and not (self._store and self._store.exists()):
             why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
             raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
@@ -87,20 +88,18 @@ class Budget:
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
-        if self.path is not None:
+        if self._store is not None:
             chosen = {} if self._rule.name == Basic.name else {"accounting": self._rule.name}
             head = {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen}
-            ledger.create(self.path, ledger.line_of(head))
-            with self._opened():
-                pass
+            self._store.create(ledger.line_of(head))
+            self._take(self._store.read())
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
-        """Open the ledger of an existing file, with the total that is written in it, or raise `DPConvexError`."""
-        file = replaceable(path).absolute()
-        with ledger.locked(file, writing=False) as descriptor:
-            rule = rule_in(ledger.lines_of(ledger.read(descriptor), file)[0], file)
-        return cls(rule.total, file, dataset=dataset)
+        """Open the ledger of an existing file or database, with its recorded total, or raise `DPConvexError`."""
+        store = ledger_at(path)
+        rule = rule_in(ledger.lines_of(store.read(), store)[0], store)
+        return cls(rule.total, path, dataset=dataset)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -108,6 +107,8 @@ class Budget:
 
         A whole spend stays and counts.  A fragment is taken off and returned: nothing was released on it.
         """
+        if is_address(path):
+            raise TemplateError("Budget.repair: a database has no torn lines; restore it from a copy.")
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
@@ -115,13 +116,40 @@ class Budget:
             spends_in(lines, rule_in(first, file), file)
             return ledger.mend(descriptor, file)
 
+    @staticmethod
+    def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Move a ledger from a file into a database, or back, with its lines as they are; the source says where, and is closed.
+
+        The source is closed first, so that no spend is counted in one of two copies.  After a crash, call it again.
+        """
+        old, new = ledger_at(source), ledger_at(target)
+
+        def closing(content: bytes) -> bytes:
+            first, *lines = ledger.lines_of(content, old)
+            spends_in(lines, rule_in(first, old), old)
+            if new.exists():
+                raise TemplateError(f"{new}: there is a ledger already; name another place.")
+            return ledger.line_of({"moved": str(new)}, content)
+
+        content = old.read()
+        kept = ledger.without_last(content)
+        if content != kept + ledger.line_of(
+            {"moved": str(new)}, kept
+        ):  # else an earlier call has closed it, and crashed
+            kept = ledger.without_last(old.append(closing))
+        new.create(kept)
+        if not new.read().startswith(kept):
+            raise DPConvexError(f"{new}: another ledger was made there meanwhile; take {old} back from a copy.")
+
     @property
     def entries(self) -> tuple[Entry, ...]:
         """What was spent so far, in order."""
         return self._now()[0]
 
     def _now(self) -> tuple[tuple[Entry, ...], tuple[Any, ...]]:
-        with self._alone(), self._opened():
+        with self._alone():
+            if self._store is not None:
+                self._take(self._store.read())
             return tuple(self._seen), self._sums
 
     @property
@@ -178,18 +206,26 @@ class Budget:
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
         fields |= {name: getattr(item, name) for name in ORIGIN}
         fields |= {} if event is None else {"event": event.to_dict()}
+
+        sums = self._sums
+
+        def line(content: bytes) -> bytes:
+            nonlocal sums
+            if self._store is not None:
+                self._take(content)
+            sums = self._rule.plus(self._sums, item)
+            if not self._rule.fits(sums):
+                raise self._exceeded(item)
+            Interrupt.check()
+            return ledger.line_of(fields, content)
+
         with self._alone():
-            with self._opened(writing=True) as descriptor:
-                sums = self._rule.plus(self._sums, item)
-                if not self._rule.fits(sums):
-                    raise self._exceeded(item)
-                Interrupt.check()
-                line = ledger.line_of(fields, self._content)
-                if descriptor is not None and self.path is not None:
-                    ledger.append(descriptor, line, self.path)
-            self._content += line if self.path else b""  # of a file that nobody replaced meanwhile
-            self._seen.append(item)
-            self._sums = sums
+            if self._store is not None:
+                self._take(self._store.append(line))
+            else:
+                line(b"")
+                self._seen.append(item)
+                self._sums = sums
 
     def _exceeded(self, item: Entry) -> BudgetExceeded:
         asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._sums)
@@ -214,7 +250,7 @@ class Budget:
         if self.path is None:
             alone = "a budget without a file stays in its process: a copy could be spent once more"
             raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")
-        return Budget.open, (str(self.path), self.dataset)
+        return Budget.open, (str(self.path), self.dataset)  # an address without its password
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f", path={str(self.path)!r}"
@@ -240,19 +276,11 @@ class Budget:
         ]
         return "\n".join(lines)
 
-    @contextmanager
-    def _opened(self, writing: bool = False) -> Iterator[int | None]:
-        """Hold the file, if there is one, and read what was appended since; if more has changed, all of it."""
-        if self.path is None:
-            yield None
+    def _take(self, content: bytes) -> None:
+        """Read the lines that were added since; if more has changed, all of them."""
+        if content and content == self._content:
             return
-        with ledger.locked(self.path, writing) as descriptor:
-            content = ledger.read(descriptor)
-            if not content or content != self._content:
-                self._take(content, self.path)
-            yield descriptor
-
-    def _take(self, content: bytes, path: Path) -> None:
+        path = self.path
         grown = bool(self._content) and content.startswith(self._content)
         lines = ledger.lines_of(content, path, len(self._content) if grown else 0)
         rule, seen, sums = self._rule, self._seen, self._sums
@@ -270,6 +298,11 @@ class Budget:
         if not grown and seen[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{path}: spends that were in this ledger are gone; restore the file.")
         self._rule, self._seen, self._sums, self._content = rule, seen, sums, content
+
+
+def ledger_at(path: object) -> FileLedger | DatabaseLedger:
+    """Return the ledger of a path, or of the address of a database, which need not be there."""
+    return DatabaseLedger(str(path)) if is_address(path) else FileLedger(replaceable(path).absolute())
 
 
 def origin() -> dict[str, str]:
@@ -291,7 +324,7 @@ def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def rule_in(line: tuple[bytes, bytes], path: Path) -> Basic:
+def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
     """Return what the first line of a ledger says: its rule, with the total."""
     try:
         head = built(dict[str, Any], ledger.decoded(*line))
@@ -304,7 +337,7 @@ def rule_in(line: tuple[bytes, bytes], path: Path) -> Basic:
 
 
 def spends_in(
-    lines: list[tuple[bytes, bytes]], rule: Basic, path: Path, before: int = 0, sums: tuple[Any, ...] = ()
+    lines: list[tuple[bytes, bytes]], rule: Basic, path: object, before: int = 0, sums: tuple[Any, ...] = ()
 ) -> tuple[list[Entry], tuple[Any, ...]]:
     """Return the spends of further lines, and what all cost with those before, which must be within the total."""
     entries: list[Entry] = []
@@ -312,6 +345,8 @@ def spends_in(
     for position, line in enumerate(lines, start=before + 2):
         try:
             spend = built(dict[str, Any], ledger.decoded(*line))
+            if "moved" in spend:
+                raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; open that.")
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")

@@ -7,8 +7,9 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from dpconvex.util.places import distinct, write_whole
 def line_of(fields: Mapping[str, Any], content: bytes = b"") -> bytes:
     """Return a line with a checksum, its last entry, of it and the line before: what was changed or left out is noticed."""
     return sealed(json.dumps(fields).encode("ascii"), last_of(content)) + b"\n"
+
+
+def without_last(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n", 0, -1) + 1]
 
 
 def last_of(content: bytes) -> bytes:
@@ -55,6 +60,34 @@ def create(path: Path, first: bytes) -> None:
                 write_whole(path, first, over=False)
     except OSError as error:
         raise failed(path, "made", error) from error
+
+
+@dataclass(frozen=True)
+class FileLedger:
+    """The lines of a ledger in a file."""
+
+    address: Path
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def exists(self) -> bool:
+        return self.address.exists()
+
+    def create(self, content: bytes) -> None:
+        create(self.address, content)
+
+    def read(self) -> bytes:
+        with locked(self.address, writing=False) as descriptor:
+            return read(descriptor)
+
+    def append(self, make: Callable[[bytes], bytes]) -> bytes:
+        """Add the line that `make` returns for the ledger as it is; return the ledger with it."""
+        with locked(self.address) as descriptor:
+            content = read(descriptor)
+            line = make(content)
+            append(descriptor, line, self.address)
+        return content + line
 
 
 @contextmanager
@@ -139,7 +172,7 @@ def read(descriptor: int) -> bytes:
     return bytes(content)
 
 
-def lines_of(content: bytes, path: Path, start: int = 0) -> list[tuple[bytes, bytes]]:
+def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, bytes]]:
     """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
     if b"\n" not in content:
         raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")

@@ -1,0 +1,231 @@
+"""A budget's lines as rows of a database, SQLite or PostgreSQL, that processes on several machines append to.
+
+A row has a number, its place in the ledger, and the table takes each number once.  Two spends that read the same ledger ask for
+the same number, so one of them is refused and reads again, at whatever isolation level.  A commit whose answer was lost is looked
+up by the id of its row: until that is found, or the number is taken by another row, nothing is said to be spent.
+"""
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dpconvex.errors import DPConvexError, TemplateError
+
+PATIENCE = 60.0  # Seconds for which a conflict is tried again, and a lost commit looked up
+KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+# Others wait for a transaction whose client is gone: the server ends it, and the client notices a cut, within PATIENCE.
+CUT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+SETTINGS = {
+    "sqlite": ("PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE"),  # with a write-ahead log, too
+    "postgresql": (
+        "SET LOCAL idle_in_transaction_session_timeout = '10s'",
+        "SET LOCAL lock_timeout = '15s'",
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'",
+    ),
+}
+# Codes of PostgreSQL: not serializable, deadlock, a row or a table that is there already, a lock that was waited for too long.
+CONFLICTS = {"40001", "40P01", "23505", "42P07", "55P03"}
+# The tables change by new rows alone; whoever owns them can remove this.
+APPEND_ONLY = {
+    "sqlite": [
+        f"CREATE TRIGGER dpconvex_no_{change} BEFORE {change} ON dpconvex_ledger "
+        "BEGIN SELECT RAISE(ABORT, 'rows of a ledger are only added'); END"
+        for change in ("update", "delete")
+    ],
+    "postgresql": [
+        "CREATE OR REPLACE FUNCTION dpconvex_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN RAISE EXCEPTION ''rows of a ledger are only added''; END'",
+        "CREATE TRIGGER dpconvex_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dpconvex_ledger "
+        "FOR EACH STATEMENT EXECUTE FUNCTION dpconvex_append_only()",
+    ],
+}
+
+
+def is_address(path: object) -> bool:
+    return isinstance(path, str) and "://" in path
+
+
+class DatabaseLedger:
+    """The lines of a ledger in a database; `?ledger=NAME` at the end of its address tells several of them apart."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import sqlalchemy as sa
+        except ImportError as error:
+            raise DPConvexError("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'.") from error
+        forms = "write 'sqlite:///spent.db' or 'postgresql://user@host/database'"
+        try:
+            url = sa.make_url(address)
+        except (sa.exc.ArgumentError, ValueError):
+            raise TemplateError(f"the ledger's address cannot be read; {forms}.") from None
+        self.kind = url.drivername.partition("+")[0]
+        if self.kind not in KINDS or url.drivername not in (self.kind, KINDS[self.kind]):
+            raise TemplateError(f"a ledger cannot be kept in {url.drivername!r}; {forms}.")
+        if "@" in (url.host or ""):
+            raise TemplateError("the ledger's address has two @; write %40 for one that belongs to the password.")
+        name, query = url.query.get("ledger", "budget"), dict(url.query)
+        query.pop("ledger", None)
+        self.name, database = str(name), url.database
+        if self.kind == "sqlite":
+            if not database or database.startswith((":memory:", "file:")) or query:
+                raise TemplateError(
+                    "a ledger in SQLite needs a file, as in 'sqlite:///spent.db'; or leave the path out."
+                )
+            database = os.path.abspath(database)
+        self.file = database if self.kind == "sqlite" else None
+        parts = url.host, url.port, database
+        self._secrets = [url.password, *(value for key, value in query.items() if "password" in key)]
+        self._url = sa.URL.create(KINDS[self.kind], url.username, url.password, *parts, query)
+        public = {key: value for key, value in query.items() if "password" not in key}
+        public |= {} if "ledger" not in url.query else {"ledger": name}
+        self.address = sa.URL.create(self.kind, url.username, None, *parts, public).render_as_string()
+        columns: Any = [sa.Column("ledger", sa.String(200)), sa.Column("position", sa.Integer, autoincrement=False)]
+        columns += [
+            sa.Column("id", sa.String(32), nullable=False, unique=True),
+            sa.Column("line", sa.Text, nullable=False),
+        ]
+        self._table = sa.Table(
+            "dpconvex_ledger", sa.MetaData(), *columns, sa.PrimaryKeyConstraint("ledger", "position")
+        )
+
+    def __str__(self) -> str:
+        return self.address
+
+    def exists(self) -> bool:
+        import sqlalchemy as sa
+
+        if self.file is not None and not os.path.exists(self.file):
+            return False
+        with self._connected() as connection:
+            return sa.inspect(connection).has_table(self._table.name) and bool(self._rows(connection))
+
+    def create(self, content: bytes) -> None:
+        """Make a ledger of these lines, all at once, unless there is one."""
+        import sqlalchemy as sa
+
+        def made(connection: Any) -> None:
+            if not sa.inspect(connection).has_table(self._table.name):
+                self._table.create(connection)
+                for statement in APPEND_ONLY[self.kind]:
+                    connection.exec_driver_sql(statement)
+            if not self._rows(connection):
+                for number, line in enumerate(content.splitlines()):
+                    self._insert(connection, number, line, secrets.token_hex(16))
+
+        self._committed(made, new=True)
+
+    def read(self) -> bytes:
+        with self._connected() as connection:
+            return content_of(self._rows(connection), self)
+
+    def append(self, make: Callable[[bytes], bytes]) -> bytes:
+        """Add the line that `make` returns for the ledger as it is, once; return the ledger with it."""
+        identity, result = secrets.token_hex(16), b""
+
+        def appended(connection: Any) -> None:
+            nonlocal result
+            rows = self._rows(connection)
+            result = content_of(rows, self)
+            if identity not in {row.id for row in rows}:  # else a commit of which no answer came
+                line = make(result)
+                self._insert(connection, len(rows), line[:-1], identity)
+                result += line
+
+        self._committed(appended)
+        return result
+
+    def _rows(self, connection: Any) -> Any:
+        table = self._table
+        wanted = table.select().where(table.c.ledger == self.name).order_by(table.c.position)
+        return connection.execute(wanted).all()
+
+    def _insert(self, connection: Any, number: int, line: bytes, identity: str) -> None:
+        row = {"ledger": self.name, "position": number, "id": identity, "line": line.decode("ascii")}
+        added = self._table.insert().execution_options(preserve_rowcount=True)
+        if connection.execute(added, row).rowcount != 1:
+            raise DPConvexError(f"{self}: the database took no row, and said nothing; release nothing.")
+
+    def _committed(self, change: Callable[[Any], None], new: bool = False) -> None:
+        """Change the ledger in one transaction, which is begun anew while others are in its way or its end is not known."""
+        from sqlalchemy.exc import DBAPIError
+
+        until, doubt = time.monotonic() + PATIENCE, False
+        for attempt in range(10**6):
+            known = None if new or self.file is None else self._place()
+            try:
+                with self._connected(writing=True, new=new) as connection:
+                    change(connection)
+                    doubt = doubt or not new
+                    connection.commit()
+            except DBAPIError as error:
+                code = getattr(error.orig, "sqlstate", None)
+                conflict = code in CONFLICTS or type(error).__name__ == "IntegrityError"
+                if (conflict or doubt) and time.monotonic() < until:
+                    time.sleep(random.uniform(0, min(1.0, 0.005 * 2 ** min(attempt, 8))))
+                    continue
+                what = "whether the spend was recorded is not known: it may count" if doubt else "nothing was recorded"
+                raise self._failed(f"{what}; release nothing", error) from None
+            if known is not None and known != self._place():
+                why = "the ledger was replaced while it was in use, and what was recorded may be lost; release nothing"
+                raise DPConvexError(f"{self}: {why}. Find out who replaced it, and record the spend anew.")
+            return
+
+    def _place(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self.file or "")
+        except OSError as error:
+            why = f"the ledger cannot be opened ({error.strerror})"
+            raise DPConvexError(f"{self}: {why}; restore it, or state a total to make a new one.") from error
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def _connected(self, writing: bool = False, new: bool = False) -> Iterator[Any]:
+        """Connect for one transaction; a connection is never kept, so that forks share none."""
+        import sqlalchemy as sa
+
+        if not (new or self.file is None):
+            self._place()  # SQLite would make the file
+        options: Any = {"timeout": PATIENCE} if self.file is not None else CUT | dict(self._url.query)
+        level: Any = {"isolation_level": "SERIALIZABLE"} if writing else {}
+        try:
+            engine = sa.create_engine(
+                self._url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options, **level
+            )
+        except ImportError:
+            raise DPConvexError(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'.") from None
+        try:
+            with engine.connect() as connection:
+                for statement in SETTINGS[self.kind] if writing else ():
+                    connection.exec_driver_sql(statement)
+                yield connection
+        except sa.exc.DBAPIError as error:
+            if writing:
+                raise
+            raise self._failed("the ledger cannot be read", error) from None
+
+    def _failed(self, what: str, error: Any) -> DPConvexError:
+        """Return what to raise; no word of a driver's that is a password is repeated."""
+        said = (str(error.orig).splitlines() or [""])[0]
+        for secret in filter(None, self._secrets):
+            said = said.replace(str(secret), "***")
+        return DPConvexError(f"{self}: {what} ({said}).")
+
+
+def content_of(rows: Any, ledger: DatabaseLedger) -> bytes:
+    """Return the lines of a ledger as a file has them; a number that is missing is a row that was taken out."""
+    if not rows:
+        why = f"there is no ledger {ledger.name!r} in this database"
+        raise DPConvexError(f"{ledger}: {why}; make one with its total, dp.Budget(total, address).")
+    if [row.position for row in rows] != list(range(len(rows))):
+        raise DPConvexError(f"{ledger}: rows of this ledger are gone; restore the database.")
+    return "".join(f"{row.line}\n" for row in rows).encode("utf-8", errors="surrogateescape")
