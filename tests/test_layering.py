@@ -27,6 +27,7 @@ PROGRAMS = {"cli", "__main__"}
 LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 # Slow to import, or optional; and modules that are about such an import, and are themselves imported only when they are used.
 HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "opendp", "dask", "distributed", "cloudpickle"}
+HEAVY |= {"sqlalchemy", "psycopg", "duckdb", "onnx", "onnxruntime"}
 ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
 LOOK_AT_ATOMS = {f"dpconvex.expressions.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}

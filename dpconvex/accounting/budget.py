@@ -31,7 +31,7 @@ class Budget:
     With a `path` the ledger is a file, of one JSON object per line, that several processes on one machine may share.  Every spend
     is appended under an exclusive lock and forced to the disk *before* `spend` returns, so no answer that is computed after it
     can leave unrecorded; a crash between the two wastes the spend.  A ledger whose last line is torn refuses to work until a
-    person has looked at it and called `Budget.repair`.
+    person has looked at it and called `Budget.repair`.  With the address of a database, processes on several machines share it.
 
     Each spend is kept with its *event*: what it is for accounting, such as Gaussian noise of a certain size.  The rule by which
     they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
@@ -41,7 +41,9 @@ class Budget:
     privacy : Privacy
         The total.  Only releases of the same adjacency can be charged to it.
     path : str or path, optional
-        The ledger's file; made if it does not exist.  Without it the ledger is of this process, and forks cannot spend from it.
+        The ledger's file, or its database, "sqlite:///spent.db" or "postgresql://user@host/database" (extra ``ledger``), with
+        ``?ledger=NAME`` where one holds several; made if it does not exist.  Without it the ledger is of this process, and
+        forks cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
         The privacy filter.  Basic composition of the guarantees; Gaussian differential privacy (mu-GDP) of their events, which
         is exact for Gaussian noise on gradients and answers; or Rényi divergences (RDP) of one order, which is better where

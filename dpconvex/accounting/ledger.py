@@ -71,6 +71,10 @@ class FileLedger:
     def __str__(self) -> str:
         return str(self.address)
 
+    @property
+    def file(self) -> str:
+        return str(self.address)
+
     def exists(self) -> bool:
         return self.address.exists()
 

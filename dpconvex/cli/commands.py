@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
 from dpconvex.data.schema import Schema, draft, read_settings
 from dpconvex.data.tables import table_of
@@ -109,7 +110,11 @@ def prepared(
         kind, linear = CURVES[name]
         why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
         raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
-    inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the schema": chosen.schema}
+    inputs = {
+        "the table": chosen.data,
+        "the ledger": chosen.ledger and ledger_at(chosen.ledger).file,
+        "the schema": chosen.schema,
+    }
     problem = str(locate(chosen.problem))
     out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
     Stage.name = "reading the table"
@@ -379,7 +384,7 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given."""
     if chosen.ledger is not None and chosen.budget is not None:
         fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
-        if not fits and not Path(chosen.ledger).exists():
+        if not fits and not ledger_at(chosen.ledger).exists():
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
             raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
         total = promise.part(chosen.budget, chosen.budget_delta)

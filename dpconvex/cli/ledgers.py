@@ -5,11 +5,19 @@ from typing import Any
 
 import dpconvex as dp
 from dpconvex.accounting.budget import ORIGIN
+from dpconvex.accounting.database_ledger import is_address
 from dpconvex.cli.main import told
+from dpconvex.errors import TemplateError
 
 
 def budget(chosen: argparse.Namespace) -> None:
-    ledger = dp.Budget.open(chosen.ledger)
+    if (chosen.what == "move") != (chosen.to is not None):
+        raise TemplateError("dpconvex budget move takes two places, FROM and TO; show and verify take one.")
+    if chosen.what == "move":
+        dp.Budget.move(chosen.ledger, chosen.to)
+    place = chosen.to or chosen.ledger
+    ledger = dp.Budget.open(place)
+    place = ledger.path if is_address(place) else place  # which has no password
     entries = ledger.entries
     data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting}
     data["spends"] = [
@@ -21,4 +29,4 @@ def budget(chosen: argparse.Namespace) -> None:
     if chosen.json:  # which takes seconds
         data["non_adaptive"] = [vars(item) for item in ledger.totals()]
     counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
-    told(chosen, data, ledger if chosen.what == "show" else f"{chosen.ledger}: sound; {counted}.")
+    told(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")

@@ -81,7 +81,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "schema": option("TOML file that declares columns of every kind"),
     "model": option("file that fit has saved"),
     "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
-    "ledger": option("file of a budget"),
+    "ledger": option("file of a budget, or address of a database, such as sqlite:///spent.db"),
+    "to": option("move: file or database that is to hold the budget", nargs="?"),
     "file": option("public CSV or Parquet file for a draft, TOML file to check"),
     "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
     "--json": flag("print JSON for a program to read"),
@@ -122,7 +123,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     )
     | {"choices": WHITENING, "nargs": "?", "const": "yes"},
     "--backend": option("conic or first-order", "NAME"),
-    "--ledger": option("budget that the cost is recorded in before the data are used", "FILE"),
+    "--ledger": option(
+        "budget that the cost is recorded in before the data are used; a file or a database", "FILE|URL"
+    ),
     "--budget": option("total epsilon of a ledger that is to be made", "E", float),
     "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
     "--accounting": option("how that ledger adds up spends; by default basic", choices=ACCOUNTING),
@@ -157,9 +160,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex check model.npz"""),
     "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
   dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
-    "budget": ("show|verify ledger", "show what was spent on people, or check the file that says so", """
+    "budget": ("show|verify|move ledger to", "show what was spent on people, check the ledger that says so, or move it", """
   dpconvex budget show budget.jsonl
-  dpconvex budget verify budget.jsonl"""),
+  dpconvex budget verify budget.jsonl
+  dpconvex budget move budget.jsonl postgresql://clerk@server/privacy"""),
     "schema": ("draft|check file --label --out", "draft a schema from a table that is public, or check one", """
   dpconvex schema draft public_sample.csv --label income --out adult.toml
   dpconvex schema check adult.toml"""),

@@ -159,6 +159,23 @@ def test_a_ledger_is_charged_shown_and_refuses_to_overspend(run):
     assert len(dp.Budget.open("budget.jsonl").entries) == 1
 
 
+def test_a_ledger_in_a_database_is_charged_shown_and_moved(run):
+    pytest.importorskip("sqlalchemy")
+    fit = f"fit logistic_regression data.csv {COLUMNS} --epsilon 0.5 --ledger sqlite:///spent.db"
+    run(f"{fit} --out model.npz", ends=2)  # there is no such ledger
+    assert not Path("spent.db").exists()
+    run(f"{fit} --out model.npz --budget 1", ends=0)
+    assert "this is the ledger" in run(f"{fit} --out spent.db", ends=2).err
+    told = run("budget show sqlite:///spent.db --json").json
+    assert (told["total"]["epsilon"], told["spent"]["epsilon"]) == (1.0, 0.5)
+    assert run("budget verify sqlite:///spent.db").out.endswith("/spent.db: sound; 1 spend.\n")
+    assert "two places" in run("budget move sqlite:///spent.db", ends=2).err
+    assert run("budget move sqlite:///spent.db spent.jsonl", ends=0).out == "spent.jsonl: sound; 1 spend.\n"
+    assert "was moved to" in run(f"{fit} --out model.npz", ends=2).err
+    said = run("budget show postgresql://clerk:hunter2@127.0.0.1:1/d", ends=2)
+    assert "hunter2" not in said.out + said.err
+
+
 MISTAKES = {
     "verify": [
         ({"--epsilon": "one"}, "invalid float value"),
