@@ -112,6 +112,9 @@ ALSO = {
 # Classes of CVXPY whose functions have other names.
 SPELLED = {"Trace": "trace", "diag_mat": "diag", "diag_vec": "diag", "Hstack": "hstack", "Vstack": "vstack"}
 
+# Atoms that CVXPY has not got.
+OWN = {"declared": "`dp.Atom`", "neg_log_normcdf": "`-dp.log_normcdf`, exact where `cp.log_normcdf` approximates"}
+
 SOFTPLUS = dp.Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
 
 # One expression for each curved atom, in a variable w with three entries.
@@ -119,6 +122,7 @@ EXAMPLES: dict[str, tuple[str, Callable[[cp.Variable], Any]]] = {
     "logistic": ("logistic(w[0])", lambda w: cp.logistic(w[0])),
     "exp": ("exp(w[0])", lambda w: cp.exp(w[0])),
     "log": ("-log(w[0])", lambda w: -cp.log(w[0])),
+    "neg_log_normcdf": ("-log_normcdf(w[0])", lambda w: -dp.log_normcdf(w[0])),
     "log_sum_exp": ("log_sum_exp(w)", cp.log_sum_exp),
     "rel_entr": ("rel_entr(w[0], w[1])", lambda w: cp.rel_entr(w[0], w[1])),
     "huber": ("huber(w[0], 1)", lambda w: cp.huber(w[0], 1)),
@@ -169,7 +173,7 @@ def page() -> str:
 def spelled(atom: Atom) -> str:
     """Return the functions of CVXPY that make an atom."""
     found = [f"`cp.{name}`" for name in dict.fromkeys([*functions(atom), *ALSO.get(atom.name, ())])]
-    return ", ".join(found) if found else "`dp.Atom`"
+    return ", ".join(found) if found else OWN[atom.name]
 
 
 def functions(atom: Atom) -> list[str]:

@@ -90,12 +90,9 @@ def normal_tail(t: Fraction) -> Range:
     if t < 0:
         low, high = normal_tail(-t)
         return 1 - high, 1 - low
-    exponential, circle = exp(-t * t / 2), PI
-    density = outward(exponential[0] / root(2 * circle[1])[1], exponential[1] / root(2 * circle[0])[0])
+    density = normal_density(t)
     if t > 8:
-        low, high = t, t + Fraction(FRACTION) / t
-        for k in range(FRACTION - 1, 0, -1):
-            low, high = outward(t + k / high, t + k / low)
+        low, high = hazard(t)
         return down(density[0] / high), up(density[1] / low)
     square, term = (-(-u.numerator << WIDE) // u.denominator for u in (t * t, t))
     total, k = 0, 1
@@ -105,6 +102,23 @@ def normal_tail(t: Fraction) -> Range:
     room = (found + 1) / 2 ** (BITS - 8)
     inside = times(density, (found - room, found + room))
     return max(Fraction(1, 2) - inside[1], ZERO), Fraction(1, 2) - inside[0]
+
+
+def normal_density(t: Fraction) -> Range:
+    exponential, circle = exp(-t * t / 2), [root(2 * end) for end in PI]
+    return outward(exponential[0] / circle[1][1], exponential[1] / circle[0][0])
+
+
+def hazard(t: Fraction) -> Range:
+    """Bound the normal density over the probability to be above t: far out by the continued fraction K(0) of `normal_tail`."""
+    spend(80)
+    if t <= 8:
+        density, tail = normal_density(t), normal_tail(t)
+        return outward(density[0] / tail[1], density[1] / tail[0])
+    low, high = t, t + Fraction(FRACTION) / t
+    for k in range(FRACTION - 1, 0, -1):
+        low, high = outward(t + k / high, t + k / low)
+    return low, high
 
 
 def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:

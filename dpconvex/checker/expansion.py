@@ -23,7 +23,7 @@ CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the ter
 ENDS = {"lower": -1, "upper": 1}
 # Arguments of these have one shape; those are one number.
 ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
-ENTRYWISE |= {"exp", "log", "rel_entr"}
+ENTRYWISE |= {"exp", "log", "rel_entr", "neg_log_normcdf"}
 MATRICES = {"norm_nuc", "log_det", "lambda_max", "sigma_max"}
 NUMBERS = MATRICES | {"quad_over_lin", "sum_largest"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")

@@ -134,7 +134,8 @@ class Feasible:
         self.template = template
         self.bounds = {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
-        self.simplices: list[tuple[set[int], Fraction]] = []
+        # Coordinates that are some numbers between these ends times weights: not negative ones, or any, whose sizes add up to 1.
+        self.simplices: list[tuple[set[int], Range]] = []
         self.matrices: list[Node] = []
         self.unread = False  # whether there is more to know of K
         given = [(item["kind"], indices(item["args"], len(template.nodes))) for item in constraints]
@@ -157,16 +158,22 @@ class Feasible:
 
     def read(self, kind: str, node: Node, other: Node) -> None:
         """Read what a constraint says of single coordinates, their absolute values, norms and sums; nothing otherwise."""
-        inner = node if node.entries is not None else self.template.nodes[node.args[0]]
+        sizes, inner = node.entries is None, node if node.entries is not None else self.template.nodes[node.args[0]]
+        whole = node.size == 1 and is_whole(node, inner)
+        absolute = sizes and whole and node.name == "sum" and inner.name == "abs"
+        if absolute and inner.entries is None:
+            inner = self.template.nodes[inner.args[0]]
         if other.entries is None or inner.entries is None:
             return
-        sizes, limits = node.entries is None, other.entries
-        if node.name in ("norm", "norm_nuc") and node.size == 1 and is_whole(node, inner):
+        limits = other.entries
+        if absolute or (node.name in ("norm", "norm_nuc") and whole):
             places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
             single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
             # Both entries of a symmetric matrix that a coordinate is.
             if constant(other) > 0 and single and all(self.template.weights[c] <= k for c, k in places.items()):
                 self.balls.append((set(places), constant(other)))
+                if absolute:
+                    self.simplices.append((set(places), (-constant(other), constant(other))))
             limits = limits * inner.size  # no entry is larger than a norm
         elif sizes and node.name != "abs":
             return
@@ -176,7 +183,7 @@ class Feasible:
                 moving, rest = {c: a for (c, _), a in both.items() if c >= 0}, -both.get(CONSTANT, ZERO)
                 if kind == "equality" and min(moving.values(), default=ZERO) > 0:
                     if all(self.bounds[False].get(c, -ONE) >= 0 for c in moving):
-                        self.simplices.append((set(moving), rest / min(moving.values())))
+                        self.simplices.append((set(moving), (ZERO, rest / min(moving.values()))))
                 elif len(moving) == 1:
                     ((c, a),) = moving.items()
                     end = rest / a
@@ -199,12 +206,17 @@ class Feasible:
         if not (self.balls or self.simplices or self.bounds[True]):
             return None
         linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
+        spend(5 * len(linear) * (1 + len(self.simplices)) + len(self.balls))
+        low = high = ZERO
+        for members, ends in self.simplices:  # of each, all terms of one coordinate, by the largest of them
+            part = [(a, span) for c, a, span in linear if c in members]
+            if part and len({c for c, *_ in linear if c in members}) == len(part):
+                values = [a * end * by for a, span in part for end in span for by in ends]
+                low, high = min(ZERO, *values) + low, max(ZERO, *values) + high
+                linear = [item for item in linear if item[0] not in members]
+        if not linear:
+            return low, high
         touched = {c for c, *_ in linear}
-        spend(5 * len(linear) + len(self.balls) + len(self.simplices))
-        for members, most in self.simplices:
-            if touched <= members and len(touched) == len(linear):
-                values = [a * most * end for _, a, ends in linear for end in ends]
-                return min(ZERO, *values), max(ZERO, *values)
         corner = {
             c: max(abs(self.bounds[side][c]) for side in (False, True))
             for c in touched
@@ -219,11 +231,11 @@ class Feasible:
         if not left <= corner.keys():
             return None
         square += sum((weighed[c] for c in left), ZERO)
-        size = root(rows.square(row) * square)[1]
+        size = root(rows.square(row) * square)[1]  # of the whole row, for what is left of it is no longer
         if not touched <= corner.keys():
-            return -size, size
-        low = high = ZERO
+            return low - size, high + size
+        least = most = ZERO
         for c, a, ends in linear:
             found = times((a * ends[0], a * ends[1]), (self.bounds[False][c], self.bounds[True][c]))
-            low, high = low + min(found), high + max(found)
-        return max(low, -size), min(high, size)
+            least, most = least + min(found), most + max(found)
+        return low + max(least, -size), high + min(most, size)

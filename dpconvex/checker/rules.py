@@ -10,7 +10,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, exp, log, outward, plus, power, root, times
+from dpconvex.checker.exact import ONE, ZERO, Range, exp, hazard, log, outward, plus, power, root, times
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
@@ -372,11 +372,20 @@ def exponential(s: Scalar, options: object) -> Scalar:
     return s.through(value, value, value[1])
 
 
+def neg_log_normcdf(s: Scalar, options: object) -> Scalar:
+    """Its slope at m is minus h, the normal hazard rate at -m, and its curvature h (h + m), which falls in m and is below 1."""
+    low, high = s.value
+    require(low > -FAR, "the logarithm of a normal distribution function of what nothing bounds below")
+    steep, flat = hazard(-low)[1], hazard(-high)[0] if high < FAR else ZERO
+    return s.through((ZERO, FAR), (-steep, -flat), min(ONE, steep * (steep + low)))
+
+
 CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
     "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
     "exp": exponential,
     "huber": huber,
     "logistic": logistic,
+    "neg_log_normcdf": neg_log_normcdf,
     "power": square,
 }

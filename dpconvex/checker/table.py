@@ -100,7 +100,7 @@ OPERATIONS: dict[str, tuple[int, Group]] = {  # how many arguments each has, 0 f
     "concatenate": (0, PLACES),
     **dict.fromkeys(("add", "maximum"), (0, NO_KEYS)),
     **dict.fromkeys(("multiply", "divide", "matmul", "rel_entr"), (2, NO_KEYS)),
-    **dict.fromkeys(("negate", "abs", "exp", "log", "logistic"), (1, NO_KEYS)),
+    **dict.fromkeys(("negate", "abs", "exp", "log", "logistic", "neg_log_normcdf"), (1, NO_KEYS)),
     **dict.fromkeys(("norm_nuc", "sigma_max", "log_det", "lambda_max"), (1, NO_KEYS)),
     **dict.fromkeys(("sum", "max", "log_sum_exp"), (1, GROUPS)),
     "norm": (1, GROUPS | {"p": "positive"}),

@@ -38,9 +38,7 @@ REWRITE = "write it with atoms that have rules (see docs/rules.md), or register 
 
 # Of the matrix in what cp.log_normcdf returns, an approximation by squares: the squared entries.
 NORMCDF = [0.02301291, 0.08070214, 0.16411522, 0.09003495, 0.08200854, 0.01371543, 0.04641081]
-PROBIT = (
-    "declare -log of it as a dp.Atom, continued by a line below some margin: its slope must be bounded (docs/rules.md)"
-)
+PROBIT = "write dp.log_normcdf, which is exact"
 
 
 class Reader:
