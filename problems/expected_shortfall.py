@@ -10,7 +10,7 @@ def template(
     *,
     features: int,
     level: float = 0.9,
-    levels: int = 4,
+    levels: int = 3,
     regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,

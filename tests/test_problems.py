@@ -69,3 +69,109 @@ def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(pro
     np.testing.assert_array_equal(
         dp.solve_without_privacy(template, {"x": 5 * x, "y": y}).predict(5 * x), fit.predict(x)
     )
+
+
+COUNTS = {"poisson_regression": 1.0, "tweedie_regression": 1.5, "gamma_regression": 2.0}
+OPTIONAL = ("exposure", "offset", "weight")
+WITH_FIELDS = [name for name in PROVED if {"weight"} & set(options(name))]
+
+
+def costs(rng, size=400):
+    """Amounts over exposures, with weights."""
+    data = {name: rng.uniform(0.2, 2, size) for name in ("exposure", "weight")}
+    x = dp.Ball(3).project(rng.normal(size=(size, 3)))
+    y = data["exposure"] * np.exp(x @ [1.0, -0.5, 0.0] + 0.2) * rng.gamma(2, 0.5, size)
+    return {"x": x, "y": np.clip(y, 0.01, 50), **data}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_and_costs_are_fitted_as_scikit_learn_fits_them(name):
+    """The loss is half the deviance of y over the exposure, weighted by the exposure and the survey weight."""
+    linear_model, metrics = pytest.importorskip("sklearn.linear_model"), pytest.importorskip("sklearn.metrics")
+    data = costs(np.random.default_rng(4))
+    given = {"bound": None, "constant": 1.0, "exposure": 2.0, "weight": 2.0, "target": 50.0, "regularization": 0.01}
+    template = dp.load(name, features=3, **given)
+    found = dp.solve_without_privacy(template, data, tolerance=1e-7)
+    power, weight = COUNTS[name], data["exposure"] * data["weight"]
+    rate = data["y"] / data["exposure"]
+    alpha = 0.01 * len(rate) / weight.sum()
+    known = linear_model.TweedieRegressor(power=power, alpha=alpha, link="log", tol=1e-9, max_iter=1000)
+    known.fit(data["x"], rate, sample_weight=weight)
+    np.testing.assert_allclose(found["w"], known.coef_, atol=1e-4)
+    assert float(found["b"]) == pytest.approx(known.intercept_, abs=1e-4)
+    np.testing.assert_allclose(found.predict(data["x"]), known.predict(data["x"]), rtol=1e-3)
+    better = [metrics.mean_tweedie_deviance(rate, found.predict(data["x"]), sample_weight=weight, power=power)]
+    for step in (-0.05, 0.05):
+        moved = template.predict({"w": found["w"] + step, "b": found["b"]}, data["x"])
+        better.append(metrics.mean_tweedie_deviance(rate, moved, sample_weight=weight, power=power))
+    assert better[0] == min(better)
+
+
+@pytest.mark.parametrize("name", WITH_FIELDS)
+def test_records_with_weights_and_exposures_are_proved_replayed_and_fitted(name):
+    optional = {field: 2.0 for field in OPTIONAL if field in options(name)}
+    template = dp.load(name, features=3, **optional)
+    assert set(optional) < set(template.record.fields)
+    data = records_of(template)
+    for privacy in (PROMISE, dp.Privacy(1.0, 1e-5, "add-remove", unit="person", most=2)):
+        release = dp.solve(template, data, privacy, size=60, unit=np.arange(60) // 2 if privacy.unit else None)
+        assert release.certificate.check().unreplayed == ()
+        assert np.isfinite(release.predict(data["x"])).all() or name in {"sparse_logistic", "probit_regression"}
+    # A record without weight says nothing, whatever else it has.
+    lost = {**data, "weight": np.where(np.arange(60) < 30, data["weight"], 0.0)}
+    fewer = {**lost, "y": [*data["y"][:30], *data["y"][::-1][:30]]}
+    fits = [dp.solve_without_privacy(template, rest, tolerance=1e-6) for rest in (lost, fewer)]
+    for parameter in fits[0]:
+        np.testing.assert_allclose(fits[0][parameter], fits[1][parameter], atol=1e-4)
+
+
+def test_constants_of_counts_are_those_derived_by_hand():
+    for name, expected in (("poisson_regression", max(2 * np.e, 10.0)), ("negative_binomial_regression", 11.0)):
+        given = {"exposure": 2.0} if name == "poisson_regression" else {}
+        found = dp.verify(dp.load(name, features=3, **given), PROMISE, 100)
+        assert found.gradient_bound == pytest.approx(expected, rel=1e-8)
+    probit = dp.verify(dp.load("probit_regression", features=3), PROMISE, 100)
+    assert probit.gradient_bound == pytest.approx(np.exp(-2.0) / np.sqrt(2 * np.pi) / 0.02275013194817921, rel=1e-9)
+
+
+def test_expectiles_shortfalls_and_sparse_models_are_what_they_are_called():
+    rng = np.random.default_rng(0)
+    x, flat = dp.Ball(3, norm=np.inf).project(rng.uniform(-1, 1, (4000, 3))), np.zeros((4000, 3))
+    y = np.clip(0.2 * rng.normal(size=4000), -1, 1)
+    middle = dp.solve_without_privacy(dp.load("expectile_regression", features=3, constant=1.0), {"x": flat, "y": y})
+    assert float(middle["b"]) == pytest.approx(y.mean(), abs=1e-3)
+    upper = dp.load("expectile_regression", features=3, constant=1.0, expectile=0.9)
+    b = float(dp.solve_without_privacy(upper, {"x": flat, "y": y})["b"])
+    assert 0.9 * np.maximum(y - b, 0).mean() == pytest.approx(0.1 * np.maximum(b - y, 0).mean(), rel=1e-2)
+    worst = dp.load("expected_shortfall", features=3, level=0.8, levels=8, width=0.001, regularization=1e-6)
+    tail = dp.solve_without_privacy(worst, {"x": flat, "y": y}, tolerance=1e-2).predict(flat[:1])
+    assert float(tail[0]) == pytest.approx(y[y >= np.quantile(y, 0.8)].mean(), rel=0.03)
+    target = np.clip(0.5 * x[:, 0] + 0.1 * rng.normal(size=4000), -1, 1)
+    sparse = dp.solve_without_privacy(dp.load("sparse_regression", features=3, bound=0.3), {"x": x, "y": target})
+    assert abs(sparse["w"] - [0.3, 0, 0]).max() < 1e-3
+    labels = np.where(x[:, 0] + 0.1 * rng.normal(size=4000) > 0, 1, -1)
+    few = dp.solve_without_privacy(dp.load("sparse_logistic", features=3, bound=2.0), {"x": x, "y": labels})
+    assert abs(few["w"] - [2, 0, 0]).max() < 1e-2
+    probit = dp.load("probit_regression", features=3, bound=20.0)
+    fit = dp.solve_without_privacy(probit, {"x": x / np.sqrt(3), "y": labels})
+    shares = fit.predict_proba(x / np.sqrt(3))
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert np.mean((shares[:, 1] > 0.5) == (labels == 1)) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("tweedie_regression", {"power": 2.0}),
+        ("tweedie_regression", {"power": 0.5}),
+        ("expectile_regression", {"expectile": 1.0}),
+        ("expected_shortfall", {"level": 0.0}),
+        ("expected_shortfall", {"levels": 0}),
+        ("negative_binomial_regression", {"dispersion": 0.0}),
+        ("probit_regression", {"classes": 3}),
+        ("sparse_logistic", {"classes": 3}),
+    ],
+)
+def test_options_without_a_convex_loss_are_refused(name, wrong):
+    with pytest.raises(dp.TemplateError, match=name):
+        dp.load(name, features=3, **wrong)

@@ -209,9 +209,9 @@ class Feasible:
         spend(5 * len(linear) * (1 + len(self.simplices)) + len(self.balls))
         low = high = ZERO
         for members, ends in self.simplices:  # of each, all terms of one coordinate, by the largest of them
-            part = [(a, span) for c, a, span in linear if c in members]
-            if part and len({c for c, *_ in linear if c in members}) == len(part):
-                values = [a * end * by for a, span in part for end in span for by in ends]
+            alike = [(a, span) for c, a, span in linear if c in members]
+            if alike and len({c for c, *_ in linear if c in members}) == len(alike):
+                values = [a * end * by for a, span in alike for end in span for by in ends]
                 low, high = min(ZERO, *values) + low, max(ZERO, *values) + high
                 linear = [item for item in linear if item[0] not in members]
         if not linear:

@@ -10,7 +10,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, exp, hazard, log, outward, plus, power, root, times
+from dpconvex.checker.exact import ONE, PI, ZERO, Range, exp, hazard, log, outward, plus, power, root, times, up
 from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
@@ -377,7 +377,8 @@ def neg_log_normcdf(s: Scalar, options: object) -> Scalar:
     low, high = s.value
     require(low > -FAR, "the logarithm of a normal distribution function of what nothing bounds below")
     steep, flat = hazard(-low)[1], hazard(-high)[0] if high < FAR else ZERO
-    return s.through((ZERO, FAR), (-steep, -flat), min(ONE, steep * (steep + low)))
+    most = up(low * low / 2 + log(root(2 * PI[1])[1] * steep))  # h is the density over the distribution function
+    return s.through((ZERO, most), (-steep, -flat), min(ONE, steep * (steep + low)))
 
 
 CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {

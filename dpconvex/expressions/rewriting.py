@@ -1,6 +1,7 @@
 """Functions rewritten: in one form that proofs see best, as one record's part of a sum over all records, and without kinks.
 
 ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2,  c logistic(m) - c m = c logistic(-m),  0 m = 0
+-(f (-g) - a) = f g + a,  (-f) (-g) = f g,  c (-g) = (-c) g
 c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions.atoms import ENTRYWISE
-from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add
+from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add, negate
 from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
 from dpconvex.expressions.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
 from dpconvex.expressions.atoms.extremes import MAX, is_hinge
@@ -23,6 +24,8 @@ from dpconvex.expressions.expression import Constant, Expression, Shape, constan
 Terms = list[tuple[Fraction, Expression]]
 
 REDUCTIONS = (SUMMED, MAX, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
+# Linear in an argument that is curved.
+PASSING = (ADD, BROADCAST, CONCATENATE, DIVIDE, INDEX, MATMUL, MULTIPLY, RESHAPE, SUMMED, TRANSPOSE)
 REMEDY = (
     "write the objective as a sum over rows of the data, in atoms that treat each row alone, plus terms without data; or declare "
     "the record and the loss of one record with dp.Template"
@@ -39,7 +42,28 @@ def normal(node: Expression) -> Expression:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
     if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
+    if node.atom is NEGATE and not node.is_affine:
+        return opposite(inner) or node
+    flips = all(side.atom is NEGATE or side.is_constant for side in node.args)
+    if node.atom is MULTIPLY and flips and not node.is_affine:
+        return negate(node.args[0]) * negate(node.args[1])
     return absorbed(node) if node.atom is ADD and node.is_scalar and not node.is_affine else node
+
+
+def opposite(node: Expression) -> Expression | None:
+    """Return minus an expression with the negations in it taken off what is curved; None if something curved has none."""
+    curved = [side for side in node.args if not side.is_affine]
+    several = node.atom in (ADD, CONCATENATE)
+    if node.is_affine or node.atom is NEGATE:
+        return negate(node)
+    if (
+        node.atom not in PASSING
+        or (len(curved) > 1 and not several)
+        or (node.atom is DIVIDE and curved[0] is node.args[1])
+    ):
+        return None
+    sides = [side if side.is_affine and not several else opposite(side) for side in node.args]
+    return None if None in sides else normal(node.operation(*sides, **dict(node.options)))
 
 
 def absorbed(node: Expression) -> Expression:

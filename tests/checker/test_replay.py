@@ -346,6 +346,9 @@ DECLARED = {
     "censored times": lambda x, y, s: y * cp.exp(x @ w) - (1 + s) / 2 * (x @ w),
     "entropy balancing": lambda x, g, h: h * cp.exp(x @ w) - g * (x @ w),
     "negative binomial": lambda x, y: (y + 2) * cp.logistic(x @ w) - y * (x @ w),
+    "probit with weights and an offset": lambda x, y, g, s: -g * dp.log_normcdf(s * (x @ w + y)),
+    "a log likelihood of probits": lambda x, y, g: -(g * dp.log_normcdf(x @ w) + y * (x @ w)),
+    "a log likelihood of counts": lambda x, y, g: -(y * (x @ w) / 2 - g * cp.exp(x @ w) - 2 * cp.logistic(x @ w)),
     "smoothed quantiles": lambda x, y: 0.1 * cp.logistic((x @ w - y) / 0.1) - 0.3 * (x @ w - y),
 }
 OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbation("gaussian")}
@@ -362,6 +365,25 @@ def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
     assert follows(proof)
     for path, factor in {"claim noise_scale": 0.97, "claim gradient_bound": 0.97, "claim sensitivity": 0.97}.items():
         assert not follows(mutated(proof, path, factor)), path
+
+
+@pytest.mark.parametrize("first", [1, 2, "inf"])
+@pytest.mark.parametrize("offset", [False, True])
+def test_l1_balls_are_read(first, offset):
+    """Products of records in a norm with a sum of absolute values are at most the largest record's entry times the sum."""
+    v, b = cp.Variable(3, name="v"), cp.Variable(name="b", bounds=[-1, 1])
+    x = dp.Ball(3, 1.0, norm=np.inf if first == "inf" else first)
+    loss = lambda x, y: cp.square(x @ v + (b if offset else 0) - y)  # noqa: E731
+    template = dp.Template(dp.Record(x=x, y=dp.Box(-1, 1)), loss, 0.05 * cp.sum_squares(v), [cp.norm1(v) <= 2])
+    proof = dp.verify(template, PURE, SIZE, dp.ObjectivePerturbation()).proof
+    assert follows(proof)
+    graph = json.loads(proof)
+    for node in graph["nodes"]:
+        if node["op"] == "constant" and node["value"] == [2]:
+            node["value"] = [3]  # the ball is wider, and gradients longer
+    assert not follows(json.dumps(graph).encode())
+    for claim in ("claim gradient_bound", "claim noise_scale"):
+        assert not follows(mutated(proof, claim, 0.97))
 
 
 @pytest.mark.parametrize("constraints", [[], [{"kind": "inequality", "args": [0, 0]}]])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from learners_of_tests import X, Y, logistic, records_of
-from scipy.special import expit, huber, logsumexp, softmax
+from scipy.special import expit, huber, log_ndtr, logsumexp, softmax
 
 import dpconvex as dp
 from dpconvex.checker.expansion import Template, linear
@@ -78,6 +78,7 @@ RULES: dict[str, Callable[[Array, float], tuple[Any, Array]]] = {
     "logistic": lambda x, _: (np.logaddexp(0.0, x), expit(x)),
     "log_sum_exp": lambda x, _: (logsumexp(x), softmax(x)),
     "maximum": lambda x, _: (x.max(), np.eye(len(x))[x.argmax()]),
+    "neg_log_normcdf": lambda x, _: (-log_ndtr(x), -np.exp(-(x**2) / 2 - log_ndtr(x)) / np.sqrt(2 * np.pi)),
     "norm2": lambda x, _: (np.linalg.norm(x), x / np.linalg.norm(x)),
     "power2": lambda x, _: (x**2, 2 * x),
     "quad_over_lin": lambda x, _: (x[:-1] @ x[:-1] / x[-1], np.append(2 * x[:-1], -x[:-1] @ x[:-1] / x[-1]) / x[-1]),

@@ -1,5 +1,6 @@
 """Minus the logarithm of the normal distribution function: the loss of probit models."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ from dpconvex.errors import NotPrivate
 from dpconvex.expressions.abstract_values import Scalar
 from dpconvex.expressions.atom import Atom, always
 from dpconvex.expressions.atoms import rules
-from dpconvex.expressions.atoms.arithmetic import PRODUCT, negate
-from dpconvex.expressions.expression import Expression
-from dpconvex.numerics import TINY, Interval
+from dpconvex.expressions.atoms.arithmetic import negate
+from dpconvex.expressions.expression import PRODUCT, Expression
+from dpconvex.numerics import EPSILON, TINY, Interval
 from dpconvex.util.arrays import Array
 
 ROUNDINGS = 64  # within so many of them, relative, are the values of SciPy; tests compare them with exact bounds
+FAR = 1e3  # values underflow long before
 
 
 def hazard(m: Any) -> Any:
@@ -41,21 +43,27 @@ def log_normcdf_value(xp: Any, expression: Expression, a: Any) -> Any:
     return with_derivative(-log_ndtr(real), -hazard(real), a)
 
 
+def image(function: Callable[[float], Any], interval: Interval) -> Interval:
+    """Bound values of a falling positive function whose relative errors grow as squares to the right, where it vanishes."""
+    low, high = (float(function(end)) for end in (interval.high, interval.low))
+    slack = [
+        ROUNDINGS * EPSILON * (1 + max(end, 0.0) ** 2) for end in (min(interval.high, FAR), min(interval.low, FAR))
+    ]
+    return Interval(low * (1 - slack[0]) if low > TINY and slack[0] < 1 else 0.0, max(high * (1 + slack[1]), TINY))
+
+
 def log_normcdf_rule(expression: Expression, entry: Scalar) -> Scalar:
-    low, high = entry.value.low, entry.value.high
-    if not low > -np.inf:
+    if not entry.value.low > -np.inf:
         why = "log_normcdf is Lipschitz only where its argument has a lower bound, and nothing bounds it"
         raise NotPrivate(why, None, rules.BOUND_IT)
-    value = Interval(-float(log_ndtr(high)), -float(log_ndtr(low))).rounded(count=ROUNDINGS)
-    steep = Interval(float(hazard(high)), float(hazard(low))).rounded(count=ROUNDINGS)
-    steep = Interval(steep.low if steep.low > TINY else 0.0, max(steep.high, TINY))
-    # h (h + m) falls in m, between 0 and 1 (Sampford 1953); its sum cancels below.
-    most = float(bend(low)) + ROUNDINGS * np.finfo(float).eps * steep.high**2
-    slope = Interval(-steep.high, -steep.low)
-    return entry.through(Interval(max(value.low, 0.0), value.high), slope, min(1.0, most))
+    steep, low = image(hazard, entry.value), entry.value.low
+    # h (h + m) falls in m, between 0 and 1 (Sampford 1953); far to the left, numbers cancel.
+    slack = ROUNDINGS * EPSILON * (1 + max(low, 0.0) ** 2)
+    most = float(bend(low)) + slack * steep.high * (steep.high + abs(low))
+    return entry.through(image(lambda m: -log_ndtr(m), entry.value), Interval(-steep.high, -steep.low), min(1.0, most))
 
 
-NEG_LOG_NORMCDF = Atom(
+NEG_LOG_NORMCDF: Atom = Atom(
     name="neg_log_normcdf",
     value=log_normcdf_value,
     pull=lambda e, value, slope, a: [slope * with_derivative(-hazard(np.real(a)), bend(np.real(a)), a)],
