@@ -75,7 +75,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
         raise TemplateError(f"charge: apart is a number of lengths of one record, 1 at least, not {apart!r}.")
     total = budget.privacy
     if total.keep is not None:
-        raise TemplateError(f"charge: {entry!r} counts records; nobody cuts them to {total.most} of a {total.unit}.")
+        raise TemplateError(f"charge: {entry!r} counts records; nobody cuts them to {total.most} of one {total.unit}.")
     measured = hasattr(spend, "output_measure")
     if not measured and is_nothing(library(), spend):
         return

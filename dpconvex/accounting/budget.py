@@ -192,12 +192,13 @@ class Budget:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
         if privacy.unit != self.privacy.unit:
-            both = f"{label!r} protects a {privacy.unit or 'record'}, and the budget counts for a {self.privacy.unit or 'record'}"
+            protected, counted = (privacy.unit or "record", self.privacy.unit or "record")
+            both = f"{label!r} protects one {protected}, and the budget counts for one {counted}"
             raise TemplateError(f"Budget: {both}. Use one unit throughout.")
         cuts = self.privacy.keep in ("first", "random")  # so people have any number
         if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
             number = "any number" if cuts else f"at most {self.privacy.most}"
-            both = f"{label!r} is about at most {privacy.most} records of a {privacy.unit}, the budget about {number}"
+            both = f"{label!r} is about at most {privacy.most} records of one {privacy.unit}, the budget about {number}"
             raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or keep='first'.")
         item = Entry(
             label, self.privacy.part(privacy.epsilon, privacy.delta), event, **origin(), dataset=str(self.dataset)

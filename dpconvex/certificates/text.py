@@ -264,7 +264,7 @@ class CertificateText(Printed):
         }
         yield self.noise_epsilon, f"the noise{paid[self.noise]}"
         if self.curved:
-            whose = "one record" if self.privacy.most == 1 else f"a {self.privacy.unit}"
+            whose = "one record" if self.privacy.most == 1 else f"one {self.privacy.unit}"
             yield self.jacobian_epsilon, f"{whose}'s curvature: log det(I + H/mu)"
         if self.cover is not None:
             yield self.cover.epsilon, "the residual noise, for the tolerance tau"

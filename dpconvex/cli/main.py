@@ -37,6 +37,7 @@ dpconvex COMMAND --help explains a command, with examples.
 
 # Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
 MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adaptive-steps": ("AdaptiveSteps", {}),
     "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
     "objective-gaussian": ("ObjectivePerturbation", {"noise": "gaussian"}),
     "objective-matrix": ("ObjectivePerturbation", {"noise": "matrix"}),
@@ -118,8 +119,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "NAME[:OPTION=VALUE,...]",
     ),
     "--whitening": option(
-        "private preconditioning first, from a share of the budget: yes, auto where there are few records (the default with a "
-        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta"
+        "precondition privately first, with a share of the budget: yes, auto (where there are few records) or no; yes and auto "
+        "need a --delta. By default the mechanism decides"
     )
     | {"choices": WHITENING, "nargs": "?", "const": "yes"},
     "--backend": option("conic or first-order", "NAME"),

@@ -19,6 +19,7 @@ from dpconvex.data.tables import (
     missing_entries,
     number,
     objects,
+    plain,
     text_of,
     value_of,
     values_of,
@@ -67,7 +68,7 @@ class Column:
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
-            raise DomainError(f"{where(first)}: the value is missing ({values[first]!r}); {remedy}.")
+            raise DomainError(f"{where(first)}: the value is missing ({plain(values[first])!r}); {remedy}.")
         present = np.flatnonzero(~absent)
         place, value = np.empty(len(values), dtype=np.int64), np.empty(len(values))
         place[present], value[present] = self._placed(lambda i: where(int(present[i])), values[present], clip)

@@ -167,7 +167,8 @@ class Method:
             raise NotPrivate(said, template.losses[0], remedy)
         given: object = self.mechanism
         if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-            raise TemplateError(f"verify: mechanism must be such as ObjectivePerturbation(), not {shown(given)}.")
+            such = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
+            raise TemplateError(f"verify: mechanism must be {such}, not {shown(given)}.")
         if isinstance(given, AdaptiveSteps) and not self.alone:
             said = "the checker does not replay AdaptiveSteps beside a clustering"
             raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")

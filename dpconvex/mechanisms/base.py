@@ -102,7 +102,7 @@ def of_unit(privacy: Privacy) -> str:
         return ""
     if privacy.keep == "weights":
         return f", or one row's if that is more; a {privacy.unit}'s rows weigh 1 together"
-    return f", or one row's if that is more; {privacy.most} times, for all rows of a {privacy.unit}"
+    return f", or one row's if that is more; {privacy.most} times, for all rows of one {privacy.unit}"
 
 
 def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:

@@ -138,7 +138,7 @@ def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: Calibrat
     worst = analysis.log_det(mu)[1].derivation
     below = (worst,) if worst is not gradient.children[0] else ()
     values, how = {"J": found.jacobian, "at mu": mu}, f"sup log det(I + H/mu); {found.how}"
-    whose = "one record" if privacy.most == 1 else f"a {privacy.unit}'s {privacy.most} records"
+    whose = "one record" if privacy.most == 1 else f"the {privacy.most} records of one {privacy.unit}"
     curvature = Derivation(f"curvature of {whose}", "", values, how, below)
     return gradient, sensitivity, curvature, *base.public_steps(analysis)
 

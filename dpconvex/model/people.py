@@ -77,7 +77,7 @@ class People:
         rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
         kept = rank < privacy.most
         if not kept.all() and privacy.keep not in ("first", "random"):
-            why = f"a {unit} has more records than the {privacy.most} that were declared; nothing was spent"
+            why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
             raise DomainError(f"unit: {why}. Declare more, or keep some: Privacy(..., keep='random') (--keep random).")
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
 

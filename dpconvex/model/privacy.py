@@ -60,7 +60,7 @@ class Privacy:
     >>> print(Privacy(epsilon=0.5, delta=1e-6, adjacency="add-remove"))
     epsilon = 0.5, delta = 1e-06, add-remove
     >>> print(Privacy(1.0, unit="patient", most=3))
-    epsilon = 1, replace-one of a patient with at most 3 records
+    epsilon = 1, replace-one of one patient with at most 3 records
     """
 
     epsilon: float
@@ -122,7 +122,9 @@ class Privacy:
 
     def __str__(self) -> str:
         delta = "" if self.pure else f"delta = {text(self.delta)}, "
-        whom = "" if self.unit is None else f" of a {self.unit} with at most {self.most} record{'s' * (self.most > 1)}"
+        whom = (
+            "" if self.unit is None else f" of one {self.unit} with at most {self.most} record{'s' * (self.most > 1)}"
+        )
         whom += "" if self.keep is None else f" (keep {self.keep})"
         return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}{whom}"
 

@@ -182,7 +182,7 @@ MISTAKES = {
         ({"--set": "features=3"}, "gives the option 'features' twice"),
         ({"--set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
         ({"--set": "regularization=much"}, "cannot be declared with .*'much'"),
-        ({"--mechanism": "nope"}, "there is no mechanism 'nope'; there are: objective-gamma"),
+        ({"--mechanism": "nope"}, "there is no mechanism 'nope'; there are: adaptive-steps, objective-gamma"),
         ({"--mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
         ({"--mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
         ({"--share": "0.2"}, "this problem has none"),
@@ -365,6 +365,13 @@ def test_a_folder_of_files_is_a_table(run, monkeypatch, small):
     np.testing.assert_allclose(released[1], released[0], rtol=0, atol=1e-6)
     assert measured[0] == measured[1]
     assert "give the files in it one by one" in run("predict model.npz shop").err
+
+
+def test_adaptive_steps_have_a_name_and_their_option(run):
+    asked = "verify logistic_regression --set features=2 --size 500 --delta 1e-6 --epsilon 1 --json --mechanism"
+    plain, rounds = (run(f"{asked} {name}", ends=0).json for name in ("adaptive-steps", "adaptive-steps:rounds=7"))
+    assert "adaptive preconditioned steps" in str(plain)
+    assert plain != rounds
 
 
 def test_the_module_runs_as_a_program(tmp_path):

@@ -324,7 +324,7 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     with pytest.raises(TemplateError, match="about any number"):
         cutting.spend(promise, "who has more records is refused")
     cutting.spend(dp.Privacy(2.0, unit="patient", most=2, keep="random"), "who has more records is cut")
-    with pytest.raises(TemplateError, match="budget counts for a patient"):
+    with pytest.raises(TemplateError, match="budget counts for one patient"):
         budget.spend(dp.Privacy(1.0), "a record")
     with pytest.raises(TemplateError, match="protects single records"):
         dp.solve(LINE, dp.Partitions([table], schema), dp.Privacy(1.0))
