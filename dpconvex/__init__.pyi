@@ -42,6 +42,11 @@ from .estimators.classifiers import (
     OrdinalRegressor as OrdinalRegressor,
     SoftmaxRegression as SoftmaxRegression,
 )
+from .estimators.counts import (
+    GammaRegressor as GammaRegressor,
+    PoissonRegressor as PoissonRegressor,
+    TweedieRegressor as TweedieRegressor,
+)
 from .estimators.own import PrivateEstimator as PrivateEstimator
 from .estimators.regressors import (
     HuberRegressor as HuberRegressor,

@@ -16,6 +16,7 @@ def template(
     exposure: float = 0.0,
     weight: float = 0.0,
     constant: float = 0.0,
+    scaled: bool = False,
 ) -> dp.Template:
     """Return the template (McCullagh & Nelder 1989, "Generalized Linear Models", chapter 6).
 
@@ -43,6 +44,8 @@ def template(
     constant : float
         Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
         By default there is none.
+    scaled : bool
+        Whether targets are given between -1 and 1, for 0 and `target`, as schemas encode them; predictions are then, too.
     """
     w = cp.Variable(features, name="w")
     b = cp.Variable(name="b") if constant else 0.0
@@ -52,17 +55,18 @@ def template(
     public = {"exposure": exposure, "weight": weight}
 
     def loss(x, y, exposure=1.0, weight=1.0):
-        score = x @ w + constant * b
-        return weight * (exposure * cp.exp(score) - y * score)
+        score, total = x @ w + constant * b, target / 2 * cp.pos(y + 1) if scaled else y
+        return weight * (exposure * cp.exp(score) - total * score)
 
     def predict(parameters, x):
         """Return the mean of each row of x, for an exposure of 1."""
-        return np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        mean = np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        return 2 * mean / target - 1 if scaled else mean
 
     return dp.Template(
         record=dp.Record(
             x=dp.Ball(features, radius=radius),
-            y=dp.Box(0, target),
+            y=dp.Box(-1, 1) if scaled else dp.Box(0, target),
             **{name: dp.Box(0, largest) for name, largest in public.items() if largest},
         ),
         loss=loss,

@@ -17,6 +17,7 @@ def template(
     exposure: float = 0.0,
     weight: float = 0.0,
     constant: float = 0.0,
+    scaled: bool = False,
 ) -> dp.Template:
     """Return the template (Jorgensen & de Souza 1994, "Fitting Tweedie's compound Poisson model to insurance claims data").
 
@@ -29,7 +30,7 @@ def template(
     features : int
         Number of features.
     power : float
-        Between 1 and 2, without the ends.
+        From 1 to 2.
     regularization : float
         Lambda: the regularizer is ``Lambda/2 ||w||^2``.
     radius : float
@@ -47,10 +48,13 @@ def template(
     constant : float
         Factor of a parameter b: the score is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
         By default there is none.
+    scaled : bool
+        Whether targets are given between -1 and 1, for 0 and `target`, as schemas encode them; predictions are then, too.
     """
-    if not 1 < power < 2:
-        why = f"power must lie between 1 and 2, not {power!r}; see poisson_regression (1) and gamma_regression (2)"
-        raise dp.TemplateError(f"tweedie_regression: {why}.")
+    if not 1 <= power <= 2:
+        raise dp.TemplateError(
+            f"tweedie_regression: power must lie between 1 and 2, not {power!r}; others are not convex."
+        )
     w = cp.Variable(features, name="w")
     b = cp.Variable(name="b") if constant else 0.0
     free, within = min(regularization, 1e-6), []
@@ -59,18 +63,20 @@ def template(
     public = {"exposure": exposure, "weight": weight}
 
     def loss(x, y, exposure=1.0, weight=1.0):
-        score = x @ w + constant * b
-        falling, growing = cp.exp((1 - power) * score) / (power - 1), cp.exp((2 - power) * score) / (2 - power)
-        return weight * (y * falling + exposure * growing)
+        score, total = x @ w + constant * b, target / 2 * cp.pos(y + 1) if scaled else y
+        falling = cp.exp((1 - power) * score) / (power - 1) if power > 1 else -score
+        growing = cp.exp((2 - power) * score) / (2 - power) if power < 2 else score
+        return weight * (total * falling + exposure * growing)
 
     def predict(parameters, x):
         """Return the mean of each row of x, for an exposure of 1."""
-        return np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        mean = np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        return 2 * mean / target - 1 if scaled else mean
 
     return dp.Template(
         record=dp.Record(
             x=dp.Ball(features, radius=radius),
-            y=dp.Box(0, target),
+            y=dp.Box(-1, 1) if scaled else dp.Box(0, target),
             **{name: dp.Box(0, largest) for name, largest in public.items() if largest},
         ),
         loss=loss,

@@ -162,7 +162,7 @@ def test_expectiles_shortfalls_and_sparse_models_are_what_they_are_called():
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("tweedie_regression", {"power": 2.0}),
+        ("tweedie_regression", {"power": 2.1}),
         ("tweedie_regression", {"power": 0.5}),
         ("expectile_regression", {"expectile": 1.0}),
         ("expected_shortfall", {"level": 0.0}),

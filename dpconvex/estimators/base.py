@@ -6,7 +6,7 @@ makes features of a table, each record by itself, declares the problem for their
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
@@ -148,7 +148,7 @@ class Private(BaseEstimator):
     def template(self, features: int) -> Template:
         """Return the template that is fitted, for a number of features."""
         given = self.get_params(deep=False) | self._declared(features)
-        if self.regularization is None:
+        if given["regularization"] is None:
             del given["regularization"]
         return load(self.problem, **{name: given[name] for name in options_of(self.problem) if name in given})
 
@@ -241,6 +241,10 @@ class Private(BaseEstimator):
 
     def _target(self, y: Any) -> Any:
         return y
+
+    def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
+        """Return further fields of the record, from what is given for them."""
+        return {}
 
     def _features(self, X: Any) -> Any:
         """Return the records of the problem for features."""

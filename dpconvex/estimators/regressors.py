@@ -41,8 +41,8 @@ class PrivateRegressor(
     Parameters
     ----------
     bounds : pair of float
-        Public bounds of the target, which is moved from them to -1 and 1.  Without an intercept, the middle of them is
-        predicted where all features are 0.
+        Public bounds of the target, which is moved from them to -1 and 1.  Without an intercept, linear regressors predict the
+        middle of them where all features are 0.  With a log link the lower one is 0.
     """
 
     example = """
@@ -93,6 +93,12 @@ class PrivateRegressor(
         return tags
 
 
+def needs_bound(estimator: Any) -> bool:
+    """Say whether a bound on the parameters is missing: adaptive steps need none, the usual mechanism with a delta."""
+    steps = bool(estimator.delta) and estimator.mechanism is None and estimator.whitening is None
+    return estimator.bound is None and not steps and not isinstance(estimator.mechanism, AdaptiveSteps)
+
+
 class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
     """Least squares with a ridge: `problems/ridge_regression.py`.
 
@@ -118,11 +124,7 @@ class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
 
     def _declared(self, features: int) -> dict[str, Any]:
         capped = bool(self.fit_intercept) and not self._releases_statistics(features)
-        steps = bool(self.delta) and self.mechanism is None and self.whitening is None
-        bound = (
-            1.0 if self.bound is None and not steps and not isinstance(self.mechanism, AdaptiveSteps) else self.bound
-        )
-        return super()._declared(features) | {"capped": capped, "bound": bound}
+        return super()._declared(features) | {"capped": capped, "bound": 1.0 if needs_bound(self) else self.bound}
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):

@@ -110,7 +110,7 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
     def made(rows: Any) -> Any:
         return estimator._features(rows if sp.issparse(rows) else numbers("x", rows, (features,)))
 
-    return {"x": turned(found["x"], made), "y": estimator._target(y)}
+    return {"x": turned(found["x"], made), "y": estimator._target(y)} | estimator._more(found, found["x"])
 
 
 def turned(column: Any, function: Callable[[Any], Any]) -> Any:

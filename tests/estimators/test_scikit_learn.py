@@ -49,6 +49,14 @@ class OfAnyWidth(dp.PrivateEstimator):
         return base.load("ridge_regression", features=features, regularization=0.1)
 
 
+# All weights may be 0 in data that nobody may look at before they are paid for; and records are counted without weights.
+WEIGHED = dict.fromkeys(
+    [
+        "check_all_zero_sample_weights_error",
+        *(f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")),
+    ],
+    "weights are private, and the penalty and the noise are beside the number of records",
+)
 SCHEMA = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
 CHECKED = {
     "LogisticRegression": (dp.LogisticRegression(), TWO_CLASSES),
@@ -64,6 +72,9 @@ CHECKED = {
     "Ridge": (dp.Ridge(), {}),
     "HuberRegressor": (dp.HuberRegressor(fit_intercept=True), {}),
     "QuantileRegressor": (dp.QuantileRegressor(), {}),
+    "PoissonRegressor": (dp.PoissonRegressor(weight=100.0), WEIGHED),
+    "GammaRegressor": (dp.GammaRegressor(weight=100.0), WEIGHED),
+    "TweedieRegressor": (dp.TweedieRegressor(weight=100.0), WEIGHED),
     "MetricLearner": (dp.MetricLearner(), {}),
     "PrivateEstimator": (
         OfAnyWidth(dp.load("ridge_regression", features=1)),
@@ -355,6 +366,8 @@ YES = {"epsilon": 20.0, "classes": ("no", "yes")}
         (dp.OrdinalRegressor(**YES), SICK),
         (dp.Ridge(epsilon=20.0, bounds=(0, 1000), fit_intercept=True), COST),
         (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), LESS),
+        (dp.PoissonRegressor(epsilon=20.0, bounds=(0, 1000)), COST),
+        (dp.TweedieRegressor(epsilon=20.0, delta=1e-6, bounds=(0, 1000)), COST),
     ],
 )
 def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, capsys):

@@ -1,0 +1,186 @@
+"""Regressors with a log link: counts, costs and other amounts that are not negative, perhaps over exposures, and with weights."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import column_or_1d
+
+from dpconvex.data.domains import Box
+from dpconvex.data.validation import check_column
+from dpconvex.errors import TemplateError
+from dpconvex.estimators.options import scored
+from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
+from dpconvex.estimators.tables import plain, turned
+from dpconvex.fitting.solve import solve
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
+
+# Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.
+LARGEST = float(np.exp(3.0))
+
+
+def in_units(name: str, domain: Box, clip: bool, unit: float, column: Any) -> Array:
+    return np.asarray(check_column(name, domain, column, clip)[:] / unit)
+
+
+class LogLinkRegressor(PrivateRegressor):
+    """What regressors with a log link share.
+
+    Parameters
+    ----------
+    alpha : float
+        Strength of the penalty ``alpha/2 ||coef_||^2`` beside the mean of half the deviances, as in scikit-learn.
+        `regularization`, if it is given, counts in units of the scaled targets instead.
+    bound : float or None
+        Bound on the norm of the coefficients, and times the radius on the intercept, which is 0 where a twentieth of the upper
+        bound is predicted.  None is no bound where adaptive steps are taken, the usual mechanism with a delta, and else 1.
+    exposure : float
+        Public upper bound of exposures; 0 for none.  With a bound, `fit` takes exposures, 1 for all by default.  The target of a
+        record is the total over its exposure, and predictions are for an exposure of 1.
+    weight : float
+        Public upper bound of survey weights; 0 for none.  With a bound, `fit` takes `sample_weight`, 1 for all by default.
+    """
+
+    example = """
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, years = rng.uniform(-1, 1, (5000, 1)), rng.uniform(0.5, 3.0, 5000)
+    >>> visits = rng.poisson(years * np.exp(0.5 + X[:, 0])).clip(1, 40)
+    >>> model = dp.{name}(epsilon=5.0, delta=1e-6, bounds=(0, 40), exposure=3.0, seed=0)
+    >>> bool(model.fit(X, visits, exposure=years).score(X, visits, exposure=years) > 0.1)
+    True
+    """
+
+    alpha: float = 1e-6
+    bounds: tuple[float, float] = (0.0, 10.0)
+    bound: float | None = None
+    exposure: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def _power(self) -> float:
+        """The power of the mean that the variance is proportional to."""
+        return float(getattr(self, "power", 1.0))
+
+    def _scale(self) -> tuple[float, float]:
+        middle, half = super()._scale()
+        if self.bounds[0] != 0:
+            raise TemplateError(f"{type(self).__name__}: bounds are 0 and the largest target, not {self.bounds!r}.")
+        return middle, half
+
+    def _unit(self) -> float:
+        """Return the prediction, for an exposure of 1, where the score is 0."""
+        return 2 * self._scale()[1] / LARGEST / (self.exposure or 1.0)
+
+    def _check_options(self) -> None:
+        for name in ("alpha", "exposure", "weight"):
+            value = getattr(self, name)
+            if not (is_real(value) and 0 <= value < np.inf):
+                raise TemplateError(f"{type(self).__name__}: {name} must be finite and not negative, not {value!r}.")
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        self._check_options()
+        ridge = self.alpha * self._unit() ** (self._power - 2) if self.regularization is None else self.regularization
+        found = {"regularization": ridge, "target": LARGEST, "scaled": True, "exposure": float(self.exposure > 0)}
+        return super()._declared(features) | found | {"bound": 1.0 if needs_bound(self) else self.bound}
+
+    def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
+        """Return exposures, in units of their bound, and weights, where they are declared."""
+        self._check_options()
+        columns = {}
+        for name, said in (("exposure", "exposure"), ("weight", "sample_weight")):
+            largest, column, where = getattr(self, name), found.get(name), type(self).__name__
+            if not largest and column is not None:
+                raise TemplateError(f"fit: {said} needs its public upper bound; write {where}({name}=...).")
+            if largest and column is None and largest < 1:
+                raise TemplateError(
+                    f"fit: pass {said}; without it, it is 1 for all, above the bound {name}={largest:g}."
+                )
+            if largest:
+                plain("fit", said, column, cells=False)
+                values = np.ones(x.shape[0]) if column is None else column_or_1d(column, warn=True)
+                unit = largest if name == "exposure" else 1.0
+                columns[name] = turned(values, partial(in_units, said, Box(0.0, largest), self.clip, unit))
+        return columns
+
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None, *, unit: Any = None
+    ) -> "LogLinkRegressor":
+        """Fit privately; partitions have exposures and weights as fields `exposure` and `weight`.
+
+        Parameters
+        ----------
+        X, y, unit : object
+            As for all estimators.
+        sample_weight, exposure : array_like, shape (n,), optional
+            Between 0 and the declared bounds `weight` and `exposure`.
+        """
+        data, given = self._data(X, y), {"exposure": exposure, "weight": sample_weight}
+        if isinstance(data, dict):
+            data |= self._more(given, data["x"])
+        elif sample_weight is not None or exposure is not None:
+            raise TemplateError("fit: partitions have exposures and weights as their fields exposure and weight.")
+        self.release_ = self._fitted(solve, data, backend=self.backend, unit=unit)
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Predict the mean for an exposure of 1 from the released parameters; costs no privacy."""
+        return super().predict(X) / (self.exposure or 1.0)
+
+    @scored
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
+        """Return D squared, the share of the deviance that is explained.  It is computed from these data, and is not private."""
+        share = np.ones(len(np.ravel(y))) if exposure is None else np.asarray(exposure, dtype=float)
+        weight = share if sample_weight is None else share * np.asarray(sample_weight)
+        rate = np.ravel(y) / np.where(share > 0, share, 1.0)
+        return float(d2_tweedie_score(rate, self.predict(X), sample_weight=weight, power=self._power))
+
+    @property
+    def coef_(self) -> Array:
+        """Released coefficients of the logarithm of the mean, shape (features,)."""
+        return self._weights()[0]
+
+    @property
+    def intercept_(self) -> float:
+        """Logarithm of the prediction where all features are 0."""
+        return float(self._weights()[1] + np.log(self._unit()))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    def save(self, path: Any, schema: Any = None) -> None:
+        if self.exposure or self.weight:
+            why = "dpconvex predict reads tables without exposures and weights"
+            raise TemplateError(f"save: {why}; save release_, and use it in Python.")
+        super().save(path, schema)
+
+
+class PoissonRegressor(LogLinkRegressor, problem="poisson_regression"):
+    """Poisson regression of counts: `problems/poisson_regression.py`."""
+
+
+class GammaRegressor(LogLinkRegressor, problem="gamma_regression"):
+    """Gamma regression of costs and other positive amounts: `problems/gamma_regression.py`."""
+
+    @property
+    def _power(self) -> float:
+        return 2.0
+
+
+class TweedieRegressor(LogLinkRegressor, problem="tweedie_regression"):
+    """Tweedie regression of amounts that are often zero: `problems/tweedie_regression.py`.
+
+    Parameters
+    ----------
+    power : float
+        Of the mean that the variance is proportional to: 1 for Poisson, 2 for gamma, between them for sums of gamma amounts.
+    """
+
+    power: float = 1.5

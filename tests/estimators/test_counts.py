@@ -1,0 +1,132 @@
+"""Regressors with a log link: against scikit-learn's, with exposures and weights, and refused before payment."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import linear_model
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+
+import dpconvex as dp
+
+RNG = np.random.default_rng(0)
+SIZE = 4000
+X = dp.Ball(3).project(RNG.normal(size=(SIZE, 3)) * 0.4)
+YEARS, WEIGHTS = RNG.uniform(0.1, 3, SIZE), RNG.uniform(0.5, 2, SIZE)
+MEAN = YEARS * np.exp(X @ [1.5, -1.0, 0.0] + 0.3)
+COUNTS, AMOUNTS = RNG.poisson(MEAN).clip(0, 60).astype(float), (MEAN * RNG.gamma(2, 0.5, SIZE)).clip(1e-3, 60)
+KINDS = {dp.PoissonRegressor: (COUNTS, 1.0), dp.GammaRegressor: (AMOUNTS, 2.0), dp.TweedieRegressor: (COUNTS, 1.5)}
+PUBLIC = {"bounds": (0, 60), "exposure": 3.0, "weight": 2.0}
+EVERY = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def known(kind, y, weight, **options):
+    options = {"alpha": 1e-6, "max_iter": 10_000, "tol": 1e-9, "link": "log"} | options
+    return linear_model.TweedieRegressor(power=KINDS[kind][1], **options).fit(X, y, sample_weight=weight)
+
+
+@EVERY
+def test_a_private_fit_is_near_that_of_scikit_learn(kind):
+    y = KINDS[kind][0]
+    model = kind(epsilon=20.0, delta=1e-5, seed=1, **PUBLIC).fit(X, y, sample_weight=WEIGHTS, exposure=YEARS)
+    other = known(kind, y / YEARS, WEIGHTS * YEARS)
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=0.1)
+    assert model.intercept_ == pytest.approx(other.intercept_, abs=0.1)
+    np.testing.assert_allclose(model.predict(X), np.exp(X @ model.coef_ + model.intercept_), rtol=1e-12)
+    scores = [
+        model.score(X, y, sample_weight=WEIGHTS, exposure=YEARS),
+        other.score(X, y / YEARS, sample_weight=WEIGHTS * YEARS),
+    ]
+    assert scores[1] - 0.01 < scores[0] < scores[1] + 1e-6
+    assert model.release_.certificate.check().unreplayed == ()
+
+
+@EVERY
+@pytest.mark.parametrize("alpha", [0.01, 1.0])
+def test_alpha_is_that_of_scikit_learn(kind, alpha):
+    y = AMOUNTS  # of one unit of exposure
+    model = kind(alpha=alpha, bounds=(0, 60), bound=50.0, fit_intercept=True, intercept_scaling=1.0)
+    target = (y / 30 - 1).clip(-1, 1)
+    fit = dp.solve_without_privacy(model.template(3), {"x": X, "y": target}, tolerance=1e-6)
+    np.testing.assert_allclose(fit["w"], known(kind, y, None, alpha=alpha).coef_, atol=2e-4)
+
+
+@EVERY
+def test_without_a_delta_parameters_are_bounded_and_units_do_not_matter(kind):
+    y = KINDS[kind][0]
+    fits = [
+        kind(epsilon=8.0, bounds=(0, 60 * unit), exposure=3.0, seed=1).fit(X, y * unit, exposure=YEARS)
+        for unit in (1, 100)
+    ]
+    np.testing.assert_allclose(fits[1].predict(X), 100 * fits[0].predict(X), rtol=1e-3)
+    assert np.linalg.norm(fits[0].coef_) <= 1 + 1e-9
+    assert fits[0].score(X, y, exposure=YEARS) > 0.1
+    assert fits[0].release_.certificate.check().unreplayed == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        ({}, {"sample_weight": WEIGHTS}, r"sample_weight needs its public upper bound.*PoissonRegressor\(weight"),
+        ({}, {"exposure": YEARS}, r"exposure needs its public upper bound"),
+        ({"exposure": 0.5}, {}, "pass exposure"),
+        ({"exposure": -1.0}, {"exposure": YEARS}, "exposure must be finite"),
+        ({"weight": np.inf}, {}, "weight must be finite"),
+        ({"alpha": -1.0}, {}, "alpha must be finite"),
+        ({"bounds": (1, 60)}, {}, "bounds are 0 and the largest target"),
+        ({"bounds": (0, np.inf)}, {}, "bounds"),
+        ({"weight": 2.0}, {"sample_weight": WEIGHTS[:-1]}, "number|length|records"),
+        ({"weight": 2.0}, {"sample_weight": np.array(["a"] * SIZE)}, "numbers"),
+        ({"weight": 2.0}, {"sample_weight": X}, "1d array"),
+        ({"weight": 2.0}, {"sample_weight": pd.Series(WEIGHTS, index=np.arange(SIZE) + 1)}, "index"),
+    ],
+)
+def test_what_is_not_declared_is_refused_before_payment(options, given, message):
+    budget = dp.Budget(dp.Privacy(9.0, 1e-3))
+    model = dp.PoissonRegressor(delta=1e-5, **({"bounds": (0, 60)} | options), budget=budget)
+    with pytest.raises((dp.DPConvexError, ValueError), match=message):
+        model.fit(pd.DataFrame(X, columns=["a", "b", "c"]), COUNTS, **given)
+    assert not budget.entries
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 3.5, np.nan, np.inf])
+def test_exposures_and_weights_beyond_their_bounds_are_refused_or_clipped(wrong):
+    years = np.where(np.arange(SIZE) == 7, wrong, YEARS)
+    for name, public in (("exposure", "exposure"), ("sample_weight", "weight")):
+        model = dp.PoissonRegressor(delta=1e-5, bounds=(0, 60), **{public: 3.0})
+        with pytest.raises(dp.DomainError, match=name):
+            model.fit(X, COUNTS, **{name: years})
+        if np.isfinite(wrong):
+            model.set_params(clip=True, seed=0).fit(X, COUNTS, **{name: years})
+
+
+def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
+    options = {"epsilon": 5.0, "delta": 1e-5, "seed": 3, "adjacency": "add-remove", "size": SIZE, **PUBLIC}
+    model = dp.PoissonRegressor(**options).fit(X, COUNTS, sample_weight=WEIGHTS, exposure=YEARS)
+    columns = {"x": X, "y": COUNTS, "exposure": YEARS, "weight": WEIGHTS}
+    parts = dp.Partitions(
+        [{name: column[a : a + 1000] for name, column in columns.items()} for a in range(0, SIZE, 1000)]
+    )
+    apart = dp.PoissonRegressor(**options).fit(parts)
+    np.testing.assert_allclose(apart.coef_, model.coef_, atol=1e-9)
+    with pytest.raises(dp.TemplateError, match="partitions have"):
+        dp.PoissonRegressor(**options).fit(parts, exposure=YEARS)
+    with pytest.raises(dp.DomainError, match=r"missing: .'exposure', 'weight'"):
+        dp.PoissonRegressor(**options).fit(dp.Partitions([{"x": X, "y": COUNTS}]))
+    ones = dp.PoissonRegressor(**options).fit(X, COUNTS)
+    given = dp.PoissonRegressor(**options).fit(X, COUNTS, np.ones(SIZE), np.ones(SIZE))
+    np.testing.assert_array_equal(given.coef_, ones.coef_)
+    person = dp.PoissonRegressor(**options, unit="person", most=4)
+    person.fit(X, COUNTS, exposure=YEARS, unit=np.arange(SIZE) // 4)
+    assert person.score(X, COUNTS, exposure=YEARS) > 0.3
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(dp.TemplateError, match="without exposures"):
+        model.save(tmp_path / "model.npz", dp.Schema({"a": (0, 1)}, "y", label_bounds=(0, 60)))
+    assert (
+        cross_val_score(dp.PoissonRegressor(epsilon=5.0, delta=1e-5, bounds=(0, 60), seed=1), X, COUNTS, cv=2).min()
+        > 0.1
+    )
