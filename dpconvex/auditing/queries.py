@@ -48,7 +48,7 @@ class Adversary:
         self.certificate, self.scores, self.rng = certificate, linear_scores(form), rng
         rows, columns = self.scores.shape
         self.table = rng.normal(size=(rows, columns)) / self.scores.radius
-        self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=columns))
+        self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=len(self.scores.onto_kinds)))
         self.level = certificate.settings["level"] / math.sqrt(PAID) * (1 - 1e-9)
 
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Indices]]:
@@ -70,7 +70,7 @@ class Adversary:
                 elif part == "second moment":
                     looks.second_moment(self.level)
                 else:
-                    looks.second_moment_in_metric(longest / 4, self.level)
+                    looks.second_moment_in_metric(longest / 4, self.level, SMALL)
         return queries.seen
 
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
@@ -102,10 +102,10 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     """Attack all kinds of sums that adaptive steps ask for, and the noise that is drawn for them."""
     record, adversary = form.template.record, Adversary(form, certificate, rng)
     first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
-    name = adversary.scores.name
-    x = np.concatenate([first.fields[name], record.continuous[name].project(-first.fields[name])])
-    every, which = np.repeat(np.arange(len(x)), SIDES), np.tile(np.arange(SIDES), len(x))
-    fields = {key: column[which] for key, column in second.fields.items()} | {name: x[every]}
+    x = {name: first.fields[name] for name in adversary.scores.fields}
+    x = {name: np.concatenate([own, record.continuous[name].project(-own)]) for name, own in x.items()}
+    every, which = np.repeat(np.arange(2 * SIDES), SIDES), np.tile(np.arange(SIDES), 2 * SIDES)
+    fields = {key: column[which] for key, column in second.fields.items()} | {n: own[every] for n, own in x.items()}
     pool = Batch(fields, second.group[which])
     for part in PARTS:
         yield adversary.attack(part, pool, others, record)

@@ -11,17 +11,18 @@ from dpconvex.expressions.evaluate import STEP
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
-from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import Public, descend, probe_of
 from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Engine
+from dpconvex.sums.exact_rows import Rows, on_grid
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
+PLACES = 0.1, 1.0, 10.0  # Scores at which slopes are looked at
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
 
@@ -31,10 +32,10 @@ def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
     """Take the steps that were certified and paid for, and release where they end."""
-    queries, scores = Queries(certificate.settings["level"], source.seeded), linear_scores(form)
+    queries, (scores, public) = Queries(certificate.settings["level"], source.seeded), known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
-    public = known_of(form)
-    take = descend_for_classes if public.is_flat and tells_classes(form) else descend
+    alone = public.is_flat and tells_classes(form) and not scores.is_shared
+    take = descend_for_classes if alone else descend
     overflow = DomainError("the steps overflow; nothing is released. Use other units.")
     try:
         theta = take(looks, form, certificate.settings, certificate.size, public)
@@ -49,10 +50,16 @@ def release_steps(
 
 
 @once
-def known_of(form: LossForm) -> Public:
-    """Return what records of the declared domain say of slopes and curvatures; no data are read."""
-    scores, batch = linear_scores(form), drawn(form.template)
-    engine, along = Engine(scores.form, batch), probe_of(scores, 0)
+def known_of(form: LossForm) -> tuple[LinearScores, Public]:
+    """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
+    scores = linear_scores(form)
+    record = form.template.record
+    batch = on_grid(record.sample(SAMPLES * len(record.combinations), np.random.default_rng(0)), Rows.of(scores))
+    engine = Engine(scores.form, batch)
+    with np.errstate(all="ignore"):
+        apart = np.random.default_rng(0).normal(size=(scores.form.forms, 1))
+        scores = scores.within(np.concatenate([at(engine, batch, far * apart, scores) for far in PLACES], axis=1))
+    along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     steep: dict[float, Array] = {}
     bends: list[float] = []
@@ -66,23 +73,10 @@ def known_of(form: LossForm) -> Public:
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    return Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
+    return scores, Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
 
 
 def at(engine: Engine, batch: Batch, forms: Any, scores: LinearScores) -> Any:
     """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
-    found, start = [], 0
-    for plan in engine.plans:
-        part = slice(start, start + plan.size)
-        block = {name: column[part] for name, column in batch.fields.items()}
-        found.append(scores.kinds @ engine._slopes(np.repeat(forms, plan.size, axis=1), block, plan)[1])
-        start += plan.size
-    return np.concatenate(found, axis=1)
-
-
-def drawn(template: Template) -> Batch:
-    """Draw records from the declared domain, some for each combination of labels."""
-    rng, groups = np.random.default_rng(0), len(template.losses)
-    count = SAMPLES * groups
-    fields: dict[str, Array] = {name: domain.sample(count, rng) for name, domain in template.record.continuous.items()}
-    return Batch(fields, np.repeat(np.arange(groups), SAMPLES))
+    block, plan, _ = engine._rows(np.arange(batch.size))
+    return scores.kinds @ engine._slopes(np.repeat(forms, batch.size, axis=1), block, plan)[1]

@@ -1,4 +1,4 @@
-"""Adaptive preconditioned steps: linear scores, any differentiable loss, no bound on the loss (docs/theory.md, theorem 8.9).
+"""Adaptive preconditioned steps: any differentiable loss, no bound on the loss (docs/theory.md, theorem 8.9).
 
 A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
 Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise.  No constant of the loss enters it.
@@ -31,9 +31,9 @@ NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee 
 class AdaptiveSteps(ForUnits):
     """Clipped gradient steps in the metric of a noisy second moment, with a clip that adapts to the slopes.
 
-    For losses of scores that are linear in one field of the record, such as ``x @ w + b``: one score or several, with labels,
-    offsets and weights.  It needs a delta, and nothing else: no bound on the loss, its curvature or the parameters.  Nothing is
-    claimed about accuracy.
+    For losses with a derivative.  It learns most from scores that are linear in the parameters, such as ``x @ w + b``: one score
+    or several, of one field or several, which may share parameters.  It needs a delta, and nothing else: no bound on the loss,
+    its curvature or the parameters.  Nothing is claimed about accuracy.
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 8.9.
 

@@ -101,11 +101,11 @@ def best_for_size(
 
 
 def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
-    """Say whether adaptive steps are usual: the loss has a derivative, and what tells classes has free parameters.
+    """Say whether adaptive steps are usual: losses bend and have a derivative, and what tells classes has free parameters.
 
-    Squares of classes release their statistics.  Whether scores are linear in one field is found out by the certificate.
+    Squares of classes release their statistics.
     """
-    if any(node.variables for node in nonsmooth_nodes(form.losses)):
+    if any(node.variables for node in nonsmooth_nodes(form.losses)) or all(loss.is_affine for loss in form.losses):
         return False
     return not form.template.record.discrete or (tells_classes(form) and not few_statistics(form, privacy))
 
@@ -125,8 +125,8 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
     if isinstance(mechanism, AdaptiveSteps):
         return (
-            "Chosen because scores are linear in one field: clipped steps that adapt learn more than exact minimisers under "
-            "the noise of the worst record; `whitening=False` asks for a minimiser."
+            "Chosen because of how scores are linear in records: clipped steps that adapt learn more than exact minimisers "
+            "under the noise of the worst record; `whitening=False` asks for a minimiser."
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""

@@ -83,9 +83,9 @@ class Public:
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    scores, level, share = looks.scores, settings["level"], looks.scores.onto_kinds
+    scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number, left, cut = metric_of(looks, level, size, columns)
+    metric, matrix, number, left, cut = metric_of(looks, level, size, columns, public.curvature)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     enough = number * level / (sides * ENOUGH * metric.directions * columns)
     rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
@@ -93,7 +93,7 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
     edges: Array = LARGEST * public.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float)
     histogram_level = level * math.sqrt(HISTOGRAMS / sum(t < rounds for t in LOOKS))
     people = number / (1 if looks.people is None else looks.privacy.most)
-    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people, len(share) == 1)
+    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people, len(scores.onto_kinds) == 1)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
     point, before, variance = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(len(metric.kept))
@@ -101,7 +101,7 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
         if t in LOOKS:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
             clip = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
-        probe: Any = {"probe": probe_of(scores, t), "cap": RISING * bend, "curvature_level": curvature_level}
+        probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "curvature_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
         # What is known of the curvature stays as long as the noise of the answer explains the difference.
         told = float(answer.curvature[0]) / number
@@ -138,7 +138,7 @@ def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = ma
 
 
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, columns: float
+    looks: PrivateLooks, level: float, size: float, columns: float, curvature: float
 ) -> tuple[Metric, Array, float, float, float]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
@@ -147,6 +147,8 @@ def metric_of(
     """
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
     share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    if looks.rows.count == 1:  # There is nothing to be made round
+        alone, share = True, CURVATURES
     rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
     turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
     if looks.constant:
@@ -156,10 +158,13 @@ def metric_of(
     if alone:
         return rough, turn, number, left, 1.0
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
-    fine = looks.second_moment_in_metric(longest, second)
-    edge = math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
-    metric = Metric.of(fine, SECOND_EDGE * edge, most)
+    fine = looks.second_moment_in_metric(longest, second, RISING * curvature)
+    edge = SECOND_EDGE * math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
+    scale, cut = (
+        (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
+    )  # rows of shared parameters are weighed by curvature
+    metric = Metric.of(fine * scale, edge * scale, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT)
 
 
@@ -188,9 +193,10 @@ class Lengths:
         return float(self.edges[max(int(np.argmin(cost)), least)])
 
 
-def probe_of(scores: LinearScores, number: int) -> Array:
-    """Return a direction of length 1 of the columns, in the space that scores depend on."""
-    found = scores.onto_kinds @ np.random.default_rng(number).normal(size=scores.shape[1])
+def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> Array:
+    """Return a direction of length 1 of the columns, in the space that scores depend on; of single rows, the last gradient's."""
+    random = np.random.default_rng(number).normal(size=len(scores.onto_kinds))
+    found = scores.onto_kinds @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
     return np.asarray(found / np.linalg.norm(found))
 
 

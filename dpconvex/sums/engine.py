@@ -16,7 +16,7 @@ from dpconvex.data.columns import chosen as taken, dense, itself, readers
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Product, product, product_apart
-from dpconvex.sums.exact_sums import Look, Sums, block_sums, person_sums
+from dpconvex.sums.exact_sums import Look, Sums, bent_moment, block_sums, person_sums
 from dpconvex.sums.forms import Label, LeafForm
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
@@ -254,11 +254,15 @@ class Engine:
             return block_sums(self, look, block, plan, count)
 
         with np.errstate(all="ignore"):
-            if people is None:
+            if look.leverage is None:
                 return sum(self._each(one), start=look.nothing)
-            blocks = by_person(people, FEWEST)
-            parts = (person_sums(self, look, *self._rows(filled(some))[:2], people[some]) for some in blocks)
-            return sum(parts, start=look.nothing)
+            people = np.arange(self.batch.size) if people is None else people
+            step = max(min(FEWEST, WRITTEN // (look.rows.each * look.rows.count) // LANES * LANES), 1)
+            of_block, total = bent_moment if look.longest else person_sums, look.nothing
+            for number, some in enumerate(by_person(people, step)):
+                block, plan, _ = self._kept("look", number, partial(self._rows, filled(some)))
+                total += of_block(self, look, block, plan, people[some])
+            return total
 
     def each_gradient(self, theta: Array) -> Array:
         """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians.

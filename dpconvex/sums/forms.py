@@ -145,8 +145,12 @@ def public_part(template: Template, space: Space, part: Expression | None) -> Lo
 def form_of(template: Template, space: Space) -> LeafForm:
     exact = exact_losses(template, space)
     found = split(exact, [affine_leaves(loss) for loss in exact], expander_of(template, space))
-    if found is not None:
-        return found
+    return entries_form(template, space) if found is None else found
+
+
+@once
+def entries_form(template: Template, space: Space) -> LeafForm:
+    """Return the form in which leaves are the entries of the variables, whatever the losses are."""
     lift, losses = entries_matrix(space), lowered_losses(template, space)
     every = sp.csr_array(sp.eye_array(lift.shape[0]))
     labels = tuple(Label(loss, every[loss.place], np.zeros((len(loss.place), 1))) for loss in losses)

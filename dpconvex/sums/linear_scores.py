@@ -1,7 +1,7 @@
-"""Losses of scores that are linear in one field: the table of parameters, and what multiplies it."""
+"""Losses of scores that are linear in parameters: a table of these and one field, or rows of many scores that share them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,11 +12,13 @@ from dpconvex.expressions.atoms.arithmetic import ADD
 from dpconvex.expressions.atoms.arrangement import BROADCAST
 from dpconvex.expressions.expression import Expression
 from dpconvex.sensitivity.loss_form import LossForm, expander_of
-from dpconvex.sums.forms import LeafForm, exact_losses, split
+from dpconvex.sums.forms import SAME, LeafForm, entries_form, exact_losses, form_of, split
+from dpconvex.sums.monomials import NAME, Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
+MOST_SHARED, MOST_MONOMIALS = 300, 2**12  # Parameters that scores share, and monomials of scores that are written down
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
 
 
@@ -24,26 +26,31 @@ REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or wri
 class LinearScores:
     """All scores of a template as ``(x, 1) @ table @ kinds``, with one row of the table for each scalar of x and for the 1.
 
-    Parameters are entries of the table, each once, but for a scale.
+    Parameters are entries of the table, each once, but for a scale.  Where scores share parameters, the table has one column,
+    which is all parameters, and a record has a row of its own for each of `kinds`: the Jacobian of its scores.  Where these are
+    too many, or losses are no functions of such scores, the table has one row, that of the 1, and a column for each parameter.
     """
 
     form: LeafForm
     name: str
     radius: float  # Of the field x: a bound on its Euclidean norm
     inside: Indices  # The scalars of x that are read
-    monomials: Indices  # Where these, and perhaps the 1 after them, stand among the monomials
+    has_constant: bool
     places: Indices  # Coordinates of the parameters, shape (rows, columns)
     scale: Array  # Of the entries of the table next to parameters, shape (rows, columns)
-    kinds: sp.csr_array  # shape (columns, forms)
-
-    @property
-    def has_constant(self) -> bool:
-        return len(self.monomials) > len(self.inside)
+    kinds: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
+    monomials: Monomials | None  # How x is made, if it is no field of the record
+    is_shared: bool  # Whether scores share parameters
 
     @property
     def shape(self) -> tuple[int, int]:
         rows, columns = self.places.shape
         return rows, columns
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The record's fields that x is made of."""
+        return (self.name,) if self.monomials is None else self.monomials.fields
 
     def coordinates(self, table: Array) -> Array:
         """Return coordinates, shape (dim,), from the table of parameters."""
@@ -53,9 +60,7 @@ class LinearScores:
 
     def coefficients(self, table: Array) -> Array:
         """Return the coefficients of the forms, shape (forms, monomials)."""
-        found = np.zeros((self.form.forms, self.form.design.count))
-        found[:, self.monomials] = (table @ self.kinds).T
-        return found
+        return np.asarray(self.form.map @ self.coordinates(table)).reshape(self.form.forms, -1)
 
     @cached_property
     def onto_kinds(self) -> Array:
@@ -63,37 +68,95 @@ class LinearScores:
         kinds = self.kinds.toarray()
         return np.asarray(kinds @ np.linalg.pinv(kinds))
 
+    @property
+    def onto_columns(self) -> Array:
+        """The same of the table's columns."""
+        return np.ones((1, 1)) if self.is_shared else self.onto_kinds
+
+    @cached_property
+    def jacobian(self) -> sp.csr_array:
+        """The map from monomials to a record's rows in units of the table, shape (kinds * dim, monomials)."""
+        dim, count = len(self.places), self.form.design.count
+        units = self.form.map @ sp.diags_array(1 / self.scale[:, 0])
+        table = sp.coo_array(sp.kron(self.kinds, sp.eye_array(count)) @ units)
+        rows = table.row // count * dim + table.col
+        shape = (self.kinds.shape[0] * dim, count)
+        return sp.csr_array(sp.coo_array((table.data, (rows, table.row % count)), shape=shape))
+
+    @property
+    def row_bound(self) -> float:
+        """About how long all rows of one record are together; longer ones are cut."""
+        moving = self.jacobian[:, self.inside]
+        gram = moving.T @ moving
+        longest = float(
+            np.linalg.eigvalsh(gram.toarray())[-1] if len(self.inside) <= MOST_SHARED else abs(gram).sum(axis=0).max()
+        )
+        return math.sqrt(longest * self.radius**2 + float((self.jacobian[:, [-1]] ** 2).sum()))
+
+    def within(self, slopes: Array) -> "LinearScores":
+        """Return scores whose rows leave out what slopes by the forms, shape (forms, any), never are, if rows are shared."""
+        lengths = np.linalg.norm(slopes, axis=0)
+        known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number
+        directions, sizes, _ = np.linalg.svd(slopes[:, known] / lengths[known], full_matrices=False)
+        kept = directions[:, sizes > SAME * sizes.max(initial=0.0)]
+        if not self.is_shared or kept.shape[1] in (0, len(kept)):
+            return self
+        return replace(self, kinds=sp.csr_array(kept.T))
+
 
 @once
 def linear_scores(form: LossForm) -> LinearScores:
-    """Return the losses' scores, or raise `NotPrivate` where they are not linear in one field, each parameter in one place."""
+    """Return the losses' scores, or raise `NotPrivate` where no rows of records can be written down."""
     parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
     expander = expander_of(form.template, form.space)
     found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander)
-    if found is None or found.grid is None or found.design.pairs is not None:
-        raise refusal(form, "parameters do not enter linear scores each in one place")
-    grid, design = found.grid, found.design
-    places, kinds, used, scale = grid
-    inside = used[used < design.count - 1]
-    fields = {name for name, span in design.columns.items() if ((inside >= span.start) & (inside < span.stop)).any()}
-    if len(fields) != 1:
-        raise refusal(form, f"scores are linear in {len(fields)} fields ({', '.join(sorted(fields))}), and not in one")
+    if found is None or found.grid is None:
+        whole = form_of(form.template, form.space)
+        found = whole if found is None or whole.grid is not None else found
+    count, domains = found.design.count, form.template.record.continuous
+    moving = np.unique(sp.coo_array(found.map).row % count)
+    moving = moving[moving < count - 1]
+    names = [n for n, span in found.design.columns.items() if ((moving >= span.start) & (moving < span.stop)).any()]
+    monomials, grid = None, found.grid
+    if not names or (grid is None and form.space.dim > MOST_SHARED):
+        found, moving, names = entries_form(form.template, form.space), moving[:0], []
+        grid = np.arange(form.space.dim)[None], found.map.T, np.zeros(1, dtype=np.int64), np.ones(form.space.dim)
+    if grid is None or found.design.pairs is not None or len(names) != 1:
+        if len(moving) > MOST_MONOMIALS:
+            raise refusal(form, f"scores read {len(moving):,} products of fields, more than {MOST_MONOMIALS:,}")
+        monomials = Monomials.of(found.design, moving, domains)
+        found = monomials.tabulated(found, moving)
+        grid = found.grid if names else grid
+    shared, name = grid is None, NAME if monomials else names[0]
+    places, kinds, used, scale = grid or shared_grid(found, len(moving))
     if max(places.shape) > MOST:
         raise refusal(form, f"scores have {max(places.shape):,} features or columns, more than {MOST:,}")
-    (name,) = fields
-    radius = float(form.template.record.continuous[name].norm_bound)
+    radius = float(domains[name].norm_bound) if monomials is None else monomials.radius
     if not 1e-100 <= radius <= 1e100 or not all(1e-100 <= abs(s) <= 1e100 for s in scale):
-        raise refusal(form, f"the bound on {name!r}, or a factor of a parameter, is too far from 1")
+        raise refusal(form, f"the bound on {name.strip()!r}, or a factor of a parameter, is too far from 1")
+    inside = used[used < found.design.count - 1] - found.design.columns[name].start
     return LinearScores(
         form=found,
         name=name,
         radius=math.nextafter(radius, math.inf),
-        inside=inside - design.columns[name].start,
-        monomials=used,
+        inside=inside,
+        has_constant=len(used) > len(inside) and not shared,
         places=places,
         scale=scale[places],
         kinds=sp.csr_array(kinds),
+        monomials=monomials,
+        is_shared=shared,
     )
+
+
+def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
+    """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
+    table, count = sp.coo_array(form.map), form.design.count
+    scale = np.sqrt(np.bincount(table.col, table.data**2))
+    fixed = np.bincount(table.col, table.row % count < moving) == 0
+    # All constants together count half as much as what multiplies records.
+    scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
+    return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale
 
 
 def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:

@@ -15,22 +15,18 @@ from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.model.privacy import Privacy
 from dpconvex.sums.batch_loss import kept, part_of
-from dpconvex.sums.exact_sums import (
-    CURVATURE_BITS,
+from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
     ROW_BITS,
-    SLOPE_BITS,
     Leverage,
-    Look,
     Rows,
-    Sums,
     clipped_moment,
     moment,
-    on_coefficient_grid,
     on_grid,
     whole,
     with_leverages,
 )
+from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Look, Sums, on_coefficient_grid
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array, Indices
 
@@ -38,7 +34,6 @@ ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added
 COUNT_BITS = 8  # Counts are in 2^-8, so that the grid is finer than their noise
 ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
 LIMB = 16  # Bits of what exact products are cut into
-NO_NUMBERS: Array = np.zeros(0)
 
 
 class Answer(NamedTuple):
@@ -115,11 +110,19 @@ class PrivateLooks:
         self.measured = self.batch.mapped(with_leverages, self.batch.share(self._leverage))
         return np.asarray(levels / self.factor)
 
-    def second_moment_in_metric(self, most: float, level: float) -> Array:
-        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
+    def second_moment_in_metric(self, most: float, level: float, cap: float = 1.0) -> Array:
+        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows).
+
+        Rows of scores that share parameters are first multiplied by roots of their curvatures at 0, next to the cap.
+        """
         levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
-        found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
-        count = self.rows.count
+        count, found = self.rows.count, None
+        if self.rows.jacobian is None:
+            found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
+        else:
+            coefficients = self._coefficients(np.zeros(self.scores.shape))
+            look = Look(self.rows, self.scores.kinds, coefficients, cap=cap, longest=levels, leverage=self._leverage)
+            found = self._sums(look).moment
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
         moved = self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO)
         noisy = self.queries.noisy_symmetric(sums, moved, level)
@@ -169,7 +172,7 @@ class PrivateLooks:
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
             reach=reach if along_level > 0 else 0.0,
-            leverage=None if self.people is None else self._leverage,
+            leverage=None if self.people is None and self.rows.jacobian is None else self._leverage,
         )
         found = self._sums(look)
         curvature: Array = NO_NUMBERS

@@ -27,7 +27,7 @@ from dpconvex.mechanisms import (
 )
 from dpconvex.noise import samplers
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sums import engine, exact_sums, private_looks
+from dpconvex.sums import engine, private_looks
 
 TENTH = 0.9
 SLOW = pytest.mark.slow
@@ -295,9 +295,9 @@ def twice(owner, name):
 
 
 def longer(monkeypatch):
-    honest, summed = exact_sums.clipped_slopes, engine.person_sums
-    monkeypatch.setattr(exact_sums, "clipped_slopes", lambda look, *more: honest(wide(look), *more))
-    monkeypatch.setattr(engine, "person_sums", lambda own, look, *more: summed(own, wide(look), *more))
+    for name, honest in (("block_sums", engine.block_sums), ("person_sums", engine.person_sums)):
+        given = lambda own, look, *more, honest=honest: honest(own, wide(look), *more)  # noqa: E731
+        monkeypatch.setattr(engine, name, given)
 
 
 def wide(look):
@@ -360,6 +360,20 @@ def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch
     if name == "nothing":
         assert audit["gradients"].ratio > 0.99
         assert audit["counts by length"].ratio > 0.3
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "noise", "clip", "people twice", "moments of rows twice", "one side of two"]
+)
+@pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
+def test_errors_of_scores_that_share_parameters_are_found(name, people, monkeypatch):
+    more = {"moments of rows twice": (twice(engine, "bent_moment"), ("second moment in the metric",))}
+    plant, found = (PLANTED | more)[name]
+    plant(monkeypatch)
+    learner, privacy = dp.load("ordinal_regression", features=2, classes=3), dp.Privacy(1.0, 1e-5, **people)
+    audit = dp.audit(learner, privacy, dp.AdaptiveSteps(), size=500, seed=0)
+    assert {attack.part for attack in audit.attacks if not attack.holds} >= {*found}, audit
+    assert audit.holds == (name == "nothing")
 
 
 @pytest.mark.parametrize(

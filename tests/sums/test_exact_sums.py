@@ -14,7 +14,8 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.noise.profiles import integer_level
 from dpconvex.sums import linear_scores as linear
-from dpconvex.sums.exact_sums import MATRIX_BITS, SLOPE_BITS, halves, whole
+from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
+from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import LIMB, PrivateLooks, exact_product
 
@@ -53,6 +54,30 @@ def steep(features=4, kind=cp.square):
     return dp.Template(record, lambda x, y, g: g * kind(x @ w + b - y))
 
 
+def choice(alternatives=3, features=2):
+    """Return a choice among alternatives, whose scores share all slopes."""
+    w = cp.Variable(features, name="w")
+
+    def loss(x, y):
+        scores = cp.hstack([x[k * features : (k + 1) * features] @ w for k in range(alternatives)])
+        return cp.log_sum_exp(scores) - scores[y]
+
+    return dp.Template(dp.Record(x=dp.Ball(alternatives * features, 2.0), y=dp.Choice(range(alternatives))), loss)
+
+
+def pairs():
+    """Return squares of a difference of scores of two fields, which share slopes."""
+    w, b = cp.Variable(3, name="w"), cp.Variable(2, name="b")
+    record = dp.Record(x=dp.Ball(3, 2.0), u=dp.Box([-3] * 3, [1] * 3), y=dp.Box(-1e70, 1e70), g=dp.Box(0, 3))
+    return dp.Template(record, lambda x, u, y, g: g * cp.sum_squares(x @ w - u @ w + b - y))
+
+
+def place():
+    """Return the distance from a vector of constants, whose scores read nothing."""
+    m = cp.Variable(4, name="m")
+    return dp.Template(dp.Record(x=dp.Ball(4, 2.0)), lambda x: cp.norm(cp.hstack([0.2, x - m])))
+
+
 def looks(template, data, privacy=ADD, people=None):
     batch = template.record.validate(data, clip=False, empty=True)
     scores = linear_scores(analyse(template, dp.AdaptiveSteps()).form)
@@ -67,10 +92,12 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
     found.in_metric(rng.normal(size=(rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
     table = scale * rng.normal(size=(rows, columns))
     edges = 2.0 ** np.arange(-8, 9)
-    common = {"edges": edges, "histogram_level": 1.0, "probe": np.ones(columns), "curvature_level": 1.0}
+    probe = np.ones(len(found.scores.onto_kinds))
+    common = {"edges": edges, "histogram_level": 1.0, "probe": probe, "curvature_level": 1.0}
     common |= {"reach": 0.3, "along_level": 1.0}
     found.look(table, clip, leverage, 1.0, cap=0.5, **common)
     found.look(table, clip, leverage, 1.0, cap=0.0, **common)
+    found.second_moment_in_metric(leverage, 1.0, 0.1)
     return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
 
 
@@ -96,9 +123,16 @@ TEMPLATES = [
     steep(kind=lambda u: cp.exp(cp.huber(u))),
     dp.load("logistic_regression", features=4),
 ]
+SHARED = [
+    choice(),
+    pairs(),
+    dp.load("ordinal_regression", features=4, classes=4, radius=2.0),
+    dp.load("large_margin_gaussian", features=2, classes=2),
+    place(),
+]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", TEMPLATES + SHARED)
 def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
     rng = np.random.default_rng(3)
     data = records(template, 200, rng)
@@ -117,8 +151,9 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
                 assert length <= moved**2 * (1 + 1e-12)
 
 
-def test_sums_do_not_depend_on_blocks_formats_or_partitions():
-    template, rng = softmax(), np.random.default_rng(0)
+@pytest.mark.parametrize("template", [softmax(), *SHARED])
+def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
+    rng = np.random.default_rng(0)
     data = records(template, 300, rng)
     expected = asked(looks(template, data))[1]
     sparse = {**data, "x": sp.csr_array(data["x"])}
@@ -139,7 +174,7 @@ def test_float32_records_have_the_sums_of_the_same_numbers():
         assert (a == b).all()
 
 
-@pytest.mark.parametrize("template", TEMPLATES[:3])
+@pytest.mark.parametrize("template", TEMPLATES[:3] + SHARED)
 @pytest.mark.parametrize(
     "privacy", [dp.Privacy(1.0, 1e-6, adjacency, unit="who", most=4) for adjacency in ("add-remove", "replace-one")]
 )
@@ -199,10 +234,11 @@ ODD += [
 ]
 
 
+@pytest.mark.parametrize("template", [softmax(), choice()])
 @pytest.mark.parametrize("odd", ODD)
-def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
+def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
     """Whoever asks is no part of the proof: a cap that is no number had made a record's curvature 2^63."""
-    template, rng = softmax(), np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     data, both = records(template, 40, rng), []
     for some in (data, {name: column[1:] for name, column in data.items()}):
         found = looks(template, some)
@@ -213,9 +249,9 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd):
         given["probe"] = np.full(3, odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
-            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
+            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0, given["cap"])
             found.look(
-                np.full((5, 3), table),
+                np.full(found.scores.shape, table),
                 level=1.0,
                 edges=edges,
                 histogram_level=1.0,

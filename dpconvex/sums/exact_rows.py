@@ -1,0 +1,231 @@
+"""Rows of records in whole numbers, their lengths in a metric, and their second moments, exact in any order.
+
+Rows are whole multiples of a power of two.  All products and sums of a block are integers below 2^53, so no bit of them depends
+on the order of adding, on blocks, threads or workers (docs/theory.md, theorem 8.9).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import Stored, dense, flattened
+from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.sums.monomials import Monomials
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import one_blas_thread
+from dpconvex.util.summation import BLOCK
+
+Exact = NDArray[np.int64]
+
+# Bits of a row's norm, of an entry of a matrix, and of one of a Jacobian: a block has 2^16 records at most.
+ROW_BITS, MATRIX_BITS, JACOBIAN_BITS = 16, 22, 20
+assert BLOCK == 2**16
+LEVERAGE = " leverage"  # The field of a batch that holds how long each record's rows are in the metric
+HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
+INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made integers
+CACHED = 2**18  # Numbers that are made of rows at a time
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows are made of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
+
+    Where scores share parameters, a record has several rows, which are cut together: what `jacobian` makes of x and 1.
+    """
+
+    name: str
+    inside: Indices
+    field_grid: float
+    grid: float  # What entries of rows are multiples of
+    constant: int
+    monomials: Monomials | None
+    jacobian: sp.csr_array | None = None  # From x and 1, in multiples, shape (each * count, scalars + 1)
+    each: int = 1  # Rows of one record
+    longest: float = 2.0**ROW_BITS  # Of all rows of one record, in multiples, if a jacobian makes them
+
+    @classmethod
+    def of(cls, scores: LinearScores) -> "Rows":
+        grid = grid_of(scores.radius)
+        made, half = partial(cls, scores.name, scores.inside, grid), round(scores.radius / grid / 2)
+        if not scores.is_shared:
+            return made(grid, half if scores.has_constant else 0, scores.monomials)
+        bound = scores.row_bound
+        shared = grid_of(bound)
+        jacobian = scores.jacobian[:, np.append(scores.inside, -1)] * (grid / shared)
+        unit = grid_of(float(abs(jacobian).max()), JACOBIAN_BITS)
+        jacobian.data = np.rint(jacobian.data / unit) * unit
+        return made(shared, 0, scores.monomials, jacobian, scores.kinds.shape[0], bound / shared)
+
+    @property
+    def count(self) -> int:
+        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.shape[0] // self.each
+
+    @property
+    def in_cache(self) -> int:
+        """How many records' rows fit in the cache."""
+        return max(CACHED // max(self.count * self.each, 1), 1)
+
+    def squared_norm(self, radius: float) -> float:
+        """Bound the squared norm of a record's rows, in squared multiples, for records that exceed the radius by what passes."""
+        if self.jacobian is not None:
+            return self.longest**2
+        return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
+
+    def read(self, column: Any) -> Any:
+        """Return rows without the constant, dense or sparse: whole multiples of the grid, so products with them are exact."""
+        flat = flattened(column)
+        if len(self.inside) < flat.shape[1]:
+            flat = flat[:, self.inside]
+        return flat if sp.issparse(flat) else self.shared(np.asarray(flat, dtype=float))
+
+    def shared(self, flat: Array) -> Array:
+        """Return all rows of the records, one record after the other, shape (n * each, count)."""
+        if self.jacobian is None:
+            return flat
+        levels = np.pad(flat / self.field_grid, ((0, 0), (0, 1)), constant_values=1 / self.field_grid)
+        found = np.trunc(np.ascontiguousarray((self.jacobian @ levels.T).T))
+        lengths = np.sqrt((found**2).sum(axis=1))
+        far = lengths > self.longest * INSIDE
+        found[far] = np.trunc(found[far] * (self.longest * INSIDE**2 / lengths[far])[:, None])
+        return found.reshape(-1, self.count) * self.grid
+
+    def whole(self, column: Any) -> Array:
+        """Return dense rows with the constant, in multiples, shape (n * each, count)."""
+        found = dense(self.read(column)) / self.grid
+        return np.pad(found, ((0, 0), (0, 1)), constant_values=self.constant) if self.constant else found
+
+
+def grid_of(bound: float, bits: int = ROW_BITS) -> float:
+    """Return the power of two of which numbers up to a bound are 2^bits multiples at most."""
+    return 2.0 ** (math.ceil(math.log2(bound)) - bits)
+
+
+def rounded(column: Any, grid: float) -> Any:
+    """Round the scalars of records to multiples of a power of two, towards 0; of float32, exactly in float32."""
+    if sp.issparse(column):
+        found = sp.csr_array(column)
+        return sp.csr_array((np.trunc(found.data / grid) * grid, found.indices, found.indptr), shape=found.shape)
+    return np.trunc(np.asarray(column) / grid) * grid
+
+
+@dataclass(frozen=True)
+class Leverage:
+    """How long a record's rows are in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
+
+    The matrix has integer entries of `MATRIX_BITS` bits, shape (rows, rows).
+    """
+
+    rows: Rows
+    matrix: Array
+
+    @property
+    def shift(self) -> float:
+        """The power of two that entries of products are divided by, so that sums of their squares are exact."""
+        count = max(len(self.matrix), 1) * self.rows.each
+        bits = (53 - math.ceil(math.log2(count + 1))) // 2
+        longest = float(np.linalg.norm(self.matrix, axis=1).max(initial=1.0)) * 2.0 ** (ROW_BITS + 1)
+        return 2.0 ** max(math.ceil(math.log2(longest)) - bits, 0)
+
+    def turned(self, column: Any) -> Array:
+        """Return ``matrix @ row`` of all rows of records, whole numbers, shape (n * each, rows)."""
+        rows = self.rows.read(column)
+        x = rows.shape[1]
+        found = np.asarray(rows @ self.matrix[:, :x].T)
+        found /= self.rows.grid
+        return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
+
+    def of_whole(self, integers: Array) -> Array:
+        """Return ``matrix @ row`` of whole numbers up to 2^53, shape (n, rows): exact in parts, which are added up in order."""
+        bits = 53 - MATRIX_BITS - math.ceil(math.log2(len(self.matrix) + 1))
+        scale, total = 1.0, np.zeros(integers.shape)
+        while integers.any():
+            high = np.trunc(integers / 2.0**bits)
+            total += scale * ((integers - high * 2.0**bits) @ self.matrix.T)
+            integers, scale = high, scale * 2.0**bits
+        return total
+
+    def __call__(self, column: Any) -> Array:
+        found, shift, each = [], self.shift, self.rows.each
+        for start in range(0, column.shape[0], self.rows.in_cache):
+            short = np.abs(self.turned(column[start : start + self.rows.in_cache]))
+            short /= shift
+            np.ceil(short, out=short)
+            squares = np.einsum("nk,nk->n", short, short).reshape(-1, each).sum(axis=1)
+            found.append(np.sqrt(squares) * shift * (1 + 2.0**-50))
+        return np.concatenate([np.zeros(0), *found])
+
+
+def on_grid(batch: Batch, rows: Rows) -> Batch:
+    """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
+    column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
+    sources = getattr(getattr(column, "column", column), "columns", (column,))
+    in_memory = all(type(getattr(c, "column", c)) is np.ndarray or sp.issparse(c) for c in sources)
+    make = partial(rounded, grid=rows.field_grid)
+    made = make(column[:] if not sp.issparse(column) else column) if in_memory else Stored(column, make, column.shape)
+    return Batch({**batch.fields, rows.name: made}, batch.group)
+
+
+def with_leverages(batch: Batch, leverage: Leverage) -> Batch:
+    """Return records, which `on_grid` made, with their leverages, in blocks where they are not in memory."""
+    column = batch.fields[leverage.rows.name]
+    found: Any = Stored(column, leverage, (batch.size,))
+    if type(column) is np.ndarray or sp.issparse(column):
+        with one_blas_thread():
+            found = leverage(column)
+    return Batch({**batch.fields, LEVERAGE: found}, batch.group)
+
+
+def moment(batch: Batch, rows: Rows) -> Exact:
+    """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows)."""
+    column, count = batch.fields[rows.name], rows.count
+    total = np.zeros((2, count, count), dtype=np.int64)
+    step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
+    for start in range(0, batch.size, step):
+        levels = rows.read(column[start : start + step]) / rows.grid
+        part = levels.T @ levels
+        own = np.empty((count, count))
+        x = part.shape[0]
+        own[:x, :x] = part.toarray() if sp.issparse(part) else part
+        if rows.constant:
+            sums = np.asarray(levels.sum(axis=0)).ravel() * rows.constant
+            own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
+        total += halves(own)
+    return total
+
+
+def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
+    """Return the sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, in units of most / 2^16, in two parts.
+
+    Entries are rounded towards 0, so that no t is longer than 2^16.
+    """
+    column, count = batch.fields[leverage.rows.name], leverage.rows.count
+    total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
+    for start in range(0, batch.size, step):
+        part, long = column[start : start + step], np.asarray(dense(batch.fields[LEVERAGE][start : start + step]))
+        total += cut_moment(leverage.turned(part), long, most)
+    return total
+
+
+def cut_moment(turned: Array, lengths: Array, most: float) -> Exact:
+    """Return the sum of ``t t'`` over all rows t of records, those of one record cut to the length `most` together."""
+    scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(lengths, 1.0)) * INSIDE
+    turned *= np.repeat(scale, len(turned) // len(lengths))[:, None]
+    np.trunc(turned, out=turned)
+    return halves(turned.T @ turned)
+
+
+def halves(sums: Array) -> Exact:
+    """Cut whole numbers below 2^53 into multiples of 2^26 and the rest, shape (2, ...)."""
+    high = np.floor(sums / HALF)
+    return np.stack([high, sums - high * HALF]).astype(np.int64)
+
+
+def whole(parts: Exact) -> NDArray[Any]:
+    """Return exact Python integers from their two parts."""
+    return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))

@@ -1,0 +1,90 @@
+"""The monomials of records that scores read, written down as one field: what scores of several fields, or of products, read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import Stored, dense, flattened
+from dpconvex.data.domains import Ball, Box
+from dpconvex.sums.design import Design
+from dpconvex.sums.forms import LeafForm
+from dpconvex.util.arrays import Array, Indices
+
+NAME = " scores"  # The field of a batch that holds them
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a batch, of which the same rows are read."""
+
+    columns: tuple[Any, ...]
+
+    def __getitem__(self, rows: Any) -> list[Any]:
+        return [column[rows] for column in self.columns]
+
+
+@dataclass(frozen=True, eq=False)
+class Monomials:
+    """Products of one or two scalars of a record, divided by bounds: those of one field, or of two, are no longer than 1.
+
+    A record's row depends on that record alone, and is cut to the radius, whatever the bounds are.
+    """
+
+    fields: tuple[str, ...]
+    first: Indices  # Numbers of the scalars of these fields; -1 stands for 1
+    second: Indices
+    bounds: Array  # shape (monomials,)
+    radius: float
+
+    @classmethod
+    def of(cls, design: Design, chosen: Indices, domains: Mapping[str, Ball | Box]) -> "Monomials":
+        """Return some of a design's monomials."""
+        first, second = (part[chosen] for part in design.pairs) if design.pairs else (np.full(len(chosen), -1), chosen)
+        sizes = [int(np.prod(domains[name].shape)) for name in design.fields]
+        owner = np.append(np.repeat(np.arange(len(sizes)), sizes), -1)
+        used = np.setdiff1d(owner[np.concatenate([first, second])], -1)
+        kept = np.isin(owner, used)
+        place = np.where(kept, np.cumsum(kept) - 1, -1)
+        fields = tuple(design.fields[k] for k in used)
+        norms = np.append([float(domains[name].norm_bound) or 1.0 for name in design.fields], 1.0)
+        pairs = np.stack([owner[first], owner[second]])
+        bounds = norms[pairs].prod(axis=0)
+        return cls(
+            fields, place[first], place[second], bounds, max(float(np.sqrt(np.unique(pairs, axis=1).shape[1])), 1.0)
+        )
+
+    def __call__(self, columns: list[Any]) -> Array:
+        """Return rows of records, shape (n, monomials)."""
+        *own, group = columns
+        scalars = np.concatenate([*(dense(flattened(column)) for column in own), np.ones((len(group), 1))], axis=1)
+        # In one order of numbers for one record and for many, so that a record's squares add up alike.
+        rows = np.ascontiguousarray(scalars[:, self.first] * scalars[:, self.second] / self.bounds)
+        lengths = np.sqrt((rows**2).sum(axis=1))
+        far = ~(lengths <= self.radius)
+        rows[far] = np.nan_to_num(rows[far] * (self.radius / lengths[far] * (1 - 2.0**-36))[:, None])
+        return np.asarray(rows)
+
+    def column(self, batch: Batch) -> Any:
+        """Return rows of all records, which are made when they are read."""
+        columns = Columns((*(batch.fields[name] for name in self.fields), batch.group))
+        return Stored(columns, self, (batch.size, len(self.first)))
+
+    def tabulated(self, form: LeafForm, chosen: Indices) -> LeafForm:
+        """Return the form as one of these monomials; offsets stay what they are."""
+        old, more = form.design, len(chosen)
+        count = more + old.count
+        onto = sp.csr_array(
+            (np.append(self.bounds, 1.0), (np.append(np.arange(more), count - 1), np.append(chosen, old.count - 1))),
+            shape=(count, old.count),
+        )
+        offsets = [np.pad(label.offset, ((0, 0), (more, 0))) for label in form.labels]
+        read = np.any([offset[:, :-1].any(axis=0) for offset in offsets], axis=0)
+        spans = {name: slice(span.start + more, span.stop + more) for name, span in old.columns.items()}
+        columns = {NAME: slice(0, more)} | {name: span for name, span in spans.items() if read[span].any()}
+        design = replace(old, count=count, columns=columns, pairs=old.pairs if len(columns) > 1 else None)
+        labels = tuple(replace(label, offset=offset) for label, offset in zip(form.labels, offsets, strict=True))
+        return LeafForm(labels, design, sp.csr_array(sp.kron(sp.eye_array(form.forms), onto) @ form.map))
