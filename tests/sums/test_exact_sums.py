@@ -335,3 +335,16 @@ def test_products_of_whole_numbers_are_exact():
     sums = rng.integers(-(2**53), 2**53, 100).astype(float)
     assert [int(s) for s in sums] == list(whole(halves(sums)))
     assert SLOPE_BITS < 21
+
+
+def test_products_of_fields_are_cut_alike_for_one_record_and_for_many():
+    """Squares had been added up in another order for many records, and the last bits of a cut row depended on the others."""
+    w, v = (cp.Variable(40, name=name) for name in "wv")
+    record = dp.Record(x=dp.Ball(40), u=dp.Ball(40), y=dp.Box(-1, 1))
+    template = dp.Template(record, lambda x, u, y: cp.square(x @ w + u @ v - y))
+    made = linear_scores(analyse(template, dp.AdaptiveSteps()).form).monomials
+    rng = np.random.default_rng(0)
+    columns = [*rng.normal(size=(2, 300, 40)), np.zeros(300)]  # longer than the bounds say
+    together = made(columns)
+    for k in range(300):
+        assert (made([column[k : k + 1] for column in columns])[0] == together[k]).all()
