@@ -56,6 +56,7 @@ NOT_FOR_STEPS = (
         "expressions/expansion.py",
         "expressions/polynomial.py",
         "sums/forms.py",
+        "sums/affine_scores.py",
     ),  # read it
     *(
         "expressions/parameter_space.py",

@@ -27,6 +27,7 @@ HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest 
 # Numbers with so many binary digits after the point are added up exactly, if they are not large.
 FRACTION = 20
 CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
+INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made whole
 
 
 @dataclass(frozen=True)
@@ -223,3 +224,8 @@ def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
         least[found] = np.where(lost > 0, np.nextafter(lower - lost, -np.inf), lower)
         most[found] = np.where(gained > 0, np.nextafter(upper + gained, np.inf), upper)
     return least, most
+
+
+def grid_of(bound: float, bits: int) -> float:
+    """Return the power of two of which numbers up to a bound are 2^bits multiples at most."""
+    return 2.0 ** (math.ceil(math.log2(bound)) - bits)

@@ -1,5 +1,6 @@
 """The release of adaptive steps: records go behind their noise, and what comes out is a function of noisy answers."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Engine
 from dpconvex.sums.exact_rows import Rows, on_grid
+from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
-PLACES = 0.1, 1.0, 10.0  # Scores at which slopes are looked at
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
 
@@ -57,8 +58,8 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     batch = on_grid(record.sample(SAMPLES * len(record.combinations), np.random.default_rng(0)), Rows.of(scores))
     engine = Engine(scores.form, batch)
     with np.errstate(all="ignore"):
-        apart = np.random.default_rng(0).normal(size=(scores.form.forms, 1))
-        scores = scores.within(np.concatenate([at(engine, batch, far * apart, scores) for far in PLACES], axis=1))
+        if scores.is_shared:
+            scores = within(scores, partial(at, engine, batch, scores=scores))
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     steep: dict[float, Array] = {}

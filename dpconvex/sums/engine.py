@@ -16,8 +16,9 @@ from dpconvex.data.columns import chosen as taken, dense, itself, readers
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Product, product, product_apart
-from dpconvex.sums.exact_sums import Look, Sums, bent_moment, block_sums, person_sums
+from dpconvex.sums.exact_sums import Look, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
+from dpconvex.sums.grouped_sums import bent_moment, person_sums
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import in_order, one_blas_thread

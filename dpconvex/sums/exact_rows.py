@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, dense, flattened
-from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.numerics import INSIDE, grid_of
+from dpconvex.sums.jacobians import Jacobian
+from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.sums.monomials import Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import one_blas_thread
@@ -23,12 +25,10 @@ from dpconvex.util.summation import BLOCK
 
 Exact = NDArray[np.int64]
 
-# Bits of a row's norm, of an entry of a matrix, and of one of a Jacobian: a block has 2^16 records at most.
-ROW_BITS, MATRIX_BITS, JACOBIAN_BITS = 16, 22, 20
+MATRIX_BITS = 22  # Of an entry of a matrix; a block has 2^16 records at most
 assert BLOCK == 2**16
 LEVERAGE = " leverage"  # The field of a batch that holds how long each record's rows are in the metric
 HALF = 2.0**26  # Sums are carried in two parts, so that no number of blocks overflows
-INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made integers
 CACHED = 2**18  # Numbers that are made of rows at a time
 
 
@@ -36,7 +36,7 @@ CACHED = 2**18  # Numbers that are made of rows at a time
 class Rows:
     """How rows are made of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
 
-    Where scores share parameters, a record has several rows, which are cut together: what `jacobian` makes of x and 1.
+    Where scores share parameters, a record has several rows: what a Jacobian makes of x and 1.
     """
 
     name: str
@@ -45,26 +45,24 @@ class Rows:
     grid: float  # What entries of rows are multiples of
     constant: int
     monomials: Monomials | None
-    jacobian: sp.csr_array | None = None  # From x and 1, in multiples, shape (each * count, scalars + 1)
-    each: int = 1  # Rows of one record
-    longest: float = 2.0**ROW_BITS  # Of all rows of one record, in multiples, if a jacobian makes them
+    jacobian: Jacobian | None = None
 
     @classmethod
     def of(cls, scores: LinearScores) -> "Rows":
-        grid = grid_of(scores.radius)
-        made, half = partial(cls, scores.name, scores.inside, grid), round(scores.radius / grid / 2)
-        if not scores.is_shared:
-            return made(grid, half if scores.has_constant else 0, scores.monomials)
-        bound = scores.row_bound
-        shared = grid_of(bound)
-        jacobian = scores.jacobian[:, np.append(scores.inside, -1)] * (grid / shared)
-        unit = grid_of(float(abs(jacobian).max()), JACOBIAN_BITS)
-        jacobian.data = np.rint(jacobian.data / unit) * unit
-        return made(shared, 0, scores.monomials, jacobian, scores.kinds.shape[0], bound / shared)
+        grid = grid_of(scores.radius, ROW_BITS)
+        jacobian = Jacobian.of(scores, grid) if scores.is_shared else None
+        half = round(scores.radius / grid / 2) if scores.has_constant else 0
+        own = grid if jacobian is None else jacobian.grid
+        return cls(scores.name, scores.inside, grid, own, half, scores.monomials, jacobian)
+
+    @property
+    def each(self) -> int:
+        """How many rows a record has."""
+        return 1 if self.jacobian is None else self.jacobian.each
 
     @property
     def count(self) -> int:
-        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.shape[0] // self.each
+        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.count
 
     @property
     def in_cache(self) -> int:
@@ -74,7 +72,7 @@ class Rows:
     def squared_norm(self, radius: float) -> float:
         """Bound the squared norm of a record's rows, in squared multiples, for records that exceed the radius by what passes."""
         if self.jacobian is not None:
-            return self.longest**2
+            return self.jacobian.longest**2
         return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
 
     def read(self, column: Any) -> Any:
@@ -82,28 +80,10 @@ class Rows:
         flat = flattened(column)
         if len(self.inside) < flat.shape[1]:
             flat = flat[:, self.inside]
-        return flat if sp.issparse(flat) else self.shared(np.asarray(flat, dtype=float))
-
-    def shared(self, flat: Array) -> Array:
-        """Return all rows of the records, one record after the other, shape (n * each, count)."""
-        if self.jacobian is None:
+        if sp.issparse(flat):
             return flat
-        levels = np.pad(flat / self.field_grid, ((0, 0), (0, 1)), constant_values=1 / self.field_grid)
-        found = np.trunc(np.ascontiguousarray((self.jacobian @ levels.T).T))
-        lengths = np.sqrt((found**2).sum(axis=1))
-        far = lengths > self.longest * INSIDE
-        found[far] = np.trunc(found[far] * (self.longest * INSIDE**2 / lengths[far])[:, None])
-        return found.reshape(-1, self.count) * self.grid
-
-    def whole(self, column: Any) -> Array:
-        """Return dense rows with the constant, in multiples, shape (n * each, count)."""
-        found = dense(self.read(column)) / self.grid
-        return np.pad(found, ((0, 0), (0, 1)), constant_values=self.constant) if self.constant else found
-
-
-def grid_of(bound: float, bits: int = ROW_BITS) -> float:
-    """Return the power of two of which numbers up to a bound are 2^bits multiples at most."""
-    return 2.0 ** (math.ceil(math.log2(bound)) - bits)
+        x = np.asarray(flat, dtype=float)
+        return x if self.jacobian is None else self.jacobian(x)
 
 
 def rounded(column: Any, grid: float) -> Any:
@@ -139,16 +119,6 @@ class Leverage:
         found = np.asarray(rows @ self.matrix[:, :x].T)
         found /= self.rows.grid
         return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
-
-    def of_whole(self, integers: Array) -> Array:
-        """Return ``matrix @ row`` of whole numbers up to 2^53, shape (n, rows): exact in parts, which are added up in order."""
-        bits = 53 - MATRIX_BITS - math.ceil(math.log2(len(self.matrix) + 1))
-        scale, total = 1.0, np.zeros(integers.shape)
-        while integers.any():
-            high = np.trunc(integers / 2.0**bits)
-            total += scale * ((integers - high * 2.0**bits) @ self.matrix.T)
-            integers, scale = high, scale * 2.0**bits
-        return total
 
     def __call__(self, column: Any) -> Array:
         found, shift, each = [], self.shift, self.rows.each

@@ -6,7 +6,6 @@ workers, and what one record adds depends on that record and on released numbers
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import dense
 from dpconvex.expressions.evaluate import STEP
+from dpconvex.numerics import INSIDE
 from dpconvex.sums.design import product_apart
-from dpconvex.sums.exact_rows import INSIDE, LEVERAGE, Exact, Leverage, Rows, cut_moment, halves
-from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.summation import BLOCK
+from dpconvex.sums.exact_rows import LEVERAGE, Exact, Leverage, Rows, halves
+from dpconvex.util.arrays import Array
 
 if TYPE_CHECKING:
     from dpconvex.sums.engine import Engine, Plan, Records
@@ -140,43 +139,6 @@ def whole_sum(shares: Array) -> Exact:
     return np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 
-def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
-    """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
-
-    Slopes of a person are made whole numbers of up to 21 bits, so that the sum of products with rows is exact, and so is its
-    length in the metric, but for some rounding.  Then slopes are shortened alike.  Rounding them towards 0 moves the sum by at
-    most the sum of leverages, times the root of the number of slopes; that is set aside.
-    """
-    part, count, leverage = Part(engine, look, block, plan, len(people)), len(people), look.leverage
-    assert leverage is not None
-    units, levels = part.units(), look.rows.whole(block[look.rows.name])[: count * look.rows.each]
-    first = np.flatnonzero(np.diff(people, prepend=-1))
-    counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
-    longest = np.maximum.reduceat(np.sqrt(np.einsum("kn,kn->n", units, units))[:count], first)
-    finer = 2.0**LONGEST_BITS * INSIDE / np.maximum(longest, 1 / LARGEST) / np.maximum(counts / BLOCK, 1.0)
-    units = np.trunc(units[:, :count] * np.repeat(finer, counts))
-    square, plain = np.zeros((2, len(first)))
-    for each in products(look, levels, units):
-        # In one order of numbers for one person and for many, so that squares of a person's numbers add up alike.
-        own = np.ascontiguousarray(np.add.reduceat(each, first))
-        square += (leverage.of_whole(own) ** 2).sum(axis=1)
-        plain += (own**2).sum(axis=1)
-    lengths, rounding = np.sqrt(square), float(np.linalg.norm(leverage.matrix)) * 2.0**-48
-    room = np.add.reduceat(part.leverages[:count], first) * math.sqrt(len(units)) + rounding * np.sqrt(plain)
-    share = np.maximum(look.bound * INSIDE - room, 0.0) / np.maximum(lengths, 1.0)
-    share = np.repeat(np.minimum(np.minimum(share, 1.0), 1 / finer), counts)
-    gradient = halves(gradient_sum(look, levels, np.trunc(units * share)))
-    return part.sums(gradient, lengths / finer, np.add.reduceat(units[0], first) > 0)
-
-
-def products(look: Look, levels: Array, units: Array) -> Iterator[Array]:
-    """Yield products of records' slopes and rows by the columns of the table, whole numbers, shape (n, count) each."""
-    if look.rows.jacobian is None:
-        yield from (own[:, None] * levels for own in units)
-    else:
-        yield (units.T[:, :, None] * levels.reshape(-1, look.rows.each, look.rows.count)).sum(axis=1)
-
-
 def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
     """Sum over the first `count` records of a block; the norm of one's slopes times its leverage is cut to the bound."""
     part, gradient = Part(engine, look, block, plan, count), look.nothing.gradient
@@ -188,17 +150,6 @@ def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", cou
         rows = look.rows.read(block[look.rows.name])
         gradient = halves(gradient_sum(look, rows, clipped, look.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
-
-
-def bent_moment(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
-    """Sum ``t t'`` over rows in the metric that are multiplied by roots of curvatures, those of one record cut together."""
-    part, found, leverage = Part(engine, look, block, plan, len(people)), look.nothing, look.leverage
-    assert leverage is not None
-    roots = np.sqrt([capped(part.bends(along), look.cap) for along in np.eye(look.rows.each)])
-    turned = leverage.turned(block[look.rows.name])[: roots.size] * roots.T.reshape(-1, 1)
-    lengths = np.sqrt((turned**2).sum(axis=1).reshape(-1, look.rows.each).sum(axis=1))
-    found.moment = cut_moment(turned, lengths, look.longest)
-    return found
 
 
 def gradient_sum(look: Look, rows: Any, units: Array, grid: float = 1.0) -> Array:

@@ -1,22 +1,21 @@
 """Losses of scores that are linear in parameters: a table of these and one field, or rows of many scores that share them."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.atoms.arithmetic import ADD
-from dpconvex.expressions.atoms.arrangement import BROADCAST
-from dpconvex.expressions.expression import Expression
 from dpconvex.sensitivity.loss_form import LossForm, expander_of
-from dpconvex.sums.forms import SAME, LeafForm, entries_form, exact_losses, form_of, split
+from dpconvex.sums.affine_scores import shared_grid, with_scores
+from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, split
 from dpconvex.sums.monomials import NAME, Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
+ROW_BITS = 16  # Of the norm of a record's row, or of all its rows, in multiples of a grid
 MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
 MOST_SHARED, MOST_MONOMIALS = 300, 2**12  # Parameters that scores share, and monomials of scores that are written down
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
@@ -73,36 +72,6 @@ class LinearScores:
         """The same of the table's columns."""
         return np.ones((1, 1)) if self.is_shared else self.onto_kinds
 
-    @cached_property
-    def jacobian(self) -> sp.csr_array:
-        """The map from monomials to a record's rows in units of the table, shape (kinds * dim, monomials)."""
-        dim, count = len(self.places), self.form.design.count
-        units = self.form.map @ sp.diags_array(1 / self.scale[:, 0])
-        table = sp.coo_array(sp.kron(self.kinds, sp.eye_array(count)) @ units)
-        rows = table.row // count * dim + table.col
-        shape = (self.kinds.shape[0] * dim, count)
-        return sp.csr_array(sp.coo_array((table.data, (rows, table.row % count)), shape=shape))
-
-    @property
-    def row_bound(self) -> float:
-        """About how long all rows of one record are together; longer ones are cut."""
-        moving = self.jacobian[:, self.inside]
-        gram = moving.T @ moving
-        longest = float(
-            np.linalg.eigvalsh(gram.toarray())[-1] if len(self.inside) <= MOST_SHARED else abs(gram).sum(axis=0).max()
-        )
-        return math.sqrt(longest * self.radius**2 + float((self.jacobian[:, [-1]] ** 2).sum()))
-
-    def within(self, slopes: Array) -> "LinearScores":
-        """Return scores whose rows leave out what slopes by the forms, shape (forms, any), never are, if rows are shared."""
-        lengths = np.linalg.norm(slopes, axis=0)
-        known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number
-        directions, sizes, _ = np.linalg.svd(slopes[:, known] / lengths[known], full_matrices=False)
-        kept = directions[:, sizes > SAME * sizes.max(initial=0.0)]
-        if not self.is_shared or kept.shape[1] in (0, len(kept)):
-            return self
-        return replace(self, kinds=sp.csr_array(kept.T))
-
 
 @once
 def linear_scores(form: LossForm) -> LinearScores:
@@ -147,58 +116,6 @@ def linear_scores(form: LossForm) -> LinearScores:
         monomials=monomials,
         is_shared=shared,
     )
-
-
-def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
-    """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
-    table, count = sp.coo_array(form.map), form.design.count
-    scale = np.sqrt(np.bincount(table.col, table.data**2))
-    fixed = np.bincount(table.col, table.row % count < moving) == 0
-    # All constants together count half as much as what multiplies records.
-    scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
-    return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale
-
-
-def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
-    """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
-
-    In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
-    """
-    scores: dict[Expression, None] = {}
-    known: dict[Expression, Expression] = {}
-
-    def rewritten(node: Expression) -> Expression:
-        if node not in known:
-            known[node] = made(node)
-        return known[node]
-
-    def made(node: Expression) -> Expression:
-        if not node.variables:
-            return node
-        if is_score(node):
-            scores[node] = None
-            return node
-        if node.atom is not ADD:
-            return node.operation(*map(rewritten, node.args), **dict(node.options))
-        own = [term for term in node.args if term.variables and is_score(term)]
-        others = [rewritten(term) for term in node.args if term not in own]
-        if len(own) > 1 and len({term.shape for term in own}) == 1:
-            own = [ADD(*own)]
-        scores.update(dict.fromkeys(own))
-        return ADD(*own, *others)
-
-    return rewritten(loss), list(scores)
-
-
-def is_score(node: Expression) -> bool:
-    """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
-    if not node.is_affine or node.atom is BROADCAST:
-        return False
-    varied = [argument for argument in node.args if argument.variables]
-    multiplied = node.atom is not None and node.atom.affine in ("bilinear", "quotient")
-    if multiplied and any(a.fields for a in varied) and any(a.fields for a in node.args if not a.variables):
-        return False
-    return all(map(is_score, varied))
 
 
 def refusal(form: LossForm, why: str) -> NotPrivate:

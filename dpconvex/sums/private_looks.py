@@ -17,7 +17,6 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.sums.batch_loss import kept, part_of
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
-    ROW_BITS,
     Leverage,
     Rows,
     clipped_moment,
@@ -27,7 +26,7 @@ from dpconvex.sums.exact_rows import (
     with_leverages,
 )
 from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Look, Sums, on_coefficient_grid
-from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array, Indices
 
 ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added

@@ -1,0 +1,64 @@
+"""The scores of a loss: its affine parts, which no other field multiplies."""
+
+import math
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.expressions.atoms.arithmetic import ADD
+from dpconvex.expressions.atoms.arrangement import BROADCAST
+from dpconvex.expressions.expression import Expression
+from dpconvex.sums.forms import LeafForm
+from dpconvex.util.arrays import Array, Indices
+
+
+def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
+    """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
+
+    In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
+    """
+    scores: dict[Expression, None] = {}
+    known: dict[Expression, Expression] = {}
+
+    def rewritten(node: Expression) -> Expression:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Expression) -> Expression:
+        if not node.variables:
+            return node
+        if is_score(node):
+            scores[node] = None
+            return node
+        if node.atom is not ADD:
+            return node.operation(*map(rewritten, node.args), **dict(node.options))
+        own = [term for term in node.args if term.variables and is_score(term)]
+        others = [rewritten(term) for term in node.args if term not in own]
+        if len(own) > 1 and len({term.shape for term in own}) == 1:
+            own = [ADD(*own)]
+        scores.update(dict.fromkeys(own))
+        return ADD(*own, *others)
+
+    return rewritten(loss), list(scores)
+
+
+def is_score(node: Expression) -> bool:
+    """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
+    if not node.is_affine or node.atom is BROADCAST:
+        return False
+    varied = [argument for argument in node.args if argument.variables]
+    multiplied = node.atom is not None and node.atom.affine in ("bilinear", "quotient")
+    if multiplied and any(a.fields for a in varied) and any(a.fields for a in node.args if not a.variables):
+        return False
+    return all(map(is_score, varied))
+
+
+def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
+    """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
+    table, count = sp.coo_array(form.map), form.design.count
+    scale = np.sqrt(np.bincount(table.col, table.data**2))
+    fixed = np.bincount(table.col, table.row % count < moving) == 0
+    # All constants together count half as much as what multiplies records.
+    scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
+    return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale

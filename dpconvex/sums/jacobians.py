@@ -1,0 +1,82 @@
+"""The rows of scores that share parameters: the Jacobian of a record's scores by all parameters, in whole numbers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.numerics import INSIDE, grid_of
+from dpconvex.sums.forms import SAME
+from dpconvex.sums.linear_scores import MOST_SHARED, ROW_BITS, LinearScores
+from dpconvex.util.arrays import Array
+
+JACOBIAN_BITS = 20  # Of an entry of a Jacobian
+PLACES = 0.1, 1.0, 10.0  # Scores at which slopes are looked at
+
+
+@dataclass(frozen=True)
+class Jacobian:
+    """What makes a record's rows of x and 1; it is public.  All rows of one record are cut together."""
+
+    table: (
+        sp.csr_array
+    )  # From multiples to multiples, with entries of `JACOBIAN_BITS` bits, shape (each * count, scalars + 1)
+    each: int  # Rows of one record
+    longest: float  # Of all rows of one record, in multiples
+    field_grid: float  # What x is a multiple of
+    grid: float  # What entries of rows are multiples of
+
+    @classmethod
+    def of(cls, scores: LinearScores, field_grid: float) -> "Jacobian":
+        plain = derivatives(scores)
+        bound = longest_rows(scores, plain)
+        grid = grid_of(bound, ROW_BITS)
+        table = plain[:, np.append(scores.inside, -1)] * (field_grid / grid)
+        unit = grid_of(float(abs(table).max()), JACOBIAN_BITS)
+        table.data = np.rint(table.data / unit) * unit
+        return cls(table, scores.kinds.shape[0], bound / grid, field_grid, grid)
+
+    @property
+    def count(self) -> int:
+        return int(self.table.shape[0]) // self.each
+
+    def __call__(self, x: Array) -> Array:
+        """Return all rows of the records, one record after the other, shape (n * each, count)."""
+        levels = np.pad(x / self.field_grid, ((0, 0), (0, 1)), constant_values=1 / self.field_grid)
+        found = np.trunc(np.ascontiguousarray((self.table @ levels.T).T))
+        lengths = np.sqrt((found**2).sum(axis=1))
+        far = lengths > self.longest * INSIDE
+        found[far] = np.trunc(found[far] * (self.longest * INSIDE**2 / lengths[far])[:, None])
+        return found.reshape(-1, self.count) * self.grid
+
+
+def derivatives(scores: LinearScores) -> sp.csr_array:
+    """Return the map from monomials to a record's rows in units of the table, shape (kinds * dim, monomials)."""
+    dim, count = len(scores.places), scores.form.design.count
+    units = scores.form.map @ sp.diags_array(1 / scores.scale[:, 0])
+    table = sp.coo_array(sp.kron(scores.kinds, sp.eye_array(count)) @ units)
+    rows = table.row // count * dim + table.col
+    shape = (scores.kinds.shape[0] * dim, count)
+    return sp.csr_array(sp.coo_array((table.data, (rows, table.row % count)), shape=shape))
+
+
+def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
+    """Return about how long all rows of one record are together; longer ones are cut."""
+    moving = table[:, scores.inside]
+    gram, few = moving.T @ moving, len(scores.inside) <= MOST_SHARED
+    longest = float(np.linalg.eigvalsh(gram.toarray())[-1] if few else abs(gram).sum(axis=0).max())
+    return math.sqrt(longest * scores.radius**2 + float((table[:, [-1]] ** 2).sum()))
+
+
+def within(scores: LinearScores, slopes_at: Callable[[Array], Any]) -> LinearScores:
+    """Return scores whose rows leave out what slopes of public records by the forms never are."""
+    apart = np.random.default_rng(0).normal(size=(scores.form.forms, 1))
+    slopes = np.concatenate([slopes_at(far * apart) for far in PLACES], axis=1)
+    lengths = np.linalg.norm(slopes, axis=0)
+    known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number
+    directions, sizes, _ = np.linalg.svd(slopes[:, known] / lengths[known], full_matrices=False)
+    kept = directions[:, sizes > SAME * sizes.max(initial=0.0)]
+    return scores if kept.shape[1] in (0, len(kept)) else replace(scores, kinds=sp.csr_array(kept.T))
