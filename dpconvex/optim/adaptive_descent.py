@@ -4,9 +4,10 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,7 +36,11 @@ OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps
 TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
 FALLING, RISING = 2**0.25, 4.0  # By how much the curvature falls or rises in one step at most
 # Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
-BINS, LARGEST, USUAL = 18, 2.0, 0.27
+BINS, LARGEST, USUAL = 24, 2.0, 0.27
+# Where the constant is sought before all else: noise of a count next to the number of records, what such a histogram costs at
+# most, and all of them, of the squared level; the least part of records that is seen; slopes are on one side if their sum is
+# so much of the sum of their lengths; how many histograms there are at most, and the interval that need not be halved.
+FINE, COSTLY, ALL_COSTLY, LEAST_SEEN, SIDED, GUESSES, NARROW = 0.02, 0.03, 0.2, 0.1, 0.6, 12, 1.0
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
 BOTH_SIDES = 0.1  # What gradients beyond the clip on both sides count, next to those of one side alone
@@ -80,27 +85,36 @@ class Public:
     is_bent: bool  # Whether curvature depends on scores
     is_flat: bool  # Whether slopes stay within bounds where scores are large
 
+    @property
+    def edges(self) -> Array:
+        """The upper ends of the bins for lengths of slopes."""
+        return np.asarray(LARGEST * self.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
+
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number, left, cut = metric_of(looks, level, size, columns, public.curvature)
+    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     enough = number * level / (sides * ENOUGH * metric.directions * columns)
     rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
+    histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
+    left += histograms - start.spent if start else 0.0
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
-    edges: Array = LARGEST * public.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float)
-    histogram_level = level * math.sqrt(HISTOGRAMS / sum(t < rounds for t in LOOKS))
-    people = number / (1 if looks.people is None else looks.privacy.most)
-    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people, len(scores.onto_kinds) == 1)
+    histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
+    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
     point, before, variance = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(len(metric.kept))
+    constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    if start and constant is not None:
+        point, bend, clip = np.outer(constant, start.place / looks.constant), start.bend, start.clip(loud * 4)
     for t in range(rounds):
-        if t in LOOKS:
+        if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
-            clip = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
+            asked = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
+            clip = min(asked, RISING * clip) if t else asked
         probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "curvature_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
         # What is known of the curvature stays as long as the noise of the answer explains the difference.
@@ -118,7 +132,6 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
         point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
-    constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
     inverse = np.linalg.inv(matrix)
     return regularized(table, bend * cut * inverse @ inverse.T, form, scores, looks.constant, size)
@@ -138,34 +151,37 @@ def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = ma
 
 
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, columns: float, curvature: float
-) -> tuple[Metric, Array, float, float, float]:
+    looks: PrivateLooks, level: float, size: float, columns: float, public: Public
+) -> tuple[Metric, Array, float, float, float, "Start | None"]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
     A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
-    What is left is a part of the squared level.  The last number is how much longer rows are, squared, than cut ones.
+    What is left is a part of the squared level.  How much is cut is how much longer rows are, squared, than cut ones.  The last
+    is where the constant starts, if there is one constant.
     """
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
     share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
     rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
-    turn, number, left = looks.in_metric(rough.matrix), size, 1 - share - HISTOGRAMS - CURVATURES
+    number, left = size, 1 - share - HISTOGRAMS - CURVATURES
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
+    start = find_constant(looks, level, number, public) if looks.constant and looks.scores.shape[1] == 1 else None
+    turn = looks.in_metric(rough.matrix)
     if alone:
-        return rough, turn, number, left, 1.0
+        return rough, turn, number, left, 1.0, start
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
-    fine = looks.second_moment_in_metric(longest, second, RISING * curvature)
+    fine = looks.second_moment_in_metric(longest, second, RISING * public.curvature)
     edge = SECOND_EDGE * math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
     scale, cut = (
         (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     )  # rows of shared parameters are weighed by curvature
     metric = Metric.of(fine * scale, edge * scale, most)
-    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT)
+    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
 
 
 @dataclass(frozen=True)
@@ -176,6 +192,18 @@ class Lengths:
     deviation: float  # Of a count
     number: float  # Of records, or of people at least
     signed: bool  # Whether sides are those of one slope, which cancel
+
+    def sides(self, counts: Array) -> tuple[float, float, float]:
+        """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
+        for width in (1, 2, 4, 8):
+            near = np.stack([np.convolve(side, np.ones(width), "valid") for side in counts]).max(axis=0)
+            seen = np.flatnonzero(near > max(LEAST_SEEN * self.number, FAR_OUT * self.deviation * math.sqrt(width)))
+            if len(seen):
+                up, down = counts[:, : seen[-1] + width]
+                middle = np.append(0.0, self.edges[1 : len(up)] / math.sqrt(2))
+                net, both = float(middle @ (up - down)), float(middle @ np.maximum(up + down, 0.0))
+                return min(abs(net) / max(both, 1e-300), 1.0), net, both / self.number
+        return 0.0, 0.0, 0.0
 
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
@@ -191,6 +219,51 @@ class Lengths:
         cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
         least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
         return float(self.edges[max(int(np.argmin(cost)), least)])
+
+
+class Start(NamedTuple):
+    """Where the constant is before anything else moves, the curvature there, what it cost, and the clip for a loudness."""
+
+    place: float
+    bend: float
+    spent: float  # Of the squared level
+    clip: Callable[[float], float]
+
+
+def people_of(looks: PrivateLooks, number: float) -> float:
+    return number / (1 if looks.people is None else looks.privacy.most)
+
+
+def find_constant(looks: PrivateLooks, level: float, number: float, public: Public) -> Start:
+    """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
+
+    The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
+    depends on scores, moves double until slopes change sides; then they halve the interval.
+    """
+    only, people = np.zeros((1, looks.rows.count)), people_of(looks, number)
+    only[0, -1] = 1 / looks.constant
+    turn, fine = looks.in_metric(only), min((1 / (FINE * people * level)) ** 2, COSTLY)
+    place, low, high, reach, spent, settled = 0.0, -math.inf, math.inf, 1.0, 0.0, not public.is_bent
+    bend, usual, probe = public.curvature, USUAL * public.slope, np.zeros(0)
+    for guess in range(GUESSES):
+        share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
+        own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
+        lengths, cap = Lengths(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
+        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
+        answer = looks.look(turn.T * place, probe=probe, **asked)
+        if len(probe):
+            told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
+            bend, settled = min(max(bend, told - doubt), max(told, 0.0) + doubt), told > doubt
+        sided, net, size = lengths.sides(answer.histogram)
+        usual = USUAL * size if guess and size else usual
+        low, high = (place, high) if net < 0 else (low, place)
+        near = sided <= SIDED or (high - low < NARROW and public.is_bent)
+        if not size or spent > ALL_COSTLY or (near and (settled or not guess)):
+            break
+        move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
+        place = place + move if low < place + move < high else (low + high) / 2
+        probe = np.ones(int(public.is_bent))
+    return Start(place, bend, spent, partial(lengths.clip, answer.histogram, usual=usual, last=size))
 
 
 def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> Array:

@@ -328,6 +328,29 @@ def test_answers_follow_the_units_of_targets(unit):
     np.testing.assert_allclose(found["b"] / unit, 0.3, atol=0.05)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1, 1), (-1, 30), (-1, 300), (-100, 1)])
+def test_bounds_of_targets_may_be_too_wide_on_either_side(low, high):
+    """The constant is found first, so what noise first steps leave is that of residuals, and not of bounds."""
+    rng, n, features = np.random.default_rng(5), 1000, 15
+    x = rng.normal(size=(n, features)) / 2 / np.sqrt(features)
+    y = np.clip(x[:, 0] + 0.05 * rng.normal(size=n), -1, 1)
+    w, b = cp.Variable(features, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(features), y=dp.Box(low, high))
+    learner = dp.Template(record, lambda x, y: cp.square(x @ w + b - y))
+    for seed in range(3):
+        found = dp.solve(learner, {"x": x, "y": y}, dp.Privacy(0.5, 1e-5, "add-remove"), STEPS, size=n, seed=seed)
+        assert 1 - np.mean((x @ found["w"] + found["b"] - y) ** 2) / y.var() >= 0.6
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_log_links_may_start_far_from_where_they_end(unit):
+    costs = np.minimum(unit * np.exp(SCORES) * np.random.default_rng(3).gamma(4, 0.25, SIZE), 50 * unit)
+    learner = scored(lambda score, y: y * cp.exp(-score) + score, y=dp.Box(0, 50 * unit))
+    for seed in range(3):
+        found = fit(learner, {"x": X, "y": costs}, dp.Privacy(1.0, 1e-5, "add-remove"), seed)
+        assert np.sqrt(np.mean((X @ found["w"] + found["b"] - np.log(unit) - SCORES) ** 2)) <= 0.2
+
+
 def test_offsets_and_weights_are_those_of_the_loss():
     w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
     record = dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-4, 4), shift=dp.Box(-2, 2), weight=dp.Box(0, 5))

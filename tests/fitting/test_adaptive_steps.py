@@ -2,6 +2,7 @@
 
 import math
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.signal import fftconvolve
@@ -24,16 +25,20 @@ class Told(Queries):
         return told.copy()
 
 
-def whole_releases(monkeypatch, privacy, seed):
+def whole_releases(monkeypatch, privacy, seed, n, kind):
     """Release two neighbouring data sets on a line, the second with the answers of the first; return what each was asked."""
     rng, most, replaced = np.random.default_rng(seed), privacy.most, privacy.adjacency == "replace-one"
-    x, n = rng.uniform(-1, 1, (12, 1)), 12
+    x = rng.uniform(-1, 1, (n, 1))
     y, own = np.where(x[:, 0] > 0, 1, -1), rng.choice([-1.0, 1.0])
+    asked, found, learner = [], [], dp.load("logistic_regression", features=1, regularization=0.1)
+    if kind == "numbers":  # Targets at one end of their bounds, so that the constant is sought
+        w, b = cp.Variable(1, name="w"), cp.Variable(name="b")
+        record = dp.Record(x=dp.Ball(1), y=dp.Box(-1, 1))
+        y, learner = 0.01 * x[:, 0] - 0.97, dp.Template(record, lambda x, y: cp.square(x @ w + b - y))
     first = np.r_[x, np.full((most, 1), own)], np.r_[y, np.full(most, -1)]
     other = (
         (np.r_[x, np.full((most, 1), rng.choice([own, 0.0, -own]))], np.r_[y, np.full(most, 1)]) if replaced else (x, y)
     )
-    asked, learner, found = [], dp.load("logistic_regression", features=1, regularization=0.1), []
 
     def queries(level, generator):
         asked.append(Told(level, generator))
@@ -58,11 +63,12 @@ MANY = {"unit": "patient", "most": 3}
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
-def test_whole_releases_of_adaptive_steps_lose_no_more_than_is_claimed(people, adjacency, monkeypatch):
+@pytest.mark.parametrize(("n", "kind"), [(12, "classes"), (1000, "numbers")])
+def test_whole_releases_of_adaptive_steps_lose_no_more_than_is_claimed(n, kind, people, adjacency, monkeypatch):
     """By theorem 8.9's proof the loss is that of squares of shifts, at the answers of real releases; and by the masses' ratio."""
     privacy, lost, largest = dp.Privacy(1.0, 1e-2, adjacency, **people), [], 0.0
     for seed in range(40):
-        asked = whole_releases(monkeypatch, privacy, seed)
+        asked = whole_releases(monkeypatch, privacy, seed, n, kind)
         loss = square = 0.0
         for (scale, one, told), (_, two, _) in zip(asked[0].seen, asked[1].seen, strict=True):
             moved, noise = (one - two).astype(float), (told - one).astype(float)
