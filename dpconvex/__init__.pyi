@@ -88,6 +88,7 @@ from .selection.bounded import (
 )
 from .selection.clustering import ComponentCenters as ComponentCenters, cluster as cluster
 from .selection.evaluate import Evaluation as Evaluation, evaluate as evaluate
+from .selection.learn_schema import learn_schema as learn_schema
 from .selection.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .selection.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .selection.tune import tune as tune, tune_repeated as tune_repeated

@@ -323,6 +323,13 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
         budget.spend(privacy, label, event)
 
 
+def settle(budget: Budget | None, schema: Any) -> None:
+    """Charge what it cost to learn a schema, unless the ledger has it already, or the schema was declared."""
+    learnt = getattr(schema, "learnt", None)
+    if learnt and isinstance(budget, Budget) and learnt.entry not in {item.label for item in budget.entries}:
+        budget.spend(Privacy(**learnt.privacy), learnt.entry, event_of(learnt.event))
+
+
 def sum_text(amount: Amount | Privacy) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric, column_of, interval, levels_of
@@ -24,6 +25,7 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
+BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
 
@@ -53,6 +55,8 @@ class Schema:
     privacy_unit : str, optional
         The column that says whose a record is, where one may have several; it is no feature.  A guarantee about these records
         must have a unit (docs/unit.md), and `units` reads the column.
+    learnt : Learnt, optional
+        What `dpconvex.learn_schema` notes: which columns were learnt, and what that cost.  Their entries raise no errors.
 
     Examples
     --------
@@ -75,6 +79,7 @@ class Schema:
     unit: bool = False
     constant: float = 0.0
     privacy_unit: str | None = None
+    learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
@@ -100,6 +105,8 @@ class Schema:
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
         if not math.isfinite(self.constant):
             raise TemplateError(f"constant must be finite, such as .5 for an intercept, not {self.constant!r}.")
+        learnt: Any = self.learnt
+        self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else Learnt.from_dict(learnt)
         self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}
         if self.labels is not None:
             self.__dict__["labels"] = levels_of(self.labels, "labels")
@@ -154,6 +161,9 @@ class Schema:
         """
         table, clipped = table_of(data), self.clip if clip is None else clip
         columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
+        for name in self.learnt.columns if self.learnt else ():
+            if name in columns:
+                columns[name] = self.column(name).readable(columns[name])
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
@@ -203,7 +213,13 @@ class Schema:
     @property
     def target(self) -> Column:
         """The label as a column."""
-        return Categorical(self.labels) if self.labels else Numeric(*(self.label_bounds or ()))
+        missing: Any = self.learnt.otherwise if self.learnt else None
+        lower, upper = self.label_bounds or (0.0, 1.0)
+        return Categorical(self.labels, missing=missing) if self.labels else Numeric(lower, upper, missing)
+
+    def column(self, name: str) -> Column:
+        """Return a declared column, be it a feature or the label."""
+        return self.target if name == self.label else self.features[name]
 
     @property
     def known(self) -> set[str] | None:
@@ -224,7 +240,8 @@ class Schema:
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if value != field.default:
-                said[field.name] = list(value) if isinstance(value, tuple) else value
+                plain = value.to_dict() if isinstance(value, Learnt) else value
+                said[field.name] = list(plain) if isinstance(plain, tuple) else plain
         return said
 
     @classmethod
@@ -301,7 +318,10 @@ def check_unit(schema: Any, unit: str | None) -> None:
 def toml(value: Any) -> str:
     """Spell a value in TOML; its texts, numbers, truth values and lists of them are those of JSON."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {toml(entry)}" for key, entry in value.items()) + "}"
+        keys = {key: key if BARE.fullmatch(key) else toml(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {toml(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

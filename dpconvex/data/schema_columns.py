@@ -78,11 +78,20 @@ class Column:
             place[absent], value[absent] = self._placed(where, objects([self.missing]), False)
         return place, value
 
+    def readable(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return entries of which those that cannot be read are missing ones."""
+        read = np.isfinite(self._numbers(values))
+        found = values.copy() if values.dtype.kind == "f" else values.astype(object)
+        found[~read] = math.nan  # which is missing in any column
+        return values if read.all() else found
+
+    def _numbers(self, values: NDArray[Any]) -> Array:
+        plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
+        return np.array(values if plain else [self.reads(value) for value in listed(values)], float)
+
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Place entries that are there, or refuse the first that is no number between the ends."""
-        lower, upper = self.ends
-        plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
-        numbers = np.array(values if plain else [self.reads(value) for value in listed(values)], float)
+        (lower, upper), numbers = self.ends, self._numbers(values)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
             if (kind := value_of(value)) != kind:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from numbers import Number
 from os import PathLike, fspath
@@ -143,15 +144,22 @@ def frame_table(data: Any, title: str) -> Table:
         if getattr(categories, "dtype", None) in SINGLE:  # of pandas, whose lists have lost this
             return entries(name, np.asarray(native))
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
-        try:
+        with suppress(Exception):
             if numeric and (column.dtype.is_float() or not column.is_null().any()):
                 return entries(name, np.asarray(column.to_numpy()))
             return objects(column.to_list())
-        except Exception as error:
-            raise DomainError(f"{title}, column {name!r}: entries of type {column.dtype} cannot be read.") from error
+        return objects(map(partial(entry_at, column), range(len(column))))
 
     types = {name_of(name): kind for name, kind in frame.schema.items()}
     return Table(title, list(map(name_of, frame.columns)), read, types=types)
+
+
+def entry_at(column: Any, place: int) -> Any:
+    """Return an entry, or an object of no known kind for one that Python cannot hold, such as a date of the year 20000."""
+    try:
+        return column[place]
+    except Exception:
+        return NotImplemented
 
 
 def entries(name: str, column: Any) -> Values:
@@ -240,8 +248,11 @@ def plain(entry: Any) -> Any:
         time = isinstance(entry, np.datetime64)
         found = (entry.astype("datetime64[us]") if time else entry).item()
         entry = entry if time and isinstance(found, int) else found  # Python has no such years
-    if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime"):  # a class of pandas, with nanoseconds
-        return entry.to_pydatetime(warn=False) if entry == entry else None
+    stamp: Any = entry if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime") else None
+    if stamp is not None:  # of a class of pandas, with nanoseconds
+        with suppress(ValueError):
+            return stamp.to_pydatetime(warn=False) if stamp == stamp else None
+        return stamp.to_numpy()  # Python has no such years
     return entry.strip() if isinstance(entry, str) else entry
 
 

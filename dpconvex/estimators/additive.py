@@ -344,7 +344,7 @@ class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression
 
     def _check_labels(self, labels: Any) -> None:
         known = self.schema and self.schema.label_bounds
-        if known and tuple(known) != tuple(map(float, self.bounds)):
+        if known and tuple(known) != self._interval():
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
     def _ways(self) -> dict[str, Any]:

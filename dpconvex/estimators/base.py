@@ -17,7 +17,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from dpconvex.accounting.budget import Budget
+from dpconvex.accounting.budget import Budget, settle
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
@@ -254,8 +254,14 @@ class Private(BaseEstimator):
         """Call what releases, with the options that every release takes."""
         warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
-        label = f"fit {type(self).__name__}"
-        return fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
+        label, schemas = (
+            f"fit {type(self).__name__}",
+            (vars(self).get(name) for name in ("schema_", "encoder_", "bounds")),
+        )
+        learnt = next((known for known in schemas if getattr(known, "learnt", None)), None)
+        settle(self.budget, learnt)
+        found = fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
+        return found if learnt is None or not hasattr(found, "schema") else replace(found, schema=learnt)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
@@ -281,7 +287,7 @@ class Private(BaseEstimator):
         check_encoded("save", encoder, known)
         names = known.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
-        bounds = None if labels else tuple(getattr(self, "bounds", known.label_bounds or ()))
+        bounds = None if labels else self._interval() if hasattr(self, "_interval") else known.label_bounds or ()
         makes = (len(names), names, known.labels, known.label_bounds)
         fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
         if makes != fitted:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Box
 from dpconvex.data.record import counted
+from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Categorical, interval
 from dpconvex.data.validation import check_column
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
@@ -40,9 +41,10 @@ class PrivateRegressor(
 
     Parameters
     ----------
-    bounds : pair of float
-        Public bounds of the target, which is moved from them to -1 and 1.  Without an intercept, linear regressors predict the
-        middle of them where all features are 0.  With a log link the lower one is 0.
+    bounds : pair of float, or Schema
+        Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to learnt
+        ones.  Without an intercept, linear regressors predict the middle of them where all features are 0.  With a log link the
+        lower one is 0.
     """
 
     example = """
@@ -55,20 +57,25 @@ class PrivateRegressor(
     """
 
     fit_intercept: bool = True
-    bounds: tuple[float, float] = (-1.0, 1.0)
+    bounds: Any = (-1.0, 1.0)
     score = scored(RegressorMixin.score)
+
+    def _interval(self) -> tuple[float, float]:
+        return interval("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
 
     def _scale(self) -> tuple[float, float]:
         """Return the middle of the declared bounds, and half of what is between them."""
-        low, high = interval("the target", self.bounds)
+        low, high = self._interval()
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _target(self, y: Any) -> Any:
         return turned(y, self._scaled)
 
     def _scaled(self, y: Any) -> NDArray[Any]:
-        middle, half = self._scale()
-        inside = check_column("y", Box(*interval("the target", self.bounds)), y, self.clip)
+        (middle, half), known = self._scale(), self.bounds
+        if isinstance(known, Schema) and known.learnt is not None:
+            return 2 * known.target.placed("y, row {}".format, known.target.readable(np.asarray(y)), True)[1]
+        inside = check_column("y", Box(*self._interval()), y, self.clip)
         return np.clip((inside[:] - middle) / half, -1.0, 1.0)
 
     def predict(self, X: ArrayLike) -> Array:

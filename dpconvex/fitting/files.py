@@ -41,13 +41,18 @@ class Released:
 
     @property
     def private(self) -> bool:
-        """Whether a guarantee was kept; if not, `not_private_because` says why."""
-        return not self.not_private_because
+        """Whether a guarantee was kept, also by what learnt the schema; if not, the `status` says why."""
+        return not (self.not_private_because or getattr(self._learnt, "not_private_because", ""))
+
+    @property
+    def _learnt(self) -> Any:
+        return getattr(getattr(self, "schema", None), "learnt", None)
 
     @property
     def status(self) -> str:
         """The guarantee, or a warning, in one line."""
-        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+        said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else f"spent: {self.spent}"
+        return said if self._learnt is None else f"{said}; to learn the schema, {self._learnt.status}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""

