@@ -19,10 +19,10 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
-from dpconvex.data.schema import Schema, draft, read_settings
+from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.data.validation import LARGEST_COPY
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import locate, options as options_of
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
@@ -68,18 +68,6 @@ def audit(chosen: argparse.Namespace) -> None:
         found.plot(picture)
     if not found.holds:
         raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
-
-
-def schema(chosen: argparse.Namespace) -> None:
-    if chosen.what == "draft":
-        if chosen.label is None:
-            raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
-        return writer(chosen.out, {"the table": chosen.file})(draft(chosen.file, chosen.label))
-    found = dp.Schema.load(chosen.file)
-    names, count, bound = found.feature_names, len(found.features), found.norm_bound
-    sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
-    said = f"{sound}, the largest possible length; {found.label!r} is predicted."
-    told(chosen, {"columns": count, "features": names, "norm bound": bound, "label": found.label}, said)
 
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
@@ -355,11 +343,16 @@ def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, An
         options["share"] = SHARE if share is None else share
     elif share is not None:
         raise TemplateError("share pays for the components of a mixture, and this problem has none.")
+    promise = privacy_of(chosen)
+    return promise, mechanism_of(chosen.mechanism, learner, promise), options
+
+
+def privacy_of(chosen: argparse.Namespace) -> dp.Privacy:
+    """Return the guarantee that the options state."""
     further = {key: getattr(chosen, key, None) for key in ("delta", "adjacency", "most", "keep")}
     column = getattr(chosen, "privacy_unit", None)
     further["unit"] = None if column is None else column if column.isidentifier() else "person"
-    promise = dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
-    return promise, mechanism_of(chosen.mechanism, learner, promise), options
+    return dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
 
 
 def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> Any:

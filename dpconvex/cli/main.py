@@ -84,7 +84,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
     "ledger": option("file of a budget, or address of a database, such as sqlite:///spent.db"),
     "to": option("move: file or database that is to hold the budget", nargs="?"),
-    "file": option("public CSV or Parquet file for a draft, TOML file to check"),
+    "file": option("public CSV or Parquet file for a draft, any to learn from, TOML file to check"),
     "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
     "--json": flag("print JSON for a program to read"),
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
@@ -98,6 +98,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--label": option("column that holds the label", "COLUMN"),
     "--labels": option("labels that may occur", "A,B,...", words),
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
+    "--known": option(
+        "kind of a column: number, date or category; may be repeated", "COLUMN=KIND", action="append", default=[]
+    ),
+    "--ignore": option("columns that are not used", "A,B,...", words),
     "--clip": flag("move values to their bounds", default=None),
     # The guarantee, and how it is kept.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
@@ -146,6 +150,7 @@ PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism --whiten
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
 VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"
+LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER}"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
     f"{PROMISE} --proof --backend {LEDGER} --progress"
@@ -165,8 +170,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex budget show budget.jsonl
   dpconvex budget verify budget.jsonl
   dpconvex budget move budget.jsonl postgresql://clerk@server/privacy"""),
-    "schema": ("draft|check file --label --out", "draft a schema from a table that is public, or check one", """
+    "schema": (f"draft|learn|check file --label --out {LEARN}", "draft a schema from public data, learn one, or check one", """
   dpconvex schema draft public_sample.csv --label income --out adult.toml
+  dpconvex schema learn adult.csv --label income --epsilon 0.2 --delta 1e-6 --ledger budget.jsonl --out adult.toml
   dpconvex schema check adult.toml"""),
     "fit": (FIT, "fit a problem privately to a table and save the release", """
   dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
@@ -188,7 +194,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 # Where the functions of some commands are; those of others are in `commands`.
-MODULES = {"demo": "demo", "check": "cli", "budget": "ledgers", "check-table": "check_table"}
+MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "check_table", "schema": "schemas"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -18,8 +18,9 @@ from scipy.stats import norm
 from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
+from dpconvex.data.draft import MANY
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.schema import MANY, Schema
+from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
 from dpconvex.data.tables import (
     MISSING,
@@ -40,22 +41,23 @@ from dpconvex.model.people import People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.profiles import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.sums.private_looks import ROOT_TWO
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.deprecated import public
 
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"
 ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from the first
-WHOLE = 2**16  # What all records of a person count together
-ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
+WHOLE = 2**16  # What all records of a person weigh together
 OCTAVE = 1000  # Numbers beyond 2^1000 count as such, those below 2^-1000 as 0
-# Shares of the squared level: of the label against one feature, of a noisy number of records, of a column's kind, and of the
-# three looks at numbers.  Part of delta that levels may lose which one person alone has.
-TARGET, COUNTING, KIND, LOOKS, STABLE = 2.0, 0.02, 0.1, (0.5, 0.25, 0.25), 0.1
-# Deviations of the noise above which the largest of all cells is no noise, a neighbour of it, what is missing or left over,
-# and the sum of cells at an end; the share that may be cut off at each end; and cells of a look at numbers.
-SURE, NEAR, SOME, FLOOR, SPARSE, CELLS = 4.5, 2.0, 3.0, 0.7, 0.05, (4, 64)
-COARSE = (4, 70.0), (2, 150.0)
-COVERED = 1.645  # Deviations that noise exceeds with a probability of 0.05
+# Shares of the squared level: of the label against one feature, of a noisy number of people, of a column's kind, and of the
+# three counts of numbers.  Part of delta for levels that one person alone has.
+TARGET, COUNTING, KIND, LOOKS, STABLE = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3), 0.1
+# In deviations of the noise: a cell above SURE holds records, one beside it above NEAR, and a sum of others above SOME.  So many
+# times SURE must a column have records.  Noise is beyond COVERED with a probability of 0.05.
+SURE, NEAR, SOME, ENOUGH, COVERED = 4.5, 2.5, 3.0, 3.0, 1.645
+COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewer than so many deviations
+# Bounds keep a run of so many cells, where each costs FLOOR deviations, or the part SPARSE of an even share of the people.
+CELLS, FLOOR, SPARSE = (4, 64), 0.7, 0.05
 
 
 @public
@@ -125,116 +127,93 @@ def learn_schema(
     """
     check_privacy("learn_schema", privacy, units=True)
     if privacy.pure:
-        raise NotPrivate(
-            "levels that only one person has are hidden by a delta", str(privacy), "ask for a delta, such as 1e-6"
-        )
+        raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
     given, mine = table_of(table), [unit] if isinstance(unit, str) else []
     names = [name for name in given.names if name and name not in (label, *mine, *ignore)]
-    head: dict[str, Any] = {
-        "label": label,
-        "labels": labels,
-        "label_bounds": label_bounds,
-        "absent": absent,
-        "clip": True,
-    }
-    head["privacy_unit"] = unit if mine else None
+    head: dict[str, Any] = {"label": label, "labels": labels, "label_bounds": label_bounds, "absent": absent}
+    head |= {"clip": True, "privacy_unit": unit if mine else None}
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
     Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
     columns, known = given.columns([*names, label, *mine]), dict(known or {})
-    for name, kind in known.items():
-        if name not in names and (name != label or kind not in KINDS or not stands):
-            raise TemplateError(
-                f"learn_schema: known is about {name!r}, which is no feature; labels=, label_bounds= are the label's."
-            )
-        if isinstance(kind, str) and kind not in KINDS:
-            raise TemplateError(f"learn_schema: the kind of {name!r} must be one of {', '.join(KINDS)}, not {kind!r}.")
-    kinds = {
-        name: known.get(name) for name in (*([label] if stands else []), *names) if known.get(name) in (None, *KINDS)
-    }
-    declared: dict[str, Column | None] = {name: column_of(name, known[name]) for name in names if name not in kinds}
-    source, records = NoiseSource(seed), len(columns[label])
-    weights = np.full(records, WHOLE, dtype=np.int64)
+    kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
+    whole = [name for name in names if not isinstance(kinds[name], str | None)]
+    found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
+    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
+    if wrong:
+        why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
+        raise TemplateError(f"learn_schema: {why}.")
+    if not kinds:
+        raise TemplateError("learn_schema: all columns are declared; write a Schema, which costs nothing.")
+    source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
     if privacy.unit is not None:
-        people = People.read(privacy, columns[unit] if mine else unit, records, source.rng)
-        weights[~people.kept] = 0
-        weights[people.kept] = WHOLE // np.bincount(people.of)[people.of]
+        people = People.read(privacy, columns[unit] if mine else unit, len(weights), source.rng)
+        weights[~people.kept], weights[people.kept] = 0, WHOLE // np.bincount(people.of)[people.of]
     elif unit is not None:
         raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
-    public = records if privacy.unit is None and privacy.adjacency == "replace-one" else None
+    replaced = privacy.adjacency == "replace-one"
+    size = len(weights) if privacy.unit is None and replaced else None
     with computable(privacy):
-        plan = Plan.of(privacy, kinds, label, public)
+        level, tail, shares, event = planned(privacy, kinds, label, size)
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
     spend = f"{entry} {secrets.token_hex(4)}"
-    pay(budget, privacy, spend, plan.event)
+    pay(budget, privacy, spend, event)
     marks = {value for text in absent for value in values_of(text)}
-    counts = Counts(Queries(plan.level, source.seeded), weights, privacy.adjacency == "replace-one", plan.tail)
-    size = float(public or 0) or max(counts.people(plan.part(COUNTING)), 1.0)
+    counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
+    counts.people = float(size or 0) or counts.total(part(level, COUNTING))
     outside: dict[str, float] = {}
-    for name, share in plan.shares.items():
-        look = Look(counts, Entries.read(columns[name], marks), plan.part(share), size)
-        declared[name] = look.column(kinds[name])
-        outside[name] = look.outside
-    target = declared.pop(label, None)
-    features = {name: declared[name] for name in names if declared.get(name) is not None}
-    unknown = label in outside and not isinstance(target, Numeric | Categorical)
-    if unknown or not features:
-        what = f"the label {label!r}" if unknown else "every feature"
-        why = f"noise for {privacy} hides {what}; nothing is released, and what was paid stays paid"
-        raise NotConverged(
-            f"learn_schema: {why}. Ask for a larger epsilon, use fewer columns (ignore=), or declare them."
-        )
+    for name, share in shares.items():
+        found[name] = counts.column(Entries.read(columns[name], marks), kinds[name], part(level, share))
+        outside[name] = counts.outside
+    target = found.pop(label, None)
+    features = {name: column for name in names if (column := found[name]) is not None}
+    hidden = f"the label {label!r}" if stands and not isinstance(target, Numeric | Categorical) else "every feature"
+    if not features or hidden != "every feature":
+        why = f"noise for {privacy} hides {hidden}; nothing is released, and what was paid stays paid"
+        raise NotConverged(f"learn_schema: {why}. Ask for a larger epsilon, ignore columns, or declare them (known=).")
     otherwise: Any = None
     if isinstance(target, Categorical):
         head["labels"], otherwise = target.levels, target.reference
     elif isinstance(target, Numeric):
         head["label_bounds"], otherwise = target.ends, (target.lower + target.upper) / 2
     rest = tuple(name for name in given.names if name and name not in (*features, label, *mine))
-    kept = {name: part for name, part in outside.items() if name == label or name in features}
-    because = source.spending(privacy)["not_private_because"]
+    outside = {name: share for name, share in outside.items() if name in (*features, label)}
     paid = {key: value for key, value in privacy.to_dict().items() if value is not None}
-    learnt = Learnt(paid, plan.event.to_dict(), spend, kept, otherwise, because)
+    because = source.spending(privacy)["not_private_because"]
+    learnt = Learnt(paid, event.to_dict(), spend, outside, otherwise, because)
     return Schema(features, ignore=rest or None, learnt=learnt, **head)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The level of all counts together, what shares of its square columns have, and what the whole is for accounting."""
+def part(level: float, share: float) -> float:
+    """Return the level that has a share of the square of another, rounded down."""
+    return level * math.sqrt(share) * (1 - 1e-9)
 
-    level: float
-    tail: float  # Probability with which a level of one column may pass that one person alone has
-    shares: Mapping[str, float]
-    event: Composition
 
-    def part(self, share: float) -> float:
-        return self.level * math.sqrt(share) * (1 - 1e-9)
+def planned(
+    privacy: Privacy, kinds: Mapping[str, str | None], label: str, size: int | None
+) -> tuple[float, float, dict[str, float], Composition]:
+    """Return the level of all counts, the tail of one column's levels, shares of the squared level, and the event of the whole.
 
-    @classmethod
-    def of(cls, privacy: Privacy, kinds: Mapping[str, str | None], label: str, size: int | None) -> Self:
-        """Divide a guarantee, or refuse one whose noise hides so many columns of so many records; no value is read."""
-        if not kinds:
-            raise TemplateError("learn_schema: every column is declared; write a Schema, which costs nothing.")
-        stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
-        lost = STABLE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) if stable else 0.0
-        level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - STABLE * bool(stable))))
-        weights = {name: TARGET if name == label else 1.0 for name in kinds}
-        total = math.fsum(weights.values())
-        rest = 1.0 if size is not None else 1 - COUNTING
-        shares = {name: rest * weight / total for name, weight in weights.items()}
-        parts = (Gaussian(level * ROOM), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
-        found = cls(level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts))
-        first = found.part(min(shares.values()) * LOOKS[0] * (1 - KIND))
-        needed = 2 * SURE * (ROOT_TWO if privacy.adjacency == "replace-one" else 1.0) / first
-        if size is not None and size < needed:
-            why = f"the noise hides the columns of fewer than {math.ceil(needed)} records; there are {size}, and {len(kinds)} columns"
-            remedy = "ask for a larger epsilon, use fewer columns (ignore=), or declare what is public of them (known=)"
-            raise NotPrivate(f"learn_schema: {why}. Nothing was spent", privacy, remedy)
-        return found
+    Refuses a guarantee whose noise hides so many columns of so many records; no value is read.
+    """
+    stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
+    lost = STABLE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
+    level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - STABLE * bool(stable))))
+    weights = {name: TARGET if name == label else 1.0 for name in kinds}
+    rest = (1 - COUNTING * (size is None)) / sum(weights.values())
+    needed = ENOUGH * SURE * ROOT_TWO / part(level, rest * LOOKS[0] * (1 - KIND))
+    if size is not None and size < needed:
+        why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
+        remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
+        raise NotPrivate(f"learn_schema: {why}; nothing was spent", privacy, remedy)
+    parts = (Gaussian(level * ROOM), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
+    shares = {name: rest * weight for name, weight in weights.items()}
+    return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries of a column: the place of each among the different ones, and what each of these is, by itself."""
+    """The entries of a column: the place of each among the different ones, and what each of these is."""
 
     places: Indices
     kinds: Indices  # 0 for one that is missing or of no kind, else 1 and the place among KINDS
@@ -287,111 +266,82 @@ class Counts:
 
     queries: Queries
     weights: Indices
-    replaced: bool
+    moved: float  # How far neighbours move a count
     tail: float  # Probability with which a level may pass that one person alone has
+    people: float = 0.0  # Their number, which is public or noisy
+    outside: float = 1.0  # A bound on the share of them outside of the column that was learnt last
 
-    @property
-    def moved(self) -> float:
-        return WHOLE * (ROOT_TWO if self.replaced else 1.0)
+    def total(self, level: float) -> float:
+        """Return a noisy number of people, 1 at least."""
+        found = self.queries.noisy(np.array([self.weights.sum()], dtype=np.int64), float(WHOLE), level)
+        return max(float(found[0]) / WHOLE, 1.0)
 
-    def sigma(self, level: float) -> float:
-        """Return the standard deviation of a noisy count, in people."""
-        return deviation(self.moved, level) / WHOLE
-
-    def noisy(self, places: Indices, cells: int, level: float) -> Array:
+    def noisy(self, places: Indices, cells: int, level: float) -> tuple[Array, float]:
+        """Return noisy numbers of people in cells, and the deviation of the noise."""
         sums = np.bincount(places, self.weights, cells).astype(np.int64)  # exact: they are below 2^53
-        return np.asarray(self.queries.noisy(sums, self.moved, level), dtype=float) / WHOLE
-
-    def people(self, level: float) -> float:
-        total = np.array([self.weights.sum()], dtype=np.int64)
-        return float(self.queries.noisy(total, float(WHOLE), level)[0]) / WHOLE
-
-
-@dataclass
-class Look:
-    """One column behind its noise, with its share of the level and the number of people, which is public or noisy."""
-
-    counts: Counts
-    entries: Entries
-    level: float
-    people: float
-    outside: float = 1.0
-
-    def part(self, share: float) -> float:
-        return self.level * math.sqrt(share) * (1 - 1e-9)
-
-    def column(self, kind: str | None) -> Column | None:
-        """Return the declaration of the column; None if it shows nothing, or the same in all records."""
-        kind = self.kind() if kind is None else kind
-        if kind == CATEGORY:
-            levels, missing, rest = self.levels()
-            if len(levels) < 2:
-                return None
-            first, absent = next(iter(levels)), missing > SOME
-            return Categorical(sorted(levels), rest > SOME, INDICATOR if absent else first, first)
-        found = self.bounds(kind)
-        if found is None:
-            return None
-        low, high, absent = found
-        if kind == NUMBER:
-            return Numeric(low, high, INDICATOR if absent else (low + high) / 2)
-        first, last = (
-            date.fromordinal(int(np.clip(day + ORIGIN, 1, LAST))) for day in (math.floor(low), math.ceil(high))
-        )
-        return Date(first, last, INDICATOR if absent else first)
-
-    def kind(self) -> str:
-        """Return the kind that most entries have, and keep the rest of the level."""
-        found = self.counts.noisy(self.entries.kinds[self.entries.places], 1 + len(KINDS), self.part(KIND))
-        self.level = self.part(1 - KIND)
-        return KINDS[int(np.argmax(found[1:]))]
-
-    def levels(self) -> tuple[dict[str, float], float, float]:
-        """Return the levels that many have, the most frequent first; and what is missing and left over, in deviations of its noise."""
-        kinds, texts = self.entries.kinds, self.entries.texts
-        names = sorted({text for text, kind in zip(texts, kinds, strict=True) if kind})
-        place = {text: k + 1 for k, text in enumerate(names)}
-        of = np.array([place[text] if kind else 0 for text, kind in zip(texts, kinds, strict=True)], dtype=np.int64)
-        missing, *found = self.counts.noisy(of[self.entries.places], 1 + len(names), self.part(1.0)).tolist()
-        sigma = self.counts.sigma(self.part(1.0))
-        least = 1 + sigma * float(norm.isf(self.counts.tail)) * (1 + 1e-9) + 2 / WHOLE
-        common = sorted(((n, name) for n, name in zip(found, names, strict=True) if n >= least), reverse=True)[:MANY]
-        rest = self.people - missing - sum(n for n, _ in common)
-        self.covered(sum(n for n, _ in common), sigma * math.sqrt(max(len(common), 1)))
-        return {name: n for n, name in common}, missing / sigma, rest / (sigma * math.sqrt(1 + len(common)))
+        noisy = np.asarray(self.queries.noisy(sums, self.moved, level), dtype=float)
+        return noisy / WHOLE, deviation(self.moved, level) / WHOLE
 
     def covered(self, inside: float, sigma: float) -> None:
-        off = self.people - inside + COVERED * sigma
-        self.outside = min(max(off / max(self.people, 1.0), 0.0), 1.0)
+        self.outside = min(max((self.people - inside + COVERED * sigma) / self.people, 0.0), 1.0)
 
-    def bounds(self, kind: str) -> tuple[float, float, bool] | None:
-        """Return bounds, and whether many records are missing; None where noise hides all numbers but 0."""
-        values = self.entries.of_kind(kind)
-        first, *further = (self.part(share) for share in LOOKS)
-        sigma = self.counts.sigma(first)
-        width = next((width for width, least in COARSE if self.people < least * sigma), 1)
-        found = self.counts.noisy(*octaves(values, width), first)
-        missing, large = found[0] > SOME * sigma, np.flatnonzero(found[2:] > SURE * sigma)
+    def column(self, entries: Entries, kind: str | None, level: float) -> Column | None:
+        """Return the declaration of a column; None if it shows nothing, or the same in all records."""
+        if kind is None:
+            found, _ = self.noisy(entries.kinds[entries.places], 1 + len(KINDS), part(level, KIND))
+            kind, level = KINDS[int(np.argmax(found[1:]))], part(level, 1 - KIND)
+        return self.levels(entries, level) if kind == CATEGORY else self.bounds(entries.of_kind(kind), kind, level)
+
+    def levels(self, entries: Entries, level: float) -> Column | None:
+        """Return a category of the levels that many have: without the noise, no level passes that one person alone has."""
+        names = sorted({text for text in entries.texts if text})
+        place = {text: k for k, text in enumerate(("", *names))}
+        of = np.array([place[text] for text in entries.texts], dtype=np.int64)
+        found, sigma = self.noisy(of[entries.places], 1 + len(names), level)
+        least = 1 + sigma * float(norm.isf(self.tail)) * (1 + 1e-9) + 2 / WHOLE
+        common = sorted(zip(found[1:].tolist(), names, strict=True), reverse=True)[:MANY]
+        common = [(number, name) for number, name in common if number >= least]
+        inside, spread = sum(number for number, _ in common), sigma * math.sqrt(1 + len(common))
+        self.covered(inside, spread)
+        if len(common) < 2:
+            return None
+        first, other = common[0][1], self.people - found[0] - inside > SOME * spread
+        missing = INDICATOR if found[0] > SOME * sigma else first
+        return Categorical(sorted(name for _, name in common), bool(other), missing, first)
+
+    def bounds(self, values: Array, kind: str, level: float) -> Column | None:
+        """Return numbers or days between bounds; None where noise hides all but 0."""
+        first, *further = (part(level, share) for share in LOOKS)
+        few = self.people * WHOLE / deviation(self.moved, first)
+        width = next((width for width, least in COARSE if few < least), 1)
+        found, sigma = self.noisy(*octaves(values, width), first)
+        large = np.flatnonzero(found[2:] > SURE * sigma)
         if not len(large):
             return None
         top = int(large[-1]) + 2
-        while (found[top + 1 : top + 3] > NEAR * sigma).any():
-            top += 1
+        top += bool((found[top + 1 : top + 2] > NEAR * sigma).any())
         high = 2.0 ** min((top - 1) * width - OCTAVE - 1, OCTAVE)
         low = -high
-        for level in further:
-            low, high = self.narrowed(values, low, high, level)
-        return low, high, bool(missing)
+        for share in further:
+            low, high = self.narrowed(values, low, high, share)
+        missing = INDICATOR if found[0] > SOME * sigma else None
+        if kind == NUMBER:
+            return Numeric(low, high, missing or (low + high) / 2)
+        start, stop = (min(max(day + ORIGIN, 1), LAST) for day in (math.floor(low), math.ceil(high)))
+        dates: list[Any] = [date.fromordinal(min(start, LAST - 1)), date.fromordinal(max(stop, start + 1))]
+        return Date(dates[0], dates[1], missing or dates[0])
 
     def narrowed(self, values: Array, low: float, high: float, level: float) -> tuple[float, float]:
-        """Return closer bounds: of equal cells between two bounds, those at both ends are cut off that hardly any record is in."""
-        sigma = self.counts.sigma(level)
+        """Return the run of equal cells between two bounds with the largest sum, where each cell costs a little."""
+        sigma = deviation(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
-        found = self.counts.noisy(in_cells(values, low, high, cells), cells + 3, level)[1 : cells + 1]
-        least = max(FLOOR * sigma, SPARSE * self.people / cells)
-        sums = np.concatenate([[0.0], np.cumsum(found - least)])
-        first, last = divmod(int(np.argmax(np.triu(sums - sums[:, None], 1) - np.tri(cells + 1) * 1e300)), cells + 1)
-        self.covered(float(found[first:last].sum()), sigma * math.sqrt(last - first))
+        found, _ = self.noisy(in_cells(values, low, high, cells), cells + 3, level)
+        sums = np.concatenate(
+            [[0.0], np.cumsum(found[1 : cells + 1] - max(FLOOR * sigma, SPARSE * self.people / cells))]
+        )
+        gains = np.where(np.tri(cells + 1, dtype=bool), -np.inf, sums - sums[:, None])
+        first, last = divmod(int(np.argmax(gains)), cells + 1)
+        self.covered(float(found[1 + first : 1 + last].sum()), sigma * math.sqrt(last - first))
         width = (high - low) / cells
         return low + first * width, low + last * width
 

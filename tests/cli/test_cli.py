@@ -18,7 +18,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.accounting.totals import RULES
 from dpconvex.cli import demo, main as cli
-from dpconvex.data.schema import draft
+from dpconvex.data.draft import draft
 from dpconvex.model.privacy import ADJACENCIES
 
 COLUMNS = "--features=a,b --bounds=0,10 --label=class --labels=low,high"

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dpconvex as dp
-from dpconvex.data.schema import Schema, draft
+from dpconvex.data.draft import draft
+from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Boolean, Categorical, Date, Numeric, Ordered
 from dpconvex.errors import DomainError, TemplateError
 

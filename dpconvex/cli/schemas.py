@@ -1,0 +1,35 @@
+"""The command that drafts a schema from a public table, learns one privately, or checks one."""
+
+import argparse
+from functools import partial
+
+import dpconvex as dp
+from dpconvex.cli.commands import ledger, privacy_of, writer
+from dpconvex.cli.main import told
+from dpconvex.data.draft import draft
+from dpconvex.errors import DPConvexError
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    if chosen.what != "check":
+        if chosen.label is None:
+            raise DPConvexError(f"schema {chosen.what} needs --label COLUMN, the column to be predicted.")
+        write = writer(chosen.out, {"the table": chosen.file, "the ledger": chosen.ledger})
+        return write((draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label))
+    found = dp.Schema.load(chosen.file)
+    names, count, bound = found.feature_names, len(found.features), found.norm_bound
+    sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
+    said = f"{sound}, the largest possible length; {found.label!r} is predicted."
+    told(chosen, {"columns": count, "features": names, "norm bound": bound, "label": found.label}, said)
+
+
+def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
+    """Learn a schema for what the options promise; return it as a TOML file that says so."""
+    if chosen.epsilon is None:
+        raise DPConvexError("schema learn needs --epsilon E, and a --delta: what may be paid for the schema.")
+    promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
+    paid = {"unit": chosen.privacy_unit, "budget": ledger(chosen, promise), "seed": chosen.seed}
+    known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
+    found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)
+    lines = [f"# {line}" for line in str(found.learnt).splitlines()]
+    return "\n".join([*lines, found.to_toml()])

@@ -1,0 +1,77 @@
+"""A first draft of a schema, from data that are public: what it says is read off them."""
+
+import datetime
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from dpconvex.data.schema import Schema
+from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric
+from dpconvex.data.tables import day, is_missing, number, table_of, text_of
+from dpconvex.errors import DomainError
+
+# Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
+# missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
+FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
+NEARLY, TEXTS, WHOLE = 0.95, 10, 50
+PADDED, COMMAS = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d*(,\d+)+(\.\d+)?")
+HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
+# off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
+# Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
+"""
+
+
+def draft(data: Any, label: str) -> str:
+    """Return a TOML file that declares a public table, of which `label` is to be predicted."""
+    table = table_of(data)
+    names = [name for name in table.names if name]  # an index has none
+    columns = {name: values.tolist() for name, values in table.columns([*names, label]).items()}
+    marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
+    found = {name: column_from(name, values) for name, values in columns.items()}
+    target = found.pop(label)
+    features = {n: column for n, column in found.items() if column is not None and not identifies(columns[n], column)}
+    if target is None or not features:
+        raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
+    bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
+    labels = None if bounds else levels_in(columns[label])
+    ignored = [name for name in found if name not in features]
+    schema = Schema(features, label, labels, False, bounds, ignored or None, sorted(marked))
+    name = Path(data).name if isinstance(data, str | Path) else "a table"
+    return HEAD.format(name=name) + schema.to_toml()
+
+
+def identifies(values: list[Any], column: Column) -> bool:
+    """Whether the entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
+    least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
+    return len(set(map(text_of, present))) > max(least, NEARLY * len(present))
+
+
+def levels_in(values: list[Any]) -> list[str]:
+    return sorted({text_of(value) for value in values if not is_missing(value)} - {*UNKNOWN})
+
+
+def column_from(name: str, values: list[Any]) -> Column | None:
+    """Return the declaration that a public column suggests; None for one that looks like an identifier."""
+    present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
+    levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
+    if not present:
+        raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
+    for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
+        if {level.casefold() for level in levels} == {no, yes}:
+            return Boolean(no, yes, missing)
+    numbers, days = ([read(value) for value in present] for read in (number, day))
+    texts = [value for value in present if isinstance(value, str)]
+    padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as those of the post
+    if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
+        raise DomainError(f"column {name!r} has numbers with commas: write decimal points, and no commas.")
+    if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:
+        return Numeric(min(numbers), max(numbers), missing)
+    if all(map(math.isfinite, days)) and len(levels) > 1:
+        first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
+        return Date(first, last, missing)
+    if len(levels) < 2 or len(levels) > MANY:
+        return None
+    return Categorical(levels, missing=missing)
