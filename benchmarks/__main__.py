@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
 Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``glm``, ``intervals``, ``mutants``, ``mutations``,
-``predictions`` and ``unit``.
+``mutations``, ``predictions`` and ``unit``.
 """
 
 from __future__ import annotations

@@ -127,9 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append([*one, learnt(train, test, target, total, seed), 1 - np.mean(apart**2) / np.var(truth)])
         middle = np.nanmedian(np.nan_to_num(rows, nan=0.0), axis=0)
         found.append(middle)
-        print(f"{title:<34}{len(table):>7}{table.shape[1]:>8}" + "".join(f"{value:>12.3f}" for value in middle), flush=True)
+        print(
+            f"{title:<34}{len(table):>7}{table.shape[1]:>8}" + "".join(f"{value:>12.3f}" for value in middle),
+            flush=True,
+        )
     values = np.array(found)
-    print(f"\nR^2 above 0, of {len(values)}: " + ", ".join(f"{n} {k}" for n, k in zip(names, (values > 0).sum(0), strict=True)))
+    print(
+        f"\nR^2 above 0, of {len(values)}: "
+        + ", ".join(f"{n} {k}" for n, k in zip(names, (values > 0).sum(0), strict=True))
+    )
     lost = np.maximum(values[:, 0], 0) - np.maximum(values[:, 2], 0)
     print(f"declared less learnt, no less than the mean: median {np.median(lost):.3f}, mean {lost.mean():.3f}")
 

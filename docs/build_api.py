@@ -12,7 +12,7 @@ STUB = HERE.parent / "dpconvex" / "__init__.pyi"
 # Pages, each with what it is about and the modules whose names it shows, by the start of their path.
 PAGES = {
     "declaring": ("Declaring a learner", ("expressions", "model", "data.domains", "data.record")),
-    "tables": ("Tables and columns", ("data",)),
+    "tables": ("Tables and columns", ("data", "selection.learn_schema")),
     "learners": (
         "Problems, mixtures, choices",
         (

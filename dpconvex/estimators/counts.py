@@ -69,7 +69,7 @@ class LogLinkRegressor(PrivateRegressor):
 
     def _scale(self) -> tuple[float, float]:
         middle, half = super()._scale()
-        if self.bounds[0] != 0:
+        if self._interval()[0] != 0:
             raise TemplateError(f"{type(self).__name__}: bounds are 0 and the largest target, not {self.bounds!r}.")
         return middle, half
 

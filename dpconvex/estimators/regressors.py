@@ -42,9 +42,9 @@ class PrivateRegressor(
     Parameters
     ----------
     bounds : pair of float, or Schema
-        Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to learnt
-        ones.  Without an intercept, linear regressors predict the middle of them where all features are 0.  With a log link the
-        lower one is 0.
+        Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to
+        learnt ones.  Without an intercept, linear regressors predict the middle of them where all features are 0.  With a log
+        link the lower one is 0.
     """
 
     example = """

@@ -53,11 +53,12 @@ OCTAVE = 1000  # Numbers beyond 2^1000 count as such, those below 2^-1000 as 0
 # three counts of numbers.  Part of delta for levels that one person alone has.
 TARGET, COUNTING, KIND, LOOKS, STABLE = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3), 0.1
 # In deviations of the noise: a cell above SURE holds records, one beside it above NEAR, and a sum of others above SOME.  So many
-# times SURE must a column have records.  Noise is beyond COVERED with a probability of 0.05.
-SURE, NEAR, SOME, ENOUGH, COVERED = 4.5, 2.5, 3.0, 3.0, 1.645
+# times SURE must a column have records.  With probability 0.95, no run of cells has noise beyond COVERED roots of their number.
+SURE, NEAR, SOME, ENOUGH, COVERED = 4.5, 2.5, 3.0, 3.0, 2.2415
 COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewer than so many deviations
 # Bounds keep a run of so many cells, where each costs FLOOR deviations, or the part SPARSE of an even share of the people.
-CELLS, FLOOR, SPARSE = (4, 64), 0.7, 0.05
+# An end that is so near 0, in lengths of the interval, is 0.
+CELLS, FLOOR, SPARSE, ZERO = (4, 64), 0.7, 0.05, 0.05
 
 
 @public
@@ -282,8 +283,8 @@ class Counts:
         noisy = np.asarray(self.queries.noisy(sums, self.moved, level), dtype=float)
         return noisy / WHOLE, deviation(self.moved, level) / WHOLE
 
-    def covered(self, inside: float, sigma: float) -> None:
-        self.outside = min(max((self.people - inside + COVERED * sigma) / self.people, 0.0), 1.0)
+    def covered(self, inside: float, noise: float) -> None:
+        self.outside = min(max((self.people - inside + noise) / self.people, 0.0), 1.0)
 
     def column(self, entries: Entries, kind: str | None, level: float) -> Column | None:
         """Return the declaration of a column; None if it shows nothing, or the same in all records."""
@@ -302,7 +303,7 @@ class Counts:
         common = sorted(zip(found[1:].tolist(), names, strict=True), reverse=True)[:MANY]
         common = [(number, name) for number, name in common if number >= least]
         inside, spread = sum(number for number, _ in common), sigma * math.sqrt(1 + len(common))
-        self.covered(inside, spread)
+        self.covered(inside, len(common) * sigma * float(norm.isf(0.05 / max(self.people, 1.0))))
         if len(common) < 2:
             return None
         first, other = common[0][1], self.people - found[0] - inside > SOME * spread
@@ -324,6 +325,7 @@ class Counts:
         low = -high
         for share in further:
             low, high = self.narrowed(values, low, high, share)
+        low, high = (0.0 if abs(end) < ZERO * (high - low) else end for end in (low, high))
         missing = INDICATOR if found[0] > SOME * sigma else None
         if kind == NUMBER:
             return Numeric(low, high, missing or (low + high) / 2)
@@ -341,7 +343,7 @@ class Counts:
         )
         gains = np.where(np.tri(cells + 1, dtype=bool), -np.inf, sums - sums[:, None])
         first, last = divmod(int(np.argmax(gains)), cells + 1)
-        self.covered(float(found[1 + first : 1 + last].sum()), sigma * math.sqrt(last - first))
+        self.covered(float(found[1 + first : 1 + last].sum()), COVERED * sigma * math.sqrt(cells))
         width = (high - low) / cells
         return low + first * width, low + last * width
 

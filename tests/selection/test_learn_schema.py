@@ -209,7 +209,7 @@ def test_stated_shares_hold():
                 numbers = np.array([column.reads(value) for value in values])
                 share = np.mean((numbers < column.ends[0]) | (numbers > column.ends[1]))
             wrong, total = wrong + (share > outside), total + 1
-    assert wrong <= 0.15 * total
+    assert wrong <= 0.05 * total
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-20, 1.0, 1e20, 1e300])
