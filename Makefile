@@ -11,7 +11,7 @@ SITE := .venv-docs
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo check test lint format bench golden docs clean
+.PHONY: help demo new-problem new-atom check test lint format bench golden docs clean
 
 help:
 	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
@@ -22,10 +22,14 @@ help:
 	@echo "make bench  measure: a table and pictures in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
 	@echo "make golden measure what tests/regression holds again, and show what moved (ARGUMENTS=--write writes it)"
 	@echo "make docs   build the documentation as a site in build/site"
+	@echo "make new-problem NAME=..., make new-atom NAME=...   write a first version of one"
 	@echo "make clean  remove .venv and caches"
 
 demo: $(INSTALLED)
 	$(BIN)/python -m dpconvex demo
+
+new-problem new-atom: $(INSTALLED)
+	@$(BIN)/python docs/skeleton.py $(@:new-%=%) $(or $(NAME),$(error say NAME=its_name))
 
 # What most changes break, in two minutes; continuous integration runs all tests.
 QUICK := expressions data model sensitivity sets accounting noise checker

@@ -116,28 +116,9 @@ SPELLED = {"Trace": "trace", "diag_mat": "diag", "diag_vec": "diag", "Hstack": "
 OWN = {"declared": "`dp.Atom`", "neg_log_normcdf": "`-dp.log_normcdf`, exact where `cp.log_normcdf` approximates"}
 
 SOFTPLUS = dp.Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
-
-# One expression for each curved atom, in a variable w with three entries.
-EXAMPLES: dict[str, tuple[str, Callable[[cp.Variable], Any]]] = {
-    "logistic": ("logistic(w[0])", lambda w: cp.logistic(w[0])),
-    "exp": ("exp(w[0])", lambda w: cp.exp(w[0])),
-    "log": ("-log(w[0])", lambda w: -cp.log(w[0])),
-    "neg_log_normcdf": ("-log_normcdf(w[0])", lambda w: -dp.log_normcdf(w[0])),
-    "log_sum_exp": ("log_sum_exp(w)", cp.log_sum_exp),
-    "rel_entr": ("rel_entr(w[0], w[1])", lambda w: cp.rel_entr(w[0], w[1])),
-    "huber": ("huber(w[0], 1)", lambda w: cp.huber(w[0], 1)),
-    "abs": ("abs(w[0])", lambda w: cp.abs(w[0])),
-    "power": ("square(w[0])", lambda w: cp.square(w[0])),
-    "quad_over_lin": ("quad_over_lin(w[:2], w[2])", lambda w: cp.quad_over_lin(w[:2], w[2])),
-    "maximum": ("maximum(w[0], w[1])", lambda w: cp.maximum(w[0], w[1])),
-    "max": ("max(w)", cp.max),
-    "sum_largest": ("sum_largest(w, 2)", lambda w: cp.sum_largest(w, 2)),
-    "norm": ("norm(w)", cp.norm),
-    "lambda_max": ("lambda_max(diag(w))", lambda w: cp.lambda_max(cp.diag(w))),
-    "sigma_max": ("sigma_max([w, 1])", lambda w: cp.sigma_max(cp.vstack([w, np.ones(3)]))),
-    "norm_nuc": ("norm_nuc([w, 1])", lambda w: cp.norm(cp.vstack([w, np.ones(3)]), "nuc")),
-    "log_det": ("-log_det(diag(w))", lambda w: -cp.log_det(cp.diag(w))),
-    "declared": ("softplus(w[0]), declared", lambda w: SOFTPLUS(w[0])),
+OWN_EXAMPLES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # of atoms that CVXPY has not got
+    "declared": ("softplus(w[0]), declared", lambda cp, w: SOFTPLUS(w[0])),
+    "neg_log_normcdf": ("-log_normcdf(w[0])", lambda cp, w: -dp.log_normcdf(w[0])),
 }
 
 
@@ -148,22 +129,22 @@ def page() -> str:
         affine = [atom for atom in ATOMS.values() if atom.affine == kind]
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(n for a in affine for n in (a.name, *functions(a))))
         parts.append(f"- {heading}: {names}.\n")
-    ruled = [ATOMS[name] for name in EXAMPLES if ATOMS[name].rule is not None]
+    ruled = [atom for atom in ATOMS.values() if atom.affine == "curved"]
     parts.append(CURVED)
     for atom in ruled:
         parts.append(f"\n### {atom.name}\n\nIn CVXPY: {spelled(atom)}.\n\n")
         parts.append(f"{sentence(atom.statement)}\n\nSource: {sentence(atom.source)}\n")
     parts.append(EXAMPLES_HEAD)
     for atom in ruled:
-        text, make = EXAMPLES[atom.name]
+        text, make = atom.example or OWN_EXAMPLES[atom.name]
         parts.append(f"| {atom.name} | `{text}` | {constants(make, None)} | {constants(make, [0.5, 2.0])} |\n")
     parts.append(ABILITIES)
     for atom in (atom for atom in ATOMS.values() if atom.affine == "curved"):
-        smooth = atom.smooth is not None and atom.smooth is not never_smooth
-        known = (atom.rule, atom.strong, smooth, atom.writes)
+        smooth = atom.smoothed is not None and atom.smoothed is not never_smooth
+        known = (atom.bounds, atom.hessian_lower_bound, smooth, atom.to_cvxpy)
         parts.append(f"| {atom.name} | {' | '.join('yes' if slot else '' for slot in known)} |\n")
     parts.append(STRONG)
-    for term in (atom.strong for atom in ATOMS.values() if atom.strong):
+    for term in (atom.hessian_lower_bound for atom in ATOMS.values() if atom.hessian_lower_bound):
         formula, claim = term.statement.split(": Hessian ")
         parts.append(f"| {term.name} | {cell(formula)} | {cell(claim.removeprefix('at least '))} |\n")
     parts.append(REFERENCES)
@@ -178,7 +159,7 @@ def spelled(atom: Atom) -> str:
 
 def functions(atom: Atom) -> list[str]:
     """Return the names of CVXPY's functions that are read as an atom."""
-    read = [atom.reads] if isinstance(atom.reads, str) else atom.reads
+    read = [atom.from_cvxpy] if isinstance(atom.from_cvxpy, str) else atom.from_cvxpy
     names = [SPELLED.get(name, name) for name in (name.rsplit(".", 1)[-1] for name in read)]
     return [name for name in names if name[0].islower() and hasattr(cp, name)]
 
@@ -195,10 +176,10 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def constants(make: Callable[[cp.Variable], Any], bounds: list[float] | None) -> str:
+def constants(make: Callable[[Any, cp.Variable], Any], bounds: list[float] | None) -> str:
     """Return what the calculus proves about an example."""
     w = cp.Variable(3, name="w", **({} if bounds is None else {"bounds": bounds}))
-    template = dp.Template(dp.Record(x=dp.Box(0.0, 1.0)), lambda x: make(w), cp.sum_squares(w))
+    template = dp.Template(dp.Record(x=dp.Box(0.0, 1.0)), lambda x: make(cp, w), cp.sum_squares(w))
     try:
         found = analyse(template)
     except dp.NotPrivate:

@@ -70,31 +70,39 @@ class Atom:
     # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
     shape: Callable[..., Shape] = same
     # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
-    reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
-    # writes(cp, expression, args) returns the CVXPY expression: its conic form.
-    writes: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, args: getattr(cp, e.operation.name)(
+    from_cvxpy: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
+    # to_cvxpy(cp, expression, args) returns the CVXPY expression: its conic form.
+    to_cvxpy: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, args: getattr(cp, e.operation.name)(
         *args
     )
-    # pull(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
+    # vjp(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
-    pull: Callable[..., Sequence[Any]]
+    vjp: Callable[..., Sequence[Any]]
     # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = lambda e: (None,) * len(e.args)
     # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
     # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
-    curve: Callable[[Expression], int] = lambda expression: 1
+    curvature: Callable[[Expression], int] = lambda expression: 1
     # 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
-    slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
-    # text(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
-    text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
+    monotonicity: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
+    # to_string(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
+    to_string: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
     # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
     expand: Callable[..., Any] | None = None
-    # Range, gradient and curvature: rule(expression, arguments) maps a list of `Scalar` for each argument to the result's.
-    rule: Callable[..., Any]
-    strong: LeastCurvature | None = None  # of a term of a regularizer
-    # smooth(expression, args, width) is an expression without the nonsmooth point.
-    smooth: Callable[..., Any] | None = None
+    # Range, gradient and curvature: bounds(expression, arguments) maps a list of `Scalar` for each argument to the result's.
+    bounds: Callable[..., Any]
+    hessian_lower_bound: LeastCurvature | None = None  # of a term of a regularizer
+    # smoothed(expression, args, width) is an expression without the nonsmooth point.
+    smoothed: Callable[..., Any] | None = None
+
+    entrywise: bool = False  # applied entry by entry, to arguments of one shape
+    # Nonsmooth points that no condition avoids: "polyhedral" of a piecewise linear atom, "spectral" of one of eigenvalues.
+    kinks: str = ""
+    # steep(expression) is whether slopes grow without bound towards an end of the domain.
+    steep: Callable[[Expression], bool] = lambda expression: False
+    # A text and a function of CVXPY and a variable with three entries: what the documentation's table of rules shows.
+    example: tuple[str, Callable[[Any, Any], Any]] | None = None
 
     def __post_init__(self) -> None:
         ATOMS[self.name] = self

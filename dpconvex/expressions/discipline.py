@@ -38,10 +38,10 @@ def curvatures(expression: Expression) -> frozenset[int]:
     atom = expression.operation
     signs = [sign(argument) for argument in expression.args]
     straight = {1, -1} if atom.keeps_affine(expression.args) else set()
-    own = {atom.curve(expression)} if atom.affine == "curved" else straight
+    own = {atom.curvature(expression)} if atom.affine == "curved" else straight
     # Every argument is affine, or curved in a way that the atom's slope keeps.
     bent = [(k, curvatures(a)) for k, a in enumerate(expression.args) if not a.is_affine]
-    return frozenset(c for c in own if all(c * atom.slope(expression, k, signs) in known for k, known in bent))
+    return frozenset(c for c in own if all(c * atom.monotonicity(expression, k, signs) in known for k, known in bent))
 
 
 def obstacle(expression: Expression) -> Expression:
@@ -53,7 +53,7 @@ def obstacle(expression: Expression) -> Expression:
     if atom is not None and atom.affine != "curved":
         signs = [sign(argument) for argument in expression.args]
         for k, argument in enumerate(expression.args):
-            if atom.slope(expression, k, signs) == 1 and not is_convex(argument):
+            if atom.monotonicity(expression, k, signs) == 1 and not is_convex(argument):
                 return obstacle(argument)
     return expression
 
@@ -72,5 +72,5 @@ def direction(expression: Expression, leaf: Field) -> int | None:
         if way is not None:
             inside = sign(argument) == 1 or (way == 1 and bool(argument.variables))
             kept = domain is None or (domain in ("positive", "not negative") and inside)
-            ways.add(way * atom.slope(expression, k, signs) if kept else 0)
+            ways.add(way * atom.monotonicity(expression, k, signs) if kept else 0)
     return ways.pop() if len(ways) == 1 else 0

@@ -62,7 +62,7 @@ def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: E
     for node in reversed(order):
         if node.atom is None or not node.variables or node not in known:
             continue
-        parts = node.atom.pull(node, found[node], known[node], *(found[argument] for argument in node.args))
+        parts = node.atom.vjp(node, found[node], known[node], *(found[argument] for argument in node.args))
         for argument, part in zip(node.args, parts, strict=True):
             if argument.variables and part is not None:
                 known[argument] = known[argument] + part if argument in known else part

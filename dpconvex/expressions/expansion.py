@@ -318,7 +318,7 @@ class Expander:
                 raise NotPrivate(why, expression, f"shift the argument, or {NARROWER}")
         try:
             with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
-                return list(atom.rule(expression, inside))
+                return list(atom.bounds(expression, inside))
         except NotPrivate as error:
             if error.expression is not None:
                 raise

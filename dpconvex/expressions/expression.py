@@ -268,8 +268,8 @@ def leveled(expression: Expression) -> tuple[str, int]:
     if isinstance(expression, Variable | Field):
         return expression.name, ATOM
     atom = expression.operation
-    if atom.text is not None:
-        return atom.text(expression, write)
+    if atom.to_string is not None:
+        return atom.to_string(expression, write)
     options = [f"{value:.6g}" if isinstance(value, float) else str(value) for _, value in expression.options]
     return f"{atom.name}({', '.join([*(write(a, 0) for a in expression.args), *options])})", ATOM
 

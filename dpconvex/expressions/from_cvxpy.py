@@ -23,10 +23,10 @@ from dpconvex.util.arrays import Array, frozen
 
 READERS: dict[str, Any] = {}
 for _atom in ATOMS.values():
-    if isinstance(_atom.reads, str):
-        READERS[_atom.reads] = lambda node, args, atom=_atom: atom(*args)
+    if isinstance(_atom.from_cvxpy, str):
+        READERS[_atom.from_cvxpy] = lambda node, args, atom=_atom: atom(*args)
     else:
-        READERS.update(_atom.reads)
+        READERS.update(_atom.from_cvxpy)
 # A real array is its own real part and conjugate; what wrappers assert is decided anew.
 WRAPS = [f"affine.wraps.{name}_wrap" for name in ("nonneg", "nonpos", "psd", "nsd", "symmetric")]
 ITSELF = ["affine.real.real", "affine.conj.conj", *WRAPS]

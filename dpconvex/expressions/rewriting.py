@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.expressions.atoms import ENTRYWISE
 from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, SUMMED, add, negate
 from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, TRANSPOSE, repeated, reshape
 from dpconvex.expressions.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
@@ -162,7 +161,7 @@ class Rows:
         if others:
             raise mixed(node, "one of its arguments has the records in rows, another in columns")
         options: dict[str, Any] = dict(node.options)
-        if node.atom in ENTRYWISE or (node.atom is CONCATENATE and options["axis"] != axis):
+        if node.operation.entrywise or (node.atom is CONCATENATE and options["axis"] != axis):
             return self._same(node, parts, axis, axis)
         if parts[0] is None or any(argument.fields for argument in node.args[1:]):
             raise mixed(node, "it divides by data of several records, or is not known to treat each record alone")
@@ -235,7 +234,7 @@ def shared(node: Expression, axis: int, where: Expression) -> Expression:
         numbers = np.take(node.dense, [0], axis)
         if (node.dense == numbers).all():
             return constant(numbers)
-    if node.atom in ENTRYWISE:
+    if node.atom is not None and node.atom.entrywise:
         return node.operation(*(shared(argument, axis, where) for argument in node.args), **dict(node.options))
     if node.atom is MATMUL and node.ndim == 2 and node.args[axis].is_constant:
         one, two = node.args
@@ -277,9 +276,9 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
     if flat and is_hinge(expression.args[0]):
         hinge = expression.args[0]
         args[0] = node(hinge.operation, [done[argument] for argument in hinge.args], hinge.options, hinge.shape)
-    if atom.smooth is None:
+    if atom.smoothed is None:
         return node(atom, args, expression.options, expression.shape)
-    result: Expression | None = atom.smooth(expression, args, width)
+    result: Expression | None = atom.smoothed(expression, args, width)
     if result is None:
         lines = "" if expression.is_scalar else " along an axis"
         remedy = "write it entry by entry, or use NoisyGradientDescent, which needs no smoothness"

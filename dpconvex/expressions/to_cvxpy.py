@@ -46,9 +46,9 @@ class Writer:
                 self.leaves[node] = new
             return self.leaves[node]
         atom = node.operation
-        if atom.writes is None:
+        if atom.to_cvxpy is None:
             raise MissingRule(f"{atom.name} has no conic form", node, "use the first-order backend, which needs none")
-        return atom.writes(cp, node, [self.expression(argument) for argument in node.args])
+        return atom.to_cvxpy(cp, node, [self.expression(argument) for argument in node.args])
 
     def constraint(self, constraint: Constraint) -> cp.Constraint:
         parts = [self.expression(argument) for argument in constraint.args]

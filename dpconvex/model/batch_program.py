@@ -105,17 +105,17 @@ class Rebuilder:
         if atom.affine != "curved":
             found = atom.value(np, expression, *(argument[..., None] for argument in arguments))
             return list(np.broadcast_to(found[..., 0], expression.shape).ravel())
-        if atom.writes is not None and "axis" in options:
+        if atom.to_cvxpy is not None and "axis" in options:
             return self._reduced(expression, arguments, options)
-        if atom.writes is None or any(argument.shape != expression.shape for argument in arguments):
+        if atom.to_cvxpy is None or any(argument.shape != expression.shape for argument in arguments):
             raise missing(expression)
         cells = zip(*(argument.ravel() for argument in arguments), strict=True)
-        return [atom.writes(cp, expression, [self._full(column) for column in cell]) for cell in cells]
+        return [atom.to_cvxpy(cp, expression, [self._full(column) for column in cell]) for cell in cells]
 
     def _reduced(self, expression: Expression, arguments: list[Objects], options: dict[str, Any]) -> list[Any]:
         """Apply a reduction to the stacks, of shape (k, records), of the k entries that each entry of the result reduces."""
         atom, argument, axes = expression.operation, arguments[0], options["axis"]
-        assert atom.writes is not None
+        assert atom.to_cvxpy is not None
         kept = [k for k in range(argument.ndim) if k not in axes]
         table = np.transpose(argument, [*kept, *axes]).reshape(-1, int(np.prod([argument.shape[k] for k in axes])))
         stacks = [cp.vstack([self._full(column) for column in row]) for row in table]
@@ -127,7 +127,7 @@ class Rebuilder:
         stack_like = Variable.of((table.shape[1], self.count), "stack", -1)
         try:
             over_rows = atom(stack_like, **{**options, "axis": (0,), "keepdims": False})
-            return [atom.writes(cp, over_rows, [stack]) for stack in stacks]
+            return [atom.to_cvxpy(cp, over_rows, [stack]) for stack in stacks]
         except ValueError as error:  # CVXPY has norms of some orders along an axis, and of others not
             raise missing(expression) from error
 

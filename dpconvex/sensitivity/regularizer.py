@@ -88,11 +88,11 @@ def least_hessian(
     A row j that may err by e, of length t times its own, has ``(j + e)(j + e)' >= (1 - t) (jj' - |j| |e| I)`` where it is not 0.
     """
     atom, argument = node.operation, node.args[0]
-    if atom.strong is None or not argument.is_affine:
+    if atom.hessian_lower_bound is None or not argument.is_affine:
         return None
     polynomial = expander.expand(argument)
     linear = polynomial.part(with_theta=True)
-    bend = atom.strong.bend(node, weights, reach_of(polynomial, feasible))
+    bend = atom.hessian_lower_bound.bend(node, weights, reach_of(polynomial, feasible))
     if bend is None:
         return None
     place, shape = (linear.entry, linear.coordinate), (polynomial.size, expander.space.dim)
@@ -109,8 +109,8 @@ def least_hessian(
     missing = touched.T @ (bend * length * missed * (1 + 4 * EPSILON)) + np.asarray(rounded.sum(axis=1)).ravel()
     missing += EPSILON * np.abs(matrix.diagonal()) * (missing > 0)
     matrix = matrix - sp.diags_array(missing)
-    name = "square" if node.atom is POWER and node.option("p") == 2 else atom.strong.name
-    return sp.csr_array(matrix), name, atom.strong.statement
+    name = "square" if node.atom is POWER and node.option("p") == 2 else atom.hessian_lower_bound.name
+    return sp.csr_array(matrix), name, atom.hessian_lower_bound.statement
 
 
 def ridge_of(form: LossForm) -> Array | None:

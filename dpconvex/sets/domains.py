@@ -5,20 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.atoms.arrangement import repeated
 from dpconvex.expressions.atoms.exponentials import rel_entr
-from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
-from dpconvex.expressions.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
-from dpconvex.expressions.atoms.powers import ABS
 from dpconvex.expressions.discipline import is_concave, is_convex, sign
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 
-# Atoms that are piecewise linear, and all those with kinks that no condition of ours avoids.
-POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
-KINKED = (*POLYHEDRAL, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
-
 
 def has_kinks(expression: Expression) -> bool:
-    return any(node.atom in KINKED for node in postorder([expression]))
+    return any(node.atom is not None and bool(node.atom.kinks) for node in postorder([expression]))
 
 
 def check(constraint: Constraint) -> None:

@@ -13,17 +13,16 @@ import scipy.sparse as sp
 
 from dpconvex.errors import DPConvexError
 from dpconvex.expressions.atoms.arrangement import reshape
-from dpconvex.expressions.atoms.exponentials import LOG, REL_ENTR
 from dpconvex.expressions.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.expressions.atoms.norms import NORM
-from dpconvex.expressions.atoms.powers import ABS, POWER
+from dpconvex.expressions.atoms.powers import ABS
 from dpconvex.expressions.discipline import is_concave, is_convex
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Constraint, Expression, Variable, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.sets.closed_forms import ball, plain_matrix
 from dpconvex.sets.convex_sets import UNIT, Interval, Spectral, as_matrix
-from dpconvex.sets.domains import POLYHEDRAL, has_kinks
+from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
 from dpconvex.sets.region import Region
@@ -227,7 +226,7 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
         return True
     if part.atom is LOG_DET:
         return not feasible.least_eigenvalue(part.args[0]) > 0
-    steep = part.atom in (LOG, REL_ENTR) or (part.atom is POWER and part.option("p") < 2)
+    steep = part.atom is not None and part.atom.steep(part)
     return steep and not all(feasible.least_entry(argument) > 0 for argument in part.args)
 
 
@@ -239,7 +238,7 @@ def is_reached(part: Expression) -> bool:
     inner = [node for node in postorder(part.args) if not node.is_affine]
     kinked = any(node.atom is NORM or has_kinks(node) for node in inner)
     atoms = [node.atom for node in (*inner, part) if node.atom is not None]
-    return not kinked or all(atom.affine == "linear" or atom in POLYHEDRAL for atom in atoms)
+    return not kinked or all(atom.affine == "linear" or atom.kinks == "polyhedral" for atom in atoms)
 
 
 def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:

@@ -68,7 +68,7 @@ def test_a_constant_that_is_a_little_wrong_is_broken(machine, field, factor, nam
 
 
 def test_a_wrong_rule_is_broken(monkeypatch):
-    rule = LOGISTIC.rule
+    rule = LOGISTIC.bounds
 
     def wrong(expression, arguments):
         (entry,) = rule(expression, arguments)

@@ -51,7 +51,7 @@ def test_the_value_is_that_of_cvxpy_and_survives_writing_and_reading(name):
         point, writer = case.point(np.random.default_rng(1)), Writer()
         value = case.at(point)
         assert value.shape == case.expression().shape
-        if case.atom.writes is None:
+        if case.atom.to_cvxpy is None:
             np.testing.assert_allclose(value, UNWRITTEN[name](case, point[0]), rtol=1e-15)
             continue
         # CVXPY wants one factor of convolutions and Kronecker products to be constant.
@@ -103,7 +103,7 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name):
         for k, part in enumerate(one):
             matrix = atom.domain(expression)[k] in ("symmetric", "semidefinite")
             larger = [*one[:k], part + (np.eye(len(part)) if matrix else 0.1), *one[k + 1 :]]
-            claimed = atom.slope(expression, k, [sign_of(a, b) for a, b in zip(one, larger, strict=True)])
+            claimed = atom.monotonicity(expression, k, [sign_of(a, b) for a, b in zip(one, larger, strict=True)])
             assert claimed == 0 or (claimed * (case.at(larger) - low) >= -slack).all()
 
 
@@ -191,7 +191,7 @@ def template_of(case):
     if public == 0:
         leaves[0] = case.leaves("field")[0]
     expression = case.atom(*leaves, **case.options)
-    if case.atom.writes is None:
+    if case.atom.to_cvxpy is None:
         written = case.options["declaration"](given[0]) if case.atom.name == "declared" else -dp.log_normcdf(given[0])
     else:
         written = Writer(dict(zip(leaves, given, strict=True))).expression(expression)
@@ -238,7 +238,7 @@ def test_gradients_and_curvatures_stay_below_what_is_proved(name):
 def test_smooth_stand_ins_are_convex_and_close(name):
     for case in full(name):
         rng, expression, leaves = np.random.default_rng(8), case.expression(), case.leaves()
-        rounded = case.atom.smooth and case.atom.smooth(expression, leaves, 0.05)
+        rounded = case.atom.smoothed and case.atom.smoothed(expression, leaves, 0.05)
         if rounded is None:
             continue
         assert rounded.shape == expression.shape

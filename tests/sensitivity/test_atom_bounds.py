@@ -172,10 +172,10 @@ def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_rang
     outer, squares = huber(Variable.of((), "v", 1)), sum_squares(Variable.of((2,), "v", 1))
     curved = Scalar(Interval(-1.0, 1.0), (row,), (Piece((row,), 1.0),))
     with pytest.raises(MissingRule, match="not monotone on its range"):
-        outer.atom.rule(outer, [[curved]])
+        outer.atom.bounds(outer, [[curved]])
     with pytest.raises(MissingRule, match="curved term that can change its sign"):
-        squares.atom.rule(squares, [[curved, curved], [Scalar(Interval(1.0, 1.0))]])
-    (found,) = outer.atom.rule(outer, [[replace(curved, value=Interval(0.0, 1.0))]])
+        squares.atom.bounds(squares, [[curved, curved], [Scalar(Interval(1.0, 1.0))]])
+    (found,) = outer.atom.bounds(outer, [[replace(curved, value=Interval(0.0, 1.0))]])
     assert len(found.pieces) == 2
 
 
@@ -258,12 +258,12 @@ def test_a_rule_may_trust_the_domain_of_its_atom(monkeypatch):
     xexp = Atom(
         name="xexp",
         value=lambda xp, expression, a: a * xp.exp(a),
-        pull=lambda expression, value, slope, a: [slope * (1 + a) * np.exp(a)],
-        reads="elementwise.xexp.xexp",
+        vjp=lambda expression, value, slope, a: [slope * (1 + a) * np.exp(a)],
+        from_cvxpy="elementwise.xexp.xexp",
         domain=lambda expression: ("not negative",),
         sign=lambda expression, signs: 1,
-        slope=lambda expression, k, signs: 1,
-        rule=rule,
+        monotonicity=lambda expression, k, signs: 1,
+        bounds=rule,
     )
     monkeypatch.setitem(READERS, "elementwise.xexp.xexp", lambda node, args: xexp(*args))
     assert analyse(lambda x: cp.xexp(w @ x + 2), BALL, x=Ball(2)).gradient_bound > 0

@@ -50,42 +50,44 @@ ADD = Atom(
     name="add",
     affine="linear",
     value=lambda xp, expression, *terms: sum(terms[1:], terms[0]),
-    pull=lambda expression, value, slope, *terms: [slope] * len(terms),
-    reads={"affine.add_expr.AddExpression": lambda node, args: add(*args)},
-    writes=lambda cp, expression, args: sum(args[1:], args[0]),
+    vjp=lambda expression, value, slope, *terms: [slope] * len(terms),
+    from_cvxpy={"affine.add_expr.AddExpression": lambda node, args: add(*args)},
+    to_cvxpy=lambda cp, expression, args: sum(args[1:], args[0]),
     sign=rules.common_sign,
-    slope=always(1),
-    text=summed_text,
+    monotonicity=always(1),
+    to_string=summed_text,
     expand=add_terms,
-    rule=lambda e, arguments: [rules.added_up(terms) for terms in zip(*arguments, strict=True)],
+    bounds=lambda e, arguments: [rules.added_up(terms) for terms in zip(*arguments, strict=True)],
+    entrywise=True,
 )
 
 NEGATE = Atom(
     name="negate",
     affine="linear",
     value=lambda xp, expression, a: -a,
-    pull=lambda expression, value, slope, a: [-slope],
-    reads={"affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
-    writes=lambda cp, expression, args: -args[0],
+    vjp=lambda expression, value, slope, a: [-slope],
+    from_cvxpy={"affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
+    to_cvxpy=lambda cp, expression, args: -args[0],
     sign=lambda expression, signs: -signs[0],
-    slope=always(-1),
-    text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
+    monotonicity=always(-1),
+    to_string=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
     expand=lambda expander, e: expander.expand(e.args[0]).scaled(-1.0),
-    rule=lambda e, arguments: [entry.scaled(rules.MINUS) for entry in arguments[0]],
+    bounds=lambda e, arguments: [entry.scaled(rules.MINUS) for entry in arguments[0]],
+    entrywise=True,
 )
 
 SUMMED = rules.reduction(
     "sum",
     affine="linear",
     value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True),
-    pull=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
+    vjp=lambda e, value, slope, a: [np.broadcast_to(slope, (*e.args[0].shape, slope.shape[-1]))],
     one=lambda expression, entries: rules.added_up(entries),
-    reads={
+    from_cvxpy={
         "affine.sum.Sum": lambda node, args: total(args[0], *rules.axes_of(node)),
         "affine.trace.Trace": lambda node, args: total(diagonal(args[0])),
     },
     sign=rules.common_sign,
-    slope=always(1),
+    monotonicity=always(1),
     expand=lambda expander, e: expander.expand(e.args[0]).linear(rules.sum_matrix(e), e.shape),
 )
 
@@ -112,19 +114,20 @@ MULTIPLY = Atom(
     name="multiply",
     affine="bilinear",
     value=lambda xp, expression, a, b: a * b,
-    pull=lambda e, value, slope, a, b: [
+    vjp=lambda e, value, slope, a, b: [
         slope * other if argument.variables else None for argument, other in zip(e.args, (b, a), strict=True)
     ],
-    reads={
+    from_cvxpy={
         "affine.binary_operators.multiply": lambda node, args: multiply(*args),
         "affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k)),
         "affine.kron.kron": lambda node, args: kron(*args),
     },
     sign=product_sign,
-    slope=lambda expression, k, signs: signs[1 - k],
-    text=infix("*"),
+    monotonicity=lambda expression, k, signs: signs[1 - k],
+    to_string=infix("*"),
     expand=lambda expander, e: expander.expand(e.args[0]).times(expander.expand(e.args[1])),
-    rule=lambda e, arguments: combined(e, arguments, [[(k, k)] for k in range(e.size)]),
+    bounds=lambda e, arguments: combined(e, arguments, [[(k, k)] for k in range(e.size)]),
+    entrywise=True,
 )
 
 
@@ -160,14 +163,15 @@ DIVIDE = Atom(
     name="divide",
     affine="quotient",
     value=lambda xp, expression, a, b: a / b,
-    pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if e.args[1].variables else None],
-    reads={"affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
-    writes=lambda cp, expression, args: args[0] / args[1],
+    vjp=lambda e, value, slope, a, b: [slope / b, -slope * value / b if e.args[1].variables else None],
+    from_cvxpy={"affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
+    to_cvxpy=lambda cp, expression, args: args[0] / args[1],
     sign=product_sign,
-    slope=lambda expression, k, signs: signs[1] if k == 0 else 0,
-    text=infix("/"),
+    monotonicity=lambda expression, k, signs: signs[1] if k == 0 else 0,
+    to_string=infix("/"),
     expand=quotient,
-    rule=divided,
+    bounds=divided,
+    entrywise=True,
 )
 
 
@@ -208,19 +212,19 @@ MATMUL = Atom(
     affine="bilinear",
     shape=matmul_shape,
     value=matmul_value,
-    pull=matmul_pull,
-    reads={
+    vjp=matmul_pull,
+    from_cvxpy={
         "affine.binary_operators.MulExpression": lambda node, args: matmul(*args),
         "affine.cumsum.cumsum": lambda node, args: cumsum(args[0], node.axis),
         "affine.conv.conv": lambda node, args: reshape(convolve(*args), node.shape),
         "affine.conv.convolve": lambda node, args: reshape(convolve(*args), node.shape),
     },
-    writes=lambda cp, expression, args: args[0] @ args[1],
+    to_cvxpy=lambda cp, expression, args: args[0] @ args[1],
     sign=product_sign,
-    slope=lambda expression, k, signs: signs[1 - k],
-    text=infix("@"),
+    monotonicity=lambda expression, k, signs: signs[1 - k],
+    to_string=infix("@"),
     expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
-    rule=lambda e, arguments: combined(e, arguments, factors(e)),
+    bounds=lambda e, arguments: combined(e, arguments, factors(e)),
 )
 
 

@@ -85,17 +85,17 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
 
 
 def rearrangement(**slots: Any) -> Atom:
-    shared: dict[str, Any] = {"expand": rearrange, "rule": rearranged, "pull": put_back}
-    return Atom(affine="linear", sign=common_sign, slope=always(1), **shared, **slots)
+    shared: dict[str, Any] = {"expand": rearrange, "bounds": rearranged, "vjp": put_back}
+    return Atom(affine="linear", sign=common_sign, monotonicity=always(1), **shared, **slots)
 
 
 INDEX = rearrangement(
     name="index",
     shape=lambda inner, key: np.empty(inner, dtype=bool)[slices(key)].shape,
     value=lambda xp, e, a: a[slices(e.option("key"))],
-    reads={"affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
-    writes=lambda cp, e, args: args[0][slices(e.option("key"))],
-    text=index_text,
+    from_cvxpy={"affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
+    to_cvxpy=lambda cp, e, args: args[0][slices(e.option("key"))],
+    to_string=index_text,
 )
 
 
@@ -114,32 +114,32 @@ SELECT = rearrangement(
         (*e.shape, -1),
         order="F",
     ),
-    reads={
+    from_cvxpy={
         "affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
         "affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
         "affine.upper_tri.upper_tri": lambda node, args: reshape(
             entry_at(args[0], np.triu_indices(args[0].shape[0], 1)), node.shape
         ),
     },
-    writes=lambda cp, e, args: cp.reshape(
+    to_cvxpy=lambda cp, e, args: cp.reshape(
         cp.vec(args[0], order="F")[np.asarray(e.option("places"), dtype=int)], e.shape, order="F"
     ),
-    text=select_text,
+    to_string=select_text,
 )
 
 RESHAPE = rearrangement(
     name="reshape",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
-    reads={
+    from_cvxpy={
         "affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
             if str(node.order) == "F"
             else transpose(reshape(transpose(args[0]), node.shape[::-1]))
         )
     },
-    writes=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
-    text=lambda e, write: (
+    to_cvxpy=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
+    to_string=lambda e, write: (
         (write(e.args[0], ATOM), ATOM)  # axes of length 1 are understood
         if [n for n in e.shape if n > 1] == [n for n in e.args[0].shape if n > 1]
         else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
@@ -150,13 +150,13 @@ TRANSPOSE = rearrangement(
     name="transpose",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
-    reads={
+    from_cvxpy={
         "affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
         )
     },
-    writes=lambda cp, e, args: cp.transpose(args[0], e.option("axes")),
-    text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
+    to_cvxpy=lambda cp, e, args: cp.transpose(args[0], e.option("axes")),
+    to_string=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
 )
 
 
@@ -171,12 +171,12 @@ BROADCAST = rearrangement(
         shape if np.broadcast_shapes(inner, shape) == shape else refused("the repetition of", inner, shape)
     ),
     value=lambda xp, e, a: xp.broadcast_to(a.reshape((1,) * (e.ndim + 1 - a.ndim) + a.shape), (*e.shape, a.shape[-1])),
-    reads={
+    from_cvxpy={
         "affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
         "affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
     },
-    writes=repeated_by_ones,
-    text=lambda e, write: (write(e.args[0], ATOM), ATOM),
+    to_cvxpy=repeated_by_ones,
+    to_string=lambda e, write: (write(e.args[0], ATOM), ATOM),
 )
 
 
@@ -204,13 +204,13 @@ CONCATENATE: Atom = rearrangement(
     name="concatenate",
     shape=concatenated,
     value=joined,
-    reads={
+    from_cvxpy={
         "affine.hstack.Hstack": lambda node, args: hstack(*args),
         "affine.vstack.Vstack": lambda node, args: vstack(*args),
         "affine.concatenate.Concatenate": lambda node, args: CONCATENATE(*args, axis=int(node.axis) % args[0].ndim),
     },
-    writes=stacked,
-    text=lambda e, write: (
+    to_cvxpy=stacked,
+    to_string=lambda e, write: (
         f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
         ATOM,
     ),

@@ -36,12 +36,14 @@ def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
 EXP = Atom(
     name="exp",
     value=lambda xp, expression, a: xp.exp(a),
-    pull=lambda expression, value, slope, a: [slope * value],
-    reads="elementwise.exp.exp",
+    vjp=lambda expression, value, slope, a: [slope * value],
+    from_cvxpy="elementwise.exp.exp",
     sign=always(1),
-    slope=always(1),
-    rule=rules.entrywise(exp_rule),
+    monotonicity=always(1),
+    bounds=rules.entrywise(exp_rule),
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
+    entrywise=True,
+    example=("exp(w[0])", lambda cp, w: cp.exp(w[0])),
 )
 
 
@@ -54,21 +56,24 @@ def log_rule(expression: Expression, entry: Scalar) -> Scalar:
 LOG: Atom = Atom(
     name="log",
     value=lambda xp, expression, a: xp.log(a),
-    pull=lambda expression, value, slope, a: [slope / a],
-    reads={
+    vjp=lambda expression, value, slope, a: [slope / a],
+    from_cvxpy={
         "elementwise.log.log": lambda node, args: LOG(args[0]),
         "elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
     },
     domain=always(("not negative",)),
-    curve=always(-1),
-    slope=always(1),
-    rule=rules.entrywise(log_rule),
-    strong=LeastCurvature(
+    curvature=always(-1),
+    monotonicity=always(1),
+    bounds=rules.entrywise(log_rule),
+    hessian_lower_bound=LeastCurvature(
         "logarithmic barrier",
         "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
         lambda expression, weights, reach: rules.claimed(weights, rules.at_most(reach.high) ** -2.0),
     ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
+    entrywise=True,
+    steep=always(True),
+    example=("-log(w[0])", lambda cp, w: -cp.log(w[0])),
 )
 
 
@@ -95,13 +100,15 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
 LOGISTIC = Atom(
     name="logistic",
     value=log_one_plus_exp,
-    pull=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
-    reads="elementwise.logistic.logistic",
+    vjp=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
+    from_cvxpy="elementwise.logistic.logistic",
     sign=always(1),
-    slope=always(1),
-    rule=rules.entrywise(logistic_rule),
+    monotonicity=always(1),
+    bounds=rules.entrywise(logistic_rule),
     statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
     source="Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; elementary calculus",
+    entrywise=True,
+    example=("logistic(w[0])", lambda cp, w: cp.logistic(w[0])),
 )
 logistic = LOGISTIC
 
@@ -142,22 +149,25 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
 REL_ENTR = Atom(
     name="rel_entr",
     value=log_ratio_value,
-    pull=log_ratio_pull,
-    reads={
+    vjp=log_ratio_pull,
+    from_cvxpy={
         "elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args),
         "elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
         "elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
     },
     domain=always(("not negative", "not negative")),
-    slope=lambda expression, k, signs: -1 if k == 1 else 0,
-    rule=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
-    strong=LeastCurvature(
+    monotonicity=lambda expression, k, signs: -1 if k == 1 else 0,
+    bounds=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
+    hessian_lower_bound=LeastCurvature(
         "negative entropy",
         "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
         lambda e, w, reach: rules.claimed(w, 1 / rules.at_most(reach.high)) if e.args[1].is_constant else None,
     ),
     statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
     source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
+    entrywise=True,
+    steep=always(True),
+    example=("rel_entr(w[0], w[1])", lambda cp, w: cp.rel_entr(w[0], w[1])),
 )
 
 
@@ -201,13 +211,14 @@ def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]
 LOG_SUM_EXP = rules.reduction(
     "log_sum_exp",
     value=log_sum_exp_value,
-    pull=softmax,
+    vjp=softmax,
     one=softmax_rule,
-    reads={"log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
+    from_cvxpy={"log_sum_exp.log_sum_exp": lambda node, args: log_sum_exp(args[0], *rules.axes_of(node))},
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
-    slope=always(1),
+    monotonicity=always(1),
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
     "Hessian their covariance under softmax weights, plus the arguments' own",
     source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
+    example=("log_sum_exp(w)", lambda cp, w: cp.log_sum_exp(w)),
 )
 log_sum_exp: Callable[..., Expression] = partial(rules.along, LOG_SUM_EXP)

@@ -83,18 +83,21 @@ def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
 MAXIMUM = Atom(
     name="maximum",
     value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
-    pull=shared_among,
-    reads={
+    vjp=shared_among,
+    from_cvxpy={
         "elementwise.maximum.maximum": lambda node, args: maximum(*args),
         "elementwise.minimum.minimum": lambda node, args: -maximum(*(-a for a in args)),
     },
-    writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
+    to_cvxpy=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
     sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
-    slope=always(1),
-    text=maximum_text,
+    monotonicity=always(1),
+    to_string=maximum_text,
     statement="max(m_1, ..., m_k): the gradient is a convex combination of the arguments'; not differentiable",
-    rule=lambda e, arguments: [largest(e, list(group)) for group in zip(*arguments, strict=True)],
-    smooth=rounded_maximum,
+    bounds=lambda e, arguments: [largest(e, list(group)) for group in zip(*arguments, strict=True)],
+    smoothed=rounded_maximum,
+    entrywise=True,
+    kinks="polyhedral",
+    example=("maximum(w[0], w[1])", lambda cp, w: cp.maximum(w[0], w[1])),
 )
 
 
@@ -115,16 +118,18 @@ def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any)
 MAX = rules.reduction(
     "max",
     value=lambda xp, e, a: xp.max(a, axis=e.option("axis"), keepdims=True),
-    pull=shared_among_entries,
+    vjp=shared_among_entries,
     one=largest,
-    reads={
+    from_cvxpy={
         "max.max": lambda node, args: largest_entry(args[0], *rules.axes_of(node)),
         "min.min": lambda node, args: -largest_entry(-args[0], *rules.axes_of(node)),
     },
     sign=lambda expression, signs: signs[0],
-    slope=always(1),
+    monotonicity=always(1),
     statement="largest entry: gradient a convex combination of the entries'; not differentiable",
-    smooth=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
+    smoothed=lambda e, args, width: width * log_sum_exp(args[0] / width, e.option("axis"), e.option("keepdims")),
+    kinks="polyhedral",
+    example=("max(w)", lambda cp, w: cp.max(w)),
 )
 largest_entry: Callable[..., Expression] = partial(rules.along, MAX)
 
@@ -183,13 +188,15 @@ SUM_LARGEST = Atom(
     name="sum_largest",
     shape=counted,
     value=lambda xp, e, a: xp.sum(xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),
-    pull=among_largest,
-    reads={"sum_largest.sum_largest": largest_sum},
-    writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
+    vjp=among_largest,
+    from_cvxpy={"sum_largest.sum_largest": largest_sum},
+    to_cvxpy=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
     sign=lambda expression, signs: signs[0],
-    slope=always(1),
+    monotonicity=always(1),
     statement="gradient a convex combination of sums of k entries' gradients, also sum u_j g_j with ||u||_2 <= sqrt(k); "
     "not differentiable",
-    rule=sum_largest_rule,
-    smooth=rounded_sum_largest,
+    bounds=sum_largest_rule,
+    smoothed=rounded_sum_largest,
+    kinks="polyhedral",
+    example=("sum_largest(w, 2)", lambda cp, w: cp.sum_largest(w, 2)),
 )

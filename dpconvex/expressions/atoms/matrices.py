@@ -173,12 +173,13 @@ def spectral(
         return [Scalar(found.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
 
     usual: dict[str, Any] = {
+        "kinks": "spectral",
         "shape": of_matrix,
         "sign": always(0 if ends else 1),
         "statement": "gradient in the unit Frobenius ball of the argument's entries; not differentiable",
         "source": "Lewis & Overton, Eigenvalue optimization, 1996",
     }
-    return Atom(name=name, value=each(value), rule=rule, smooth=never_smooth, **{**usual, **slots})
+    return Atom(name=name, value=each(value), bounds=rule, smoothed=never_smooth, **{**usual, **slots})
 
 
 LAMBDA_MAX = spectral(
@@ -186,16 +187,18 @@ LAMBDA_MAX = spectral(
     lambda xp, a: eigenvalues(xp, a)[..., -1],
     ends=eigenvalue_range,
     shape=of_square,
-    pull=largest_eigenvector,
-    reads="lambda_max.lambda_max",
+    vjp=largest_eigenvector,
+    from_cvxpy="lambda_max.lambda_max",
     domain=always(("symmetric",)),
+    example=("lambda_max(diag(w))", lambda cp, w: cp.lambda_max(cp.diag(w))),
 )
 
 SIGMA_MAX = spectral(
     "sigma_max",
     lambda xp, a: singular_values(xp, a)[..., 0],
-    pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
-    reads="sigma_max.sigma_max",
+    vjp=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
+    from_cvxpy="sigma_max.sigma_max",
+    example=("sigma_max([w, 1])", lambda cp, w: cp.sigma_max(cp.vstack([w, [1.0, 1.0, 1.0]]))),
 )
 
 NORM_NUC = spectral(
@@ -203,28 +206,30 @@ NORM_NUC = spectral(
     lambda xp, a: xp.sum(singular_values(xp, a), axis=-1),
     "the nuclear norm is not differentiable where a singular value is 0",
     lambda shape: float(np.sqrt(min(shape))),
-    pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
-    reads="norm_nuc.normNuc",
-    writes=lambda cp, expression, args: cp.normNuc(args[0]),
+    vjp=lambda e, value, slope, a: [slope * singular_pairs(a)],
+    from_cvxpy="norm_nuc.normNuc",
+    to_cvxpy=lambda cp, expression, args: cp.normNuc(args[0]),
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
+    example=("norm_nuc([w, 1])", lambda cp, w: cp.norm(cp.vstack([w, [1.0, 1.0, 1.0]]), "nuc")),
 )
 
 LOG_DET = Atom(
     name="log_det",
     shape=of_square,
     value=each(logarithm_of_determinant),
-    pull=lambda e, value, slope, a: [slope * inverse(a)],
-    reads="log_det.log_det",
+    vjp=lambda e, value, slope, a: [slope * inverse(a)],
+    from_cvxpy="log_det.log_det",
     domain=always(("semidefinite",)),
-    curve=always(-1),
+    curvature=always(-1),
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
     "Hessian at most sum g_j g_j' / l^2",
     source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",
-    rule=log_det_rule,
-    strong=LeastCurvature(
+    bounds=log_det_rule,
+    hessian_lower_bound=LeastCurvature(
         "negative log-determinant",
         "-log det(A theta + C) on a bounded K, of norm at most u: Hessian at least A'A/u^2",
         log_det_bend,
     ),
+    example=("-log_det(diag(w))", lambda cp, w: -cp.log_det(cp.diag(w))),
 )

@@ -66,13 +66,14 @@ def log_normcdf_rule(expression: Expression, entry: Scalar) -> Scalar:
 NEG_LOG_NORMCDF: Atom = Atom(
     name="neg_log_normcdf",
     value=log_normcdf_value,
-    pull=lambda e, value, slope, a: [slope * with_derivative(-hazard(np.real(a)), bend(np.real(a)), a)],
-    reads={"dpconvex.expressions.log_normcdf.LogNormcdf": lambda node, args: negate(NEG_LOG_NORMCDF(args[0]))},
-    writes=None,  # it has no conic form
+    vjp=lambda e, value, slope, a: [slope * with_derivative(-hazard(np.real(a)), bend(np.real(a)), a)],
+    from_cvxpy={"dpconvex.expressions.log_normcdf.LogNormcdf": lambda node, args: negate(NEG_LOG_NORMCDF(args[0]))},
+    to_cvxpy=None,  # it has no conic form
     sign=always(1),
-    slope=always(-1),
-    text=lambda e, write: (f"-log_normcdf({write(e.args[0], 0)})", PRODUCT),
-    rule=rules.entrywise(log_normcdf_rule),
+    monotonicity=always(-1),
+    to_string=lambda e, write: (f"-log_normcdf({write(e.args[0], 0)})", PRODUCT),
+    bounds=rules.entrywise(log_normcdf_rule),
     statement="-log Phi(m) on m >= l, with h = phi/Phi: slope in [-h(l), 0], second derivative at most h(l) (h(l) + l) <= 1",
     source="Sampford, Some inequalities on Mill's ratio and related functions, Annals of Mathematical Statistics 24, 1953",
+    entrywise=True,
 )

@@ -96,9 +96,9 @@ NORM = rules.reduction(
     "norm",
     shape=norm_shape,
     value=norm_value,
-    pull=norm_pull,
+    vjp=norm_pull,
     one=norm_rule,
-    reads={
+    from_cvxpy={
         "norm1.norm1": lambda node, args: norm(args[0], 1.0, *rules.axes_of(node)),
         "norm_inf.norm_inf": lambda node, args: norm(args[0], INFINITE, *rules.axes_of(node)),
         **dict.fromkeys(
@@ -106,13 +106,14 @@ NORM = rules.reduction(
             lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as its user gave it
         ),
     },
-    writes=lambda cp, e, a: cp.pnorm(a[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(a[0]),
+    to_cvxpy=lambda cp, e, a: cp.pnorm(a[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(a[0]),
     sign=always(1),
-    slope=even_slope,
-    text=norm_text,
+    monotonicity=even_slope,
+    to_string=norm_text,
     statement="gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or <= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm "
     "sum g_j g_j' for p >= 2; not differentiable at 0; p = 1 is a sum, p = inf the largest, of absolute values",
-    smooth=rounded_norm,
+    smoothed=rounded_norm,
+    example=("norm(w)", lambda cp, w: cp.norm(w)),
 )
 
 
@@ -190,19 +191,22 @@ QUAD_OVER_LIN = rules.reduction(
     "quad_over_lin",
     shape=squares_shape,
     value=lambda xp, e, a, b: xp.sum(a * a, axis=e.option("axis"), keepdims=True) / b,
-    pull=lambda e, value, slope, a, b: [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b],
+    vjp=lambda e, value, slope, a, b: [2 * a * (slope / b), -np.sum(slope * value, axis=tuple(range(a.ndim - 1))) / b],
     one=squares_over,
-    reads={"quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(args[0], args[1], *rules.axes_of(node))},
+    from_cvxpy={
+        "quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(args[0], args[1], *rules.axes_of(node))
+    },
     domain=always((None, "positive")),
     sign=always(1),
-    slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
-    text=squares_text,
+    monotonicity=lambda expression, k, signs: signs[0] if k == 0 else -1,
+    to_string=squares_text,
     expand=summed_squares,
     statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "
     "Hessian (2/y) sum g_j g_j'; of pos(m): differentiable",
-    strong=LeastCurvature(
+    hessian_lower_bound=LeastCurvature(
         "sum of squares", "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y", squares_bend
     ),
+    example=("quad_over_lin(w[:2], w[2])", lambda cp, w: cp.quad_over_lin(w[:2], w[2])),
 )
 
 

@@ -58,14 +58,16 @@ HUBER = Atom(
     name="huber",
     shape=huber_shape,
     value=clipped_product,
-    pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
-    reads={"elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
-    writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
+    vjp=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
+    from_cvxpy={"elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
+    to_cvxpy=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=always(1),
-    slope=even_slope,
-    rule=rules.entrywise(huber_rule),
+    monotonicity=even_slope,
+    bounds=rules.entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], differentiable",
     source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
+    entrywise=True,
+    example=("huber(w[0], 1)", lambda cp, w: cp.huber(w[0], 1)),
 )
 
 
@@ -85,13 +87,16 @@ def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
 ABS = Atom(
     name="abs",
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
-    pull=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
-    reads={"elementwise.abs.abs": lambda node, args: absolute(args[0])},
+    vjp=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
+    from_cvxpy={"elementwise.abs.abs": lambda node, args: absolute(args[0])},
     sign=always(1),
-    slope=even_slope,
-    rule=rules.entrywise(absolute_value),
-    smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
+    monotonicity=even_slope,
+    bounds=rules.entrywise(absolute_value),
+    smoothed=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
+    entrywise=True,
+    kinks="polyhedral",
+    example=("abs(w[0])", lambda cp, w: cp.abs(w[0])),
 )
 
 
@@ -168,31 +173,34 @@ POWER = Atom(
     name="power",
     shape=power_shape,
     value=power_value,
-    pull=lambda e, value, slope, a: [slope * (e.option("p") * a ** (e.option("p") - 1))],
-    reads={
+    vjp=lambda e, value, slope, a: [slope * (e.option("p") * a ** (e.option("p") - 1))],
+    from_cvxpy={
         f"elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=written_power,
+    to_cvxpy=written_power,
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=always(1),
-    curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
-    slope=power_slope,
-    text=lambda e, write: (
+    curvature=lambda e: -1 if 0 < e.option("p") < 1 else 1,
+    monotonicity=power_slope,
+    to_string=lambda e, write: (
         f"square({write(e.args[0], 0)})"
         if e.option("p") == 2
         else f"power({write(e.args[0], 0)}, {e.option('p'):.6g})",
         ATOM,
     ),
     expand=expanded_power,
-    rule=rules.entrywise(power_rule),
-    strong=LeastCurvature(
+    bounds=rules.entrywise(power_rule),
+    hessian_lower_bound=LeastCurvature(
         "power",
         "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
         "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
         power_bend,
     ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): differentiable for p >= 2",
+    entrywise=True,
+    steep=lambda e: e.option("p") < 2,
+    example=("square(w[0])", lambda cp, w: cp.square(w[0])),
 )
 
 
@@ -241,17 +249,18 @@ DECLARED: Atom = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=lambda xp, e, a: tried(e).evaluate(a, 0, xp),
-    writes=None,  # it has no conic form
-    pull=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
-    reads={
+    to_cvxpy=None,  # it has no conic form
+    vjp=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
+    from_cvxpy={
         "dpconvex.expressions.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(
             args[0], declaration=node.declaration
         )
     },
     sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
-    slope=declared_slope,
-    text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", ATOM),
-    rule=rules.entrywise(declared_rule),
+    monotonicity=declared_slope,
+    to_string=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", ATOM),
+    bounds=rules.entrywise(declared_rule),
     statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
     source="declared by the user; dpconvex/expressions/declared_atoms.py",
+    entrywise=True,
 )

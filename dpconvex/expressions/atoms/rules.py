@@ -37,16 +37,16 @@ def refused(what: str, *shapes: Shape) -> NoReturn:
 
 
 def reduction(
-    name: str, value: Callable[..., Any], pull: Callable[..., list[Any]], one: Callable[..., Scalar], **slots: Any
+    name: str, value: Callable[..., Any], vjp: Callable[..., list[Any]], one: Callable[..., Scalar], **slots: Any
 ) -> Atom:
-    """Return an atom of entries along axes, which `value` keeps and `pull` sees.
+    """Return an atom of entries along axes, which `value` keeps and `vjp` sees.
 
     `one` is the rule for one line of entries, and the first entry of each further argument.
     """
     usual: dict[str, Any] = {
         "shape": reduced,
-        "text": lambda e, write: called(name, e, *(write(argument, 0) for argument in e.args)),
-        "writes": lambda cp, e, args: getattr(cp, name)(*args, **axis_for(e)),
+        "to_string": lambda e, write: called(name, e, *(write(argument, 0) for argument in e.args)),
+        "to_cvxpy": lambda cp, e, args: getattr(cp, name)(*args, **axis_for(e)),
     }
 
     @wraps(value)
@@ -56,14 +56,14 @@ def reduction(
 
     def pulled(expression: Expression, *found: Any) -> list[Any]:
         shape = reduced(expression.args[0].shape, expression.option("axis"), True)
-        return pull(expression, *(part.reshape((*shape, part.shape[-1])) for part in found[:2]), *found[2:])
+        return vjp(expression, *(part.reshape((*shape, part.shape[-1])) for part in found[:2]), *found[2:])
 
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         entries, *others = arguments
         firsts = [other[0] for other in others]
         return [one(expression, [entries[k] for k in line], *firsts) for line in lines(expression)]
 
-    return Atom(name=name, value=kept, pull=pulled, rule=rule, **{**usual, **slots})
+    return Atom(name=name, value=kept, vjp=pulled, bounds=rule, **{**usual, **slots})
 
 
 def along(atom: Atom, a: Any, axis: Shape | None = None, keepdims: bool = False, **options: Any) -> Expression:

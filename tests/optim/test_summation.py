@@ -151,7 +151,7 @@ def test_every_part_of_a_gradient_counts():
 
 def test_a_long_noise_vector_counts_with_its_rounding():
     """The sum of the data's gradient, the noise and the quadratic's is rounded at the size of the largest part."""
-    from tests.optim.sample_problems import logistic as problem_of
+    from sample_problems import logistic as problem_of
 
     for noise in (1e3, 1e9):
         problem = problem_of(noise=noise, lengths=Lengths(4, 1, 1))
