@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
-Also ``python -m benchmarks ablation``, ``additive``, ``features``, ``glm``, ``intervals``, ``learnt_bounds``, ``mutants``,
-``mutations``, ``predictions`` and ``unit``.
+Also ``python -m benchmarks ablation``, ``additive``, ``evaluation``, ``features``, ``glm``, ``intervals``, ``learnt_bounds``,
+``mutants``, ``mutations``, ``predictions`` and ``unit``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from benchmarks.timing import Row, accelerator, compare, device
 PROGRAMS = (
     "ablation",
     "additive",
+    "evaluation",
     "features",
     "glm",
     "intervals",

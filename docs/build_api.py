@@ -17,7 +17,10 @@ PAGES = {
         "Problems, mixtures, choices",
         (
             "fitting.problem_files",
-            *(f"selection.{name}" for name in ("clustering", "evaluate", "mixtures", "sweep", "tune")),
+            *(
+                f"selection.{name}"
+                for name in ("clustering", "evaluate", "evaluation", "measures", "mixtures", "sweep", "tune")
+            ),
         ),
     ),
     "proving": ("Proving and fitting", ("fitting", "selection", "optim", "sums")),

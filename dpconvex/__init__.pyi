@@ -87,8 +87,10 @@ from .selection.bounded import (
     verify_bounded as verify_bounded,
 )
 from .selection.clustering import ComponentCenters as ComponentCenters, cluster as cluster
-from .selection.evaluate import Evaluation as Evaluation, evaluate as evaluate
+from .selection.evaluate import evaluate as evaluate, split as split
+from .selection.evaluation import Evaluation as Evaluation
 from .selection.learn_schema import learn_schema as learn_schema
+from .selection.measures import Estimate as Estimate
 from .selection.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .selection.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .selection.tune import tune as tune, tune_repeated as tune_repeated

@@ -20,7 +20,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["audit_curve", "error_bands", "gaussians", "risk", "shapes", "spending"]
+__all__ = ["audit_curve", "calibration", "error_bands", "gaussians", "residuals", "risk", "roc", "shapes", "spending"]
 PRIVATE, PLAIN, FAINT = "#1f5fa8", "#b3541e", "#7a7a7a"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
@@ -111,6 +111,46 @@ def risk(certificates: Any, *, axes: Axes | None = None) -> Axes:
     for number, (name, certificate) in enumerate(named.items()):
         drawn.plot(rates, certificate.risk(rates), color=CLASSES[number % len(CLASSES)], linewidth=1.8, label=name)
     drawn.legend(frameon=False, loc="upper right")
+    return drawn
+
+
+def roc(evaluation: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw the ROC curve of a `dpconvex.Evaluation` with its band of 95 %; axes as for `error_bands`."""
+    drawn = banded(evaluation.roc(), "-", axes, f"AUC {evaluation.auc}", ([0, 1], [0, 1]), "guessing")
+    drawn.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
+    return drawn
+
+
+def calibration(evaluation: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw observed shares by probabilities of a `dpconvex.Evaluation`, with intervals of 95 %; axes as for `error_bands`."""
+    drawn = banded(evaluation.calibration(), "o", axes, "observed", ([0, 1], [0, 1]), "as predicted")
+    drawn.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
+    return drawn
+
+
+def residuals(evaluation: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw quartiles of label minus prediction by prediction, of a `dpconvex.Evaluation`; axes as for `error_bands`."""
+    ends = [evaluation.bounds[k] for k in (0, 1)]
+    drawn = banded(evaluation.residuals(0.5), "o", axes, "median", (ends, [0, 0]), "as predicted", equal=False)
+    for share in (0.25, 0.75):
+        found = evaluation.residuals(share)
+        drawn.plot(found.x, found.y, color=PLAIN, linewidth=1.2, label="quartiles" if share < 0.5 else "_")
+    drawn.set(xlabel="prediction", ylabel="label minus prediction", xlim=ends)
+    drawn.legend(frameon=False)
+    return drawn
+
+
+def banded(curve: Any, marker: str, axes: Axes | None, label: str, line: Any, meaning: str, equal: bool = True) -> Axes:
+    """Draw a curve with intervals, beside a line that it is compared with."""
+    drawn = dressed(axes, 5.5, **({"aspect": "equal"} if equal else {}))
+    drawn.plot(*line, color=FAINT, linewidth=0.8, linestyle=":", label=meaning)
+    if marker == "-":
+        drawn.fill_between(curve.x, curve.lower, curve.upper, color=PRIVATE, alpha=0.18, linewidth=0)
+        drawn.plot(curve.x, curve.y, color=PRIVATE, linewidth=1.8, label=label)
+    else:
+        ends = abs(np.stack([curve.lower, curve.upper]) - curve.y)
+        drawn.errorbar(curve.x, curve.y, ends, fmt="o", color=PRIVATE, markersize=5, linewidth=1.2, label=label)
+    drawn.legend(frameon=False, loc="lower right")
     return drawn
 
 

@@ -1,4 +1,4 @@
-"""The commands: prove, attack, fit, choose, predict, measure, and show problems and schemas."""
+"""The commands: prove, attack, fit, choose, predict, and show problems and schemas."""
 
 import argparse
 import csv
@@ -200,24 +200,6 @@ def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | No
         return {title: array.tolist()}
     named = zip(labels, array.T, strict=True) if array.ndim > 1 else [(labels[1], array)]
     return {f"{title} {label}": column.tolist() for label, column in named}
-
-
-def evaluate(chosen: argparse.Namespace) -> None:
-    release, declared = model_of(chosen)
-    known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
-    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, adjacency=chosen.adjacency or known.adjacency)
-    whose = None if promise.unit is None else declared.schema.units(chosen.data)
-    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
-    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, **options)
-    measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
-    measured |= {"records": found.records, "private": found.spent is not None}
-    said = str(found)
-    if declared.schema.label_bounds is not None:  # which became -1 and 1
-        lower, upper = declared.schema.label_bounds
-        root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
-        said += f"\nIn the units of {declared.schema.label}: {root:.4g} (root mean square)"
-    told(chosen, measured, said)
 
 
 # Columns, options, learners, promises and budgets

@@ -138,6 +138,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # What is searched and written.
     "--effort": option("how long to search; by default 1", "X", float, default=1.0),
     "--runs": option("also fit the worst neighbours so often each", "N", int, default=0),
+    "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
+    "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
+    "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
+    "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
     "--picture": option("draw what was found, such as audit.png", "FILE"),
     "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
     "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
@@ -187,14 +191,18 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
-    "evaluate": (f"{MODEL} --epsilon! --adjacency --progress {LEDGER}", "measure a model's error on a table, privately", """
-  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"""),
+    "evaluate": (
+        f"{MODEL} --epsilon! --adjacency --group --roc --calibration --residuals --out --progress {LEDGER}",
+        "measure how a model does on a table, privately", """
+  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
+  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
     "demo": ("--draws --out --seed --quick --progress", "error against epsilon on the Breast Cancer data", ""),
 }  # fmt: skip
 
 
 # Where the functions of some commands are; those of others are in `commands`.
 MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "check_table", "schema": "schemas"}
+MODULES |= {"evaluate": "judge"}
 
 
 class Parser(argparse.ArgumentParser):

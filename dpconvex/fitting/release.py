@@ -140,10 +140,11 @@ class Release(Released, Mapping[str, Array]):
         self.check_names(name, names_of(x))
         return self._called(name, function, finite_numbers("x", x))
 
-    def predicted(self, x: Array) -> NDArray[Any]:
-        """Predict from features that passed a record's check."""
-        assert self.predictor is not None
-        return self._called("predict", self.predictor, x)
+    def applied(self, name: str, x: Array) -> NDArray[Any]:
+        """Call `predict`, `decision_function` or `predict_proba` with features that passed a record's check."""
+        function = {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
+        assert function is not None
+        return self._called(name, function, x)
 
     def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
         if self.whitening is not None:

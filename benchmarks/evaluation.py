@@ -1,0 +1,96 @@
+"""How close private evaluations come, and how often intervals cover: ``python -m benchmarks evaluation [--runs 500]``.
+
+A model is fitted once. Each run draws test records anew and evaluates it on them; what is true is computed from many records.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import rankdata
+
+import dpconvex as dp
+from benchmarks import chosen
+
+__all__ = ["main"]
+
+Array = NDArray[np.float64]
+MANY = 400_000
+SLOPES = np.array([4.0, -3.0, 1.0])
+
+
+def drawn(kind: str, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw records: of a balanced or a rare label, or of a number."""
+    x = rng.normal(size=(size, 3)) / 3
+    x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+    if kind == "number":
+        return {"x": x, "y": np.clip(x @ SLOPES / 8 + 0.15 * rng.normal(size=size), -1, 1)}
+    score = x @ SLOPES - (1.8 if kind == "rare" else 0.0)
+    return {"x": x, "y": np.where(rng.random(size) < expit(score), 1, -1)}
+
+
+def exact(release: dp.Release, data: dict[str, Any], kind: str) -> dict[str, float]:
+    """Compute the same numbers without privacy."""
+    y = data["y"]
+    if kind == "number":
+        apart = y - np.clip(release.predict(data["x"]), -1, 1)
+        error, constant = float(np.mean(apart**2)), float(np.var(y))
+        found = {"error": error, "constant": constant, "r2": 1 - error / constant}
+        return found | {"absolute_error": float(np.mean(np.abs(apart)))}
+    p, yes = release.predict_proba(data["x"])[:, 1], y == 1
+    ranks = rankdata(p)[yes].sum() - yes.sum() * (yes.sum() + 1) / 2
+    bins = np.minimum((10 * rankdata(p, method="min") / len(p)).astype(int), 9)
+    off = [abs(float(np.sum(yes[bins == k] - p[bins == k]))) for k in range(10)]
+    return {
+        "error": float(np.mean((p > 0.5) != yes)),
+        "constant": float(min(yes.mean(), 1 - yes.mean())),
+        "auc": float(ranks / (yes.sum() * (~yes).sum())),
+        "log_loss": float(-np.mean(np.log(np.where(yes, p, 1 - p)))),
+        "brier": float(np.mean((yes - p) ** 2)),
+        "calibration_error": sum(off) / len(p),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks evaluation", description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--size", type=int, default=2000)
+    parser.add_argument("--epsilon", type=float, default=0.5)
+    parser.add_argument("--kinds", nargs="*", default=["balanced", "rare", "number"])
+    given = chosen(parser, arguments, runs=2, size=300, kinds=["balanced", "number"])
+    print(
+        "| labels | number | true | mean off by | off by, 95 % | covered | half-width |\n|---|---|---|---|---|---|---|"
+    )
+    for kind in given.kinds:
+        constant = {} if kind == "number" else {"constant": 1.0}
+        learner = dp.load("huber_regression" if kind == "number" else "logistic_regression", features=3, **constant)
+        rng = np.random.default_rng(0)
+        release = dp.solve_without_privacy(learner, drawn(kind, 20_000, rng))
+        true = exact(release, drawn(kind, MANY, rng), kind)
+        off: dict[str, list[float]] = {name: [] for name in true}
+        covered: dict[str, list[bool]] = {name: [] for name in true}
+        wide: dict[str, list[float]] = {name: [] for name in true}
+        for seed in range(given.runs):
+            data = drawn(kind, given.size, rng)
+            found = dp.evaluate(learner, release, data, dp.Privacy(given.epsilon), seed=seed)
+            here = exact(release, data, kind)
+            for name, value in true.items():
+                measured = getattr(found, name)
+                low, high = measured.interval
+                off[name].append(measured - here[name])
+                covered[name].append(low <= value <= high)
+                wide[name].append((high - low) / 2)
+        for name, value in true.items():
+            most = np.quantile(np.abs(off[name]), 0.95)
+            numbers = f"{np.mean(np.abs(off[name])):.4f} | {most:.4f} | {np.mean(covered[name]):.3f}"
+            print(f"| {kind} | {name.replace('_', ' ')} | {value:.4f} | {numbers} | {np.mean(wide[name]):.4f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""What follows from released counts, for free: errors, curves and calibration, with intervals for sampling and noise."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from dpconvex.accounting.events import Pure
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.mechanisms.cell_counts import Cells
+from dpconvex.model.privacy import Privacy
+from dpconvex.selection.measures import (
+    Curve,
+    Estimate,
+    between,
+    curve,
+    estimate,
+    middles,
+    moments,
+    positions,
+    quantiles,
+    ratio,
+    share,
+    surprise,
+    whole,
+)
+from dpconvex.util.arrays import Array
+from dpconvex.util.places import content_of, replaceable, write_whole
+from dpconvex.util.plain_data import built, is_real
+
+FORM = "dpconvex evaluation 1"
+REPLICATES = 200  # Estimates from records that are drawn anew: their spread makes intervals
+RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
+BINS, FINE = 10, 4  # Bins of a calibration curve; parts of cells of predictions, whose order counts
+SUMMARY = {
+    "probabilities": ("auc", "log_loss", "brier", "calibration_error"),
+    "scores": ("auc",),
+    "likelihood": ("log_loss",),
+    "labels": (),
+    "numbers": ("r2", "absolute_error", "concordance"),
+}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Evaluation:
+    """How a release does on records, from noisy counts that were paid for once; it prints.
+
+    Everything is computed from `sums`, and costs nothing.  Numbers are an `Estimate`, whose ``interval`` counts the sampling of
+    records and the noise.
+
+    Attributes
+    ----------
+    cells : Cells
+        The public cells in which records were counted.
+    sums, scale : tuple of float, and float
+        What was released, in records: weighted sums of the counts, with discrete Laplace noise of this scale on each.
+    total : int or None
+        The number of records (of people, if records are weighted); None where it is protected.
+    spent : Privacy or None
+        None if a seed was given.
+    labels, groups, label, bounds
+        Names of the labels and of the groups, the field that is predicted, and the bounds of a number.
+    clusters : int
+        So many records belong to one person at most.  Intervals are as wide as if all of them were alike.
+    chosen : int or None
+        The place of the group that all numbers are of.
+    """
+
+    cells: Cells
+    sums: tuple[float, ...]
+    scale: float
+    total: int | None
+    spent: Privacy | None
+    labels: tuple[Any, ...] = ()
+    groups: tuple[Any, ...] = ()
+    label: str = "y"
+    bounds: tuple[float, float] = (0.0, 1.0)
+    clusters: int = 1
+    chosen: int | None = None
+
+    @property
+    def status(self) -> str:
+        """The guarantee, or a warning."""
+        return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
+
+    @property
+    def event(self) -> Pure | None:
+        """The release, for accounting."""
+        return None if self.spent is None else Pure(self.spent.epsilon)
+
+    @property
+    def records(self) -> int:
+        """The number of records; a noisy one where it is protected, or of a group."""
+        if self.total is not None and self.chosen is None:
+            return self.total
+        return round(float(whole(self._table(next(iter(self.cells.tables))))[0]))
+
+    @cached_property
+    def _counts(self) -> dict[str, Array]:
+        """Counts of cells, shape (1 + replicates, groups, *cells): the estimate, and others from records drawn anew."""
+        return self.cells.estimates(np.array(self.sums), self.total, self.scale, self.clusters, REPLICATES)
+
+    def _table(self, *names: str) -> Array:
+        """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
+        for name in names:
+            if name in self.cells.tables:
+                return self._counts[name].sum(axis=1) if self.chosen is None else self._counts[name][:, self.chosen]
+        raise TemplateError(f"this evaluation is of {self.cells.kind}, and has no {names[0]} to compute that from.")
+
+    def group(self, name: Any) -> Self:
+        """Return the evaluation of one of the declared groups."""
+        if name not in self.groups:
+            raise TemplateError(f"group: there is no group {name!r}; there are: {', '.join(map(repr, self.groups))}.")
+        made = replace(self, chosen=self.groups.index(name))
+        vars(made)["_counts"] = self._counts
+        return made
+
+    def by_group(self) -> dict[Any, Self]:
+        """Return the evaluation of each declared group."""
+        return {name: self.group(name) for name in self.groups}
+
+    # Errors
+
+    @property
+    def error(self) -> Estimate:
+        """Share of wrong labels, or mean squared error."""
+        if self.cells.kind == "numbers":
+            return estimate(self._squares, self._range**2)
+        return share(self._wrong[..., 1].sum(axis=1), self._wrong)
+
+    @property
+    def constant(self) -> Estimate:
+        """The error of the best constant: the most frequent label, or the mean."""
+        if self.cells.kind == "numbers":
+            return estimate(self._variances, self._range**2)
+        return share(whole(self._wrong) - self._wrong.sum(axis=2).max(axis=1), self._wrong)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """That of `error`."""
+        return self.error.interval
+
+    @property
+    def measure(self) -> str:
+        """What the error is: "error", a share, or a mean squared error and its units."""
+        known = f"mean squared error of {self.label} between {self.bounds[0]:g} and {self.bounds[1]:g}:"
+        return known if self.cells.kind == "numbers" else "error"
+
+    @property
+    def _wrong(self) -> Array:
+        """Counts by label, right and wrong, shape (1 + replicates, labels, 2)."""
+        if "labels" in self.cells.tables:
+            return self._table("labels")
+        table = self._confusions(0.5)
+        return np.stack([table[:, [0, 1], [0, 1]], table[:, [0, 1], [1, 0]]], axis=2)
+
+    # Probabilities, and scores of two labels
+
+    @property
+    def log_loss(self) -> Estimate:
+        """Mean of minus the logarithm of the probability of the label, which is taken as spread evenly over its cell."""
+        table, edges = self._table("probabilities", "likelihood"), self.cells.edges
+        if table.ndim == 2:
+            return share(table @ surprise(edges), table, np.inf)
+        return share(table[:, 1] @ surprise(edges) + table[:, 0] @ surprise(1 - edges[::-1])[::-1], table, np.inf)
+
+    @property
+    def brier(self) -> Estimate:
+        """Mean squared difference of probability and outcome."""
+        table, edges = self._table("probabilities"), self.cells.edges
+        return share(moments(table[:, 0], edges) + moments(table[:, 1], edges - 1), table)
+
+    @property
+    def auc(self) -> Estimate:
+        """Area under the ROC curve; two records in one cell count half."""
+        no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
+        return share((yes * (np.cumsum(no, axis=1) - no / 2)).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1))
+
+    def roc(self) -> Curve:
+        """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""
+        false, true = np.moveaxis(ratio(self._above, self._above[..., :1]), 1, 0)
+        level = [np.interp(false[0, ::-1], x[::-1], y[::-1])[::-1] for x, y in zip(false[1:], true[1:], strict=True)]
+        return curve(false[0], np.array([true[0], *level]), self.cells.edges)
+
+    def precision_recall(self) -> Curve:
+        """Return precisions (y) by recalls (x); `at` are thresholds of the score."""
+        found = self._above[..., :-1]
+        recall = ratio(found[0, 1], found[0, 1, :1])
+        return curve(recall, ratio(found[:, 1], found.sum(axis=1)), self.cells.edges[:-1])
+
+    def confusion(self, threshold: float = 0.5) -> Array:
+        """Return numbers of records, shape (2, 2): rows are labels, columns what is said; a yes is a score above the threshold.
+
+        Exact between cells, but for the noise; in a cell records are taken as spread evenly.
+        """
+        return np.asarray(self._confusions(threshold)[0])
+
+    def rates(self, threshold: float = 0.5) -> dict[str, Estimate]:
+        """Return sensitivity, specificity, precision, and the share of records above a threshold, by name."""
+        table = self._confusions(threshold)
+        (true_no, _), (_, true_yes) = np.moveaxis(table, 0, -1)
+        said, (no, yes) = table[:, :, 1].sum(axis=1), table.sum(axis=2).T
+        found = {"sensitivity": (true_yes, yes), "specificity": (true_no, no), "precision": (true_yes, said)}
+        return {name: share(*parts) for name, parts in found.items()} | {"selected": share(said, table)}
+
+    def calibration(self) -> Curve:
+        """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` are their shares."""
+        shares, observed, said = self._bins()
+        return curve(said[0], observed, shares[0])
+
+    @property
+    def calibration_error(self) -> Estimate:
+        """Mean distance of observed shares from probabilities, over the records of the bins of `calibration`."""
+        shares, observed, said = self._bins()
+        apart = observed - said
+        found = estimate((shares * np.abs(apart)).sum(axis=1))
+        # Chance adds to distances: near 0, by more than records that are drawn anew show. The lower end allows for it.
+        square, chance = (shares[0] * apart[0] ** 2).sum(), (shares[0] * apart[1:].var(axis=0)).sum()
+        least = np.sqrt(max(square - 2 * chance, 0.0)) - (found.interval[1] - found)
+        return Estimate(found, (min(max(least, 0.0), found.interval[0]), found.interval[1]))
+
+    def _bins(self) -> tuple[Array, Array, Array]:
+        """Return shares of records, of the second label and mean probabilities, each of shape (1 + replicates, bins)."""
+        table, edges = self._table("probabilities"), self.cells.edges
+        both = table.sum(axis=1)
+        rank = (np.cumsum(both[0]) - both[0] / 2) / max(both[0].sum(), 1e-9)
+        bins = np.unique(np.minimum(BINS * rank, BINS - 1).astype(int), return_inverse=True)[1]
+        member = np.eye(bins.max() + 1)[bins]
+        records = both @ member
+        said = ratio((both * positions(both, edges)) @ member, records)
+        return ratio(records, whole(table)[:, None]), ratio(table[:, 1] @ member, records), said
+
+    @property
+    def _above(self) -> Array:
+        """Counts of both labels above each edge, shape (1 + replicates, 2, edges)."""
+        found = np.cumsum(self._table("probabilities", "scores")[..., ::-1], axis=-1)[..., ::-1]
+        return np.concatenate([found, np.zeros((*found.shape[:-1], 1))], axis=-1)
+
+    def _confusions(self, threshold: float) -> Array:
+        if not (is_real(threshold) and 0 <= threshold <= 1):
+            raise TemplateError(f"confusion: the threshold must be between 0 and 1, not {threshold!r}.")
+        yes = between(threshold, self.cells.edges, self._above)
+        return np.stack([self._above[..., 0] - yes, yes], axis=2)
+
+    # A number that is predicted
+
+    @property
+    def r2(self) -> Estimate:
+        """One minus the mean squared error over that of the mean."""
+        return estimate(1 - ratio(self._squares, self._variances), 1.0, -np.inf)
+
+    @property
+    def absolute_error(self) -> Estimate:
+        """Mean absolute error."""
+        table, edges = self._table("residuals"), self.cells.edges
+        return share(self._range * (table @ np.abs(middles(edges))), table, self._range)
+
+    def residual_quantile(self, level: float) -> Estimate:
+        """Return the quantile of label minus prediction at a level between 0 and 1."""
+        return estimate(
+            self._range * quantiles(self._table("residuals"), self.cells.edges, level), self._range, -np.inf
+        )
+
+    def coverage(self, lower: float, upper: float) -> Estimate:
+        """Return the share of records whose label minus prediction lies between two numbers."""
+        table, edges = self._table("residuals"), self.cells.edges
+        below = np.pad(np.cumsum(table, axis=1), ((0, 0), (1, 0)))
+        first, last = (between(end / self._range, edges, below) for end in (lower, upper))
+        return share(last - first, table)
+
+    def residuals(self, level: float = 0.5) -> Curve:
+        """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
+        table, (along, across) = self._table("by_prediction"), self.cells.ways
+        found = [quantiles(table[:, k], across, level) for k in range(table.shape[1])]
+        records = ratio(table[0].sum(axis=1), table[0].sum())
+        values = np.where(records > RARE, self._range * np.stack(found, axis=1), np.nan)
+        return curve(self.bounds[0] + self._range * middles(along), values, records, np.inf)
+
+    @property
+    def concordance(self) -> Estimate:
+        """Share of pairs of records whose labels are in the order of their predictions, which lie evenly in their cells."""
+        table, (along, across) = self._table("by_prediction"), self.cells.ways
+        fine = np.linspace(0.0, 1.0, FINE * (len(along) - 1) + 1)
+        said = np.repeat(middles(fine), len(across) - 1)
+        true = said + np.tile(middles(across), len(fine) - 1)
+        order = np.sign(np.subtract.outer(true, true))
+        flat = (table / FINE).repeat(FINE, axis=1).reshape(len(table), -1)
+        kernels = order * np.sign(np.subtract.outer(said, said)), np.abs(order)
+        agreed, pairs = (((flat @ kernel) * flat).sum(axis=1) for kernel in kernels)
+        return estimate((1 + ratio(agreed, pairs)) / 2)
+
+    @property
+    def _range(self) -> float:
+        return self.bounds[1] - self.bounds[0]
+
+    @property
+    def _squares(self) -> Array:
+        table = self._table("residuals")
+        return ratio(moments(table, self.cells.edges), whole(table)) * self._range**2
+
+    @property
+    def _variances(self) -> Array:
+        table, edges = self._table("targets"), self.cells.targets
+        mean = ratio((table * positions(table, edges)).sum(axis=1), whole(table))
+        return np.maximum(ratio(moments(table, edges), whole(table)) - mean**2, 1e-12) * self._range**2
+
+    # Words and files
+
+    def summary(self) -> dict[str, Estimate]:
+        """Return the usual numbers by name: the error, that of a constant, and what else there is."""
+        further = SUMMARY["likelihood" if "likelihood" in self.cells.tables else self.cells.kind]
+        return {name: getattr(self, name) for name in ("error", "constant", *further)}
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        head = f"{self.measure} {found.pop('error')} on {self.records} records; of a constant {found.pop('constant')}"
+        lines = [head, *(f"  {name.replace('_', ' ')} {value}" for name, value in found.items())]
+        for name, own in self.by_group().items() if self.chosen is None else ():
+            rates = own.rates() if own.cells.kind in ("probabilities", "scores") else {}
+            said = "; ".join(f"{what} {value}" for what, value in {"error": own.error, **rates}.items())
+            lines.append(f"  {name}, {own.records} records: {said}")
+        return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was released as JSON-able data."""
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"format": FORM, **own, "cells": asdict(self.cells), "spent": self.spent and self.spent.to_dict()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        known = dict(given) if isinstance(given, Mapping) else {}
+        if known.pop("format", None) != FORM:
+            raise TemplateError(f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
+        found: Self = built(cls, known, {Privacy: Privacy.from_dict})
+        fits = (
+            len(found.sums) == found.cells.noisy and found.scale > 0 and found.cells.groups == max(len(found.groups), 1)
+        )
+        if not fits or not np.isfinite(found.sums).all():
+            raise TemplateError("Evaluation: its sums are not those of its cells.")
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was released to a JSON file, whole or not at all."""
+        write_whole(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that `save` wrote."""
+        try:
+            return cls.from_dict(json.loads(content_of(path)))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DPConvexError(f"{path}: not an evaluation that was saved ({error}).") from error

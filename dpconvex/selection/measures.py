@@ -1,0 +1,118 @@
+"""Estimates from counts of records in cells, with intervals from replicates: counts of records that were drawn anew.
+
+Arrays have the estimate first, and then the replicates; cells lie along the last axes, between edges.
+"""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import xlogy
+
+from dpconvex.errors import TemplateError
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real
+
+WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
+
+
+class Estimate(float):
+    """A number whose `interval` holds the number of the whole population with a probability of about 0.95."""
+
+    interval: tuple[float, float]
+
+    def __new__(cls, value: float, interval: tuple[float, float]) -> Self:
+        made = super().__new__(cls, value)
+        made.interval = interval
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Estimate, (float(self), self.interval)
+
+    def __str__(self) -> str:
+        return f"{float(self):.3g} ({self.interval[0]:.3g} to {self.interval[1]:.3g})"
+
+    __repr__ = __str__
+
+
+class Curve(NamedTuple):
+    """Points of a curve, with an interval of 95 % for each `y`; `at` says where each was taken, such as at which threshold."""
+
+    x: Array
+    y: Array
+    lower: Array
+    upper: Array
+    at: Array
+
+
+def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
+    """Return the first value less its bias, as values of records that were drawn anew show it, and its interval."""
+    drawn = values[1:][np.isfinite(values[1:])]
+    if not len(drawn) or not np.isfinite(values[0]):
+        return Estimate(np.nan, (np.nan, np.nan))
+    bias = float(drawn.mean()) - values[0]
+    reach = WITHIN * np.hypot(drawn.std(), bias)
+    low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
+    return Estimate(value, (low, high))
+
+
+def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
+    """Return what records have of something on average; or a ratio, of two arrays without cells."""
+    return estimate(ratio(part, whole(table)), most)
+
+
+def curve(x: Array, values: Array, at: Array, most: float = 1.0) -> Curve:
+    """Return a curve with pointwise intervals, from values of shape (1 + replicates, points)."""
+    known = np.where(np.isfinite(values[0]), values[1:], 0.0)
+    reach, least = WITHIN * np.nanstd(known, axis=0), 0.0 if most == 1 else -most
+    return Curve(x, values[0], np.maximum(values[0] - reach, least), np.minimum(values[0] + reach, most), at)
+
+
+def whole(table: Array) -> Array:
+    """Return the number of records, shape (1 + replicates,)."""
+    return np.asarray(table.reshape(len(table), -1).sum(axis=1))
+
+
+def ratio(part: Array, total: ArrayLike) -> Array:
+    """Return a ratio, NaN where there is nothing to divide by."""
+    with np.errstate(all="ignore"):
+        return np.where(np.asarray(total) > 1e-9, part / np.maximum(total, 1e-9), np.nan)
+
+
+def middles(edges: Array) -> Array:
+    return (edges[1:] + edges[:-1]) / 2
+
+
+def positions(table: Array, edges: Array) -> Array:
+    """Return mean places of records in their cells, whose density slopes as the cells beside say; of the shape of the table."""
+    width = np.diff(edges)
+    density = np.pad(table / width, ((0, 0), (1, 1)), mode="edge")
+    tilt = (density[:, 2:] - density[:, :-2]) / np.maximum(density[:, 1:-1], 1e-9 + 0.01 * density.max())
+    return np.asarray(middles(edges) + width * np.clip(tilt / 24, -0.2, 0.2))
+
+
+def moments(table: Array, edges: Array) -> Array:
+    """Return sums of squares of what lies in cells, shape (1 + replicates,)."""
+    return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
+
+
+def surprise(edges: Array) -> Array:
+    """Return means of minus the logarithm of what is spread evenly over cells."""
+    return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
+
+
+def between(place: float, edges: Array, values: Array) -> Array:
+    """Interpolate values at edges, the last axis."""
+    if not is_real(place) or np.isnan(place):
+        raise TemplateError(f"expected a number, not {place!r}.")
+    right = int(np.clip(np.searchsorted(edges, place), 1, len(edges) - 1))
+    along = np.clip((place - edges[right - 1]) / (edges[right] - edges[right - 1]), 0.0, 1.0)
+    return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)
+
+
+def quantiles(table: Array, edges: Array, level: float) -> Array:
+    """Return a quantile of each replicate, records being spread evenly over cells, shape (1 + replicates,)."""
+    if not (is_real(level) and 0 < level < 1):
+        raise TemplateError(f"a level of quantiles must be between 0 and 1, not {level!r}.")
+    below = np.pad(np.cumsum(table, axis=1), ((0, 0), (1, 0))) + 1e-9 * np.arange(len(edges))
+    return np.array([np.interp(level * row[-1], row, edges) for row in below])
