@@ -6,6 +6,7 @@ import secrets
 from itertools import count
 from pathlib import Path
 
+import postgresql_server
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -48,3 +49,10 @@ def shared_data():
         return DATA / name
 
     return find
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A PostgreSQL server; tests that ask for it are skipped where there is none."""
+    with postgresql_server.running() as made:
+        yield made

@@ -5,29 +5,26 @@ No more than sums leave it.  Errors come back as results: Dask writes exceptions
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import numpy as np
 
-from dpconvex.data.batch import Batch, PartitionedBatch, Place, is_lazy, unreadable, within
+from dpconvex.data.batch import Batch, PartitionedBatch, Place, is_lazy, within
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
 from dpconvex.data.domains import Ball
+from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, of_parquet, path_of, table_of
-from dpconvex.data.validation import length_of
-from dpconvex.errors import DomainError, DPConvexError, TemplateError, WorkersLost
-
-# After so many seconds without a result it is asked whether any workers are left; and so many times.
-PATIENCE, TIMES = 10.0, 3
-RETRIES = 2  # A task that failed for want of a file or a connection is tried so many times more
-TASKS = 4  # Neighbouring partitions are read together so that there are so many tasks for each thread at most
+from dpconvex.data.validation import LARGEST_COPY, length_of
+from dpconvex.data.workers import Workers
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +76,69 @@ class Partitions:
         self.local = any(source.local for source in self.sources)
         if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
             raise DomainError("Partitions: some are in memory here, and others are futures; send all (client.scatter).")
+
+    @classmethod
+    def from_query(
+        cls,
+        connection: Any,
+        sql: str | None,
+        schema: Any = None,
+        *,
+        by: str | Sequence[str] | None,
+        fields: Mapping[str, str | Sequence[str]] | None = None,
+        rows: int = 250_000,
+        keep: bool | None = None,
+    ) -> Self:
+        """Return the answer to a query as partitions, which this process reads block by block in every pass.
+
+        Only columns that the schema or `fields` names are read.  Rows that are others than before are a `DomainError`.
+
+        Parameters
+        ----------
+        connection : connection, engine or dataset
+            Of DuckDB, SQLite, psycopg or ADBC; an engine or a connection of SQLAlchemy; or a dataset of PyArrow.
+        sql : str or None
+            The query; None for a dataset.
+        schema : Schema, optional
+            Turns rows into the fields x and y.
+        by : str, sequence of str, or None
+            Columns that put rows in order, such as a key.  None says that the query comes in the same order each time: it has an
+            ORDER BY, or reads Parquet files by DuckDB.
+        fields : mapping, optional
+            Without a schema: for each field a column, or several that make a matrix.  By default a field for each column.
+        rows : int
+            Number of rows in a block.
+        keep : bool, optional
+            Whether features stay in memory after they were read for the first time, as one partition; by default if they take
+            up to 1 GiB.  Otherwise each block is a partition, and is read again in each pass.
+
+        Examples
+        --------
+        >>> import sqlite3
+        >>> import dpconvex as dp
+        >>> connection = sqlite3.connect(":memory:")
+        >>> _ = connection.execute("CREATE TABLE visits AS SELECT 1 AS id, 50 AS age, 'no' AS sick UNION SELECT 2, 80, 'yes'")
+        >>> schema = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
+        >>> dp.Partitions.from_query(connection, "SELECT * FROM visits", schema, by="id").sizes
+        (2,)
+        """
+
+        def wanted(names: list[str]) -> list[str]:
+            if schema is not None:
+                schema.check_names({name: [] for name in names})
+                return [*schema.features, schema.label]
+            several = [[c] if isinstance(c, str) else list(c) for c in (fields or {}).values()]
+            return list(dict.fromkeys(chain.from_iterable(several))) if fields else names
+
+        query = Query(connection, sql, by, rows, wanted)
+        columns = None if schema is not None else fields or {name: name for name in query.names}
+        width = len(query.names if schema is None else schema.feature_names)
+        kept, numbers = 8 * width * query.size <= LARGEST_COPY if keep is None else keep, range(len(query.sizes))
+        parts = [Blocks(query, part, columns) for part in ([numbers] if kept else [[k] for k in numbers])]
+        made = cls(parts, schema, keep=kept)
+        made.sources = [Source(part, part.size, local=True) for part in parts]
+        made.fields, made.local = made.fields or list(columns or ()), True
+        return made
 
     def _sources(self, source: Any) -> list[Source]:
         if is_frame(source) and self.schema is not None:
@@ -205,7 +265,8 @@ def checked(
 ) -> Batch:
     found = taken(value)
     if schema is not None:
-        found = dict(zip("xy", schema.encode(found, clip=clip or None, empty=True), strict=True))
+        tables = found if isinstance(found, Iterator) else [found]
+        found = together(dict(zip("xy", schema.encode(t, clip=clip or None, empty=True), strict=True)) for t in tables)
     if load:
         found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
     for turn in turns:
@@ -298,102 +359,3 @@ def form_of(column: Any) -> Any:
     kind = getattr(column, "dtype", None)
     known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
     return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
-
-
-# Workers
-
-
-class Workers(Place):
-    """Partitions with the workers of a cluster; neighbours are read together."""
-
-    def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
-        with reachable():
-            threads = sum(client.nthreads().values())
-        self.client, self.keep, every = client, keep is not False, range(len(values))
-        step = -(-len(values) // (TASKS * max(threads, 1)))
-        numbers = [every[k : k + step] for k in every[::step]]
-        self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
-
-    def share(self, value: Any) -> Any:
-        """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
-        from distributed.protocol import pickle
-
-        with reachable():
-            key = f"dpconvex-shared-{uuid4().hex}"
-            return self.client.submit(pickle.loads, pickle.dumps(value), key=key, pure=False)
-
-    def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
-        tasks = {numbers[0]: task for numbers, task in self._tasks(function, own)}
-        with reachable():
-            outcomes = self._gathered(self.client.compute(list(tasks.values()), retries=RETRIES), list(tasks))
-        for found in outcomes:
-            if isinstance(found, Exception):
-                raise found
-            yield from found
-
-    def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> Place:
-        made, tasks = copy(self), list(self._tasks(function, dict(enumerate(own))))
-        with reachable():
-            futures = self.client.compute([task for _, task in tasks], retries=RETRIES) if self.keep else None
-        made.bundles = [(numbers, futures[k] if futures else task) for k, (numbers, task) in enumerate(tasks)]
-        return made
-
-    def _tasks(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[range, Any]]:
-        """Yield numbers of neighbours, and tasks that call a function with those that have arguments of their own."""
-        from dask.delayed import delayed
-
-        for numbers, values in self.bundles:
-            mine = {k: own[k] for k in numbers if k in own}
-            if mine:
-                key = f"dpconvex-{function.__name__}-{uuid4().hex}"
-                task = delayed(outcomes_of, pure=False)(function, list(numbers), values, mine, dask_key_name=key)
-                yield numbers, task
-
-    def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Any]:
-        from distributed import wait
-
-        lonely = 0
-        while lonely < TIMES:
-            try:
-                wait(tasks, timeout=PATIENCE)
-            except TimeoutError:
-                lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
-                continue
-            for number, future in zip(numbers, tasks, strict=True):
-                error = future.exception(timeout=PATIENCE) if future.status == "error" else None
-                if error is not None and type(error).__module__.partition(".")[0] not in ("distributed", "tornado"):
-                    raise error if isinstance(error, DPConvexError) else unreadable(number, error) from error
-            return list(self.client.gather(tasks))
-        raise RuntimeError("there are no workers left")
-
-
-def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, own: Mapping[int, Any]) -> Any:
-    """Return what a function makes of partitions, or instead of it the error, of this task or of the one before."""
-    from distributed.protocol import pickle
-
-    if isinstance(values, Exception):
-        return values
-    try:
-        return [within(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
-    except Exception as error:
-        if isinstance(error.__cause__, OSError):
-            raise  # may pass: Dask tries again
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            what = type(error.__cause__ or error).__name__
-            return DomainError(f"a partition cannot be read: {what}, which its worker cannot send.")
-        return error
-
-
-@contextmanager
-def reachable() -> Iterator[None]:
-    """Context in which the cluster is asked: whatever fails is that there is nobody to answer."""
-    try:
-        yield
-    except DPConvexError:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        why = f"the partitions cannot be summed up on their workers ({said})"
-        raise WorkersLost(f"{why}; nothing is released, and what was paid stays paid. Solve again.") from error

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -87,7 +88,7 @@ class Column:
 
     def _numbers(self, values: NDArray[Any]) -> Array:
         plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
-        return np.array(values if plain else [self.reads(value) for value in listed(values)], float)
+        return np.array(values if plain else read_each(self.reads, listed(values)), float)
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Place entries that are there, or refuse the first that is no number between the ends."""
@@ -129,6 +130,14 @@ class Column:
         further = {name: value for name in ("other", "reference") if (value := getattr(self, name, None))}
         further |= {} if self.missing is None else {"missing": self.missing}
         return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
+
+
+def read_each(reads: Callable[[Any], float], values: list[Any]) -> list[float]:
+    """Return the numbers that entries hold; entries of one type and value are read once."""
+    try:
+        return list(map(lru_cache(2**16, typed=True)(reads), values))
+    except TypeError:  # one is a list, say
+        return list(map(reads, values))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A ledger in SQLite or PostgreSQL whose clients are killed, network cut, server restarted, and rows forged."""
 
 import contextlib
-import glob
 import os
 import pickle
 import random
@@ -22,65 +21,6 @@ from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateErr
 
 sa = pytest.importorskip("sqlalchemy")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Server:
-    """A PostgreSQL of this test, in a temporary folder, of another user where this one is root."""
-
-    def __init__(self, binaries, folder):
-        self.binaries, self.folder, self.port = binaries, folder, free_port()
-        self.run("initdb", "-D", f"{folder}/data", "-U", "owner", "-A", "trust", "--no-sync")
-        with open(f"{folder}/data/postgresql.conf", "a", encoding="utf-8") as settings:
-            settings.write(
-                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{folder}'\n"
-            )
-            settings.write("max_connections = 60\ndefault_transaction_isolation = 'read committed'\n")
-            settings.write("synchronous_commit = off\nfsync = off\n")  # nothing here takes the machine down
-        self.start()
-
-    def run(self, program, *arguments):
-        user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
-        command = [*user, f"{self.binaries}/{program}", *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def start(self):
-        self.run("pg_ctl", "-D", f"{self.folder}/data", "-w", "-l", f"{self.folder}/log", "start")
-
-    def stop(self, how):
-        self.run("pg_ctl", "-D", f"{self.folder}/data", "-w", "-m", how, "stop")
-
-    def new(self):
-        """Return the address of a database without a ledger."""
-        self.sql("DROP TABLE IF EXISTS dpconvex_ledger; DROP FUNCTION IF EXISTS dpconvex_append_only CASCADE")
-        return f"postgresql://owner@127.0.0.1:{self.port}/postgres"
-
-    def sql(self, statement):
-        import psycopg
-
-        with psycopg.connect(host="127.0.0.1", port=self.port, user="owner", dbname="postgres", autocommit=True) as own:
-            return own.execute(statement)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def server():
-    pytest.importorskip("psycopg")
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb")) or [shutil.which("initdb") or ""]
-    if not found[-1] or (os.geteuid() == 0 and not shutil.which("setpriv")):
-        pytest.skip("there is no PostgreSQL on this machine")
-    folder = tempfile.mkdtemp(prefix="pg")
-    if os.geteuid() == 0:
-        shutil.chown(folder, "nobody")
-    made = Server(os.path.dirname(found[-1]), folder)
-    yield made
-    made.stop("immediate")
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["sqlite", "wal", "postgresql"])
@@ -301,7 +241,7 @@ while number < count:
         budget.spend(Privacy(1e-4), f"{name}.{number}")
         os.write(1, f"told {name}.{number}\\n".encode())
     except DPConvexError as error:
-        os.write(1, f"error {error}\\n".encode())
+        os.write(1, f"error {name}.{number} {error}\\n".encode())
         time.sleep(0.05)
     number += budget is not None
 """
@@ -343,7 +283,7 @@ class Proxy:
         self.listener.close()
 
 
-def soaked(address, workers, count, disturb, seconds=400, seen=None):
+def soaked(address, workers, count, disturb, seconds=1800, seen=None):
     """Let processes spend until all are done, and return what they asked for and were told of, and what is in the ledger."""
     Budget(Privacy(1.0), seen or address)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -358,20 +298,25 @@ def soaked(address, workers, count, disturb, seconds=400, seen=None):
     for _ in range(workers):
         start(count)
     until, killed = time.monotonic() + seconds, 0
-    while running:
-        assert time.monotonic() < until, "the processes did not end"
-        time.sleep(0.05)
-        victim = disturb([name for name in running if os.stat(f"{folder}/{name}").st_size])
-        if victim is not None:
-            running[victim][0].kill()
-        for name, (process, left) in list(running.items()):
-            if process.poll() is not None:
-                done = Path(folder, name).read_bytes().count(b"asked")
-                assert victim == name or process.returncode in (0, -9), process.returncode
-                killed += process.returncode == -9
-                del running[name]
-                if left - done > 0:
-                    start(left - done)
+    try:
+        while running:
+            assert time.monotonic() < until, "the processes did not end"
+            time.sleep(0.05)
+            victim = disturb([name for name in running if os.stat(f"{folder}/{name}").st_size])
+            if victim is not None:
+                running[victim][0].kill()
+            for name, (process, left) in list(running.items()):
+                if process.poll() is not None:
+                    done = Path(folder, name).read_bytes().count(b"asked")
+                    assert victim == name or process.returncode in (0, -9), process.returncode
+                    killed += process.returncode == -9
+                    del running[name]
+                    if left - done > 0:
+                        start(left - done)
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.wait()
     said = [line.split(maxsplit=1) for file in Path(folder).iterdir() for line in file.read_text().splitlines()]
     shutil.rmtree(folder)
     told = [label for kind, label in said if kind == "told"]
@@ -382,6 +327,7 @@ def soaked(address, workers, count, disturb, seconds=400, seen=None):
     lost = [label for label in told if not recorded[label]]
     double = [label for label, times in recorded.items() if times > 1]
     never = set(recorded) - set(asked)
+    denied = {text.split()[0] for text in errors if "nothing was recorded" in text} & set(recorded)
     silent = len(set(recorded) - set(told))  # recorded, and whoever asked died or was told that it may count
     sys.stdout.write(
         f"{len(asked)} asked, {len(told)} told, {sum(recorded.values())} recorded, {len(lost)} lost, {len(double)} double, "
@@ -390,6 +336,7 @@ def soaked(address, workers, count, disturb, seconds=400, seen=None):
     assert not lost
     assert not double
     assert not never
+    assert not denied
     assert len(asked) >= workers * count
     assert round(budget.spent.epsilon / 1e-4) == sum(recorded.values())
     return len(asked), len(told), sum(recorded.values()), errors, killed

@@ -11,7 +11,8 @@ import pytest
 from learners_of_tests import X, Y, in_files, pieces
 
 import dpconvex as dp
-from dpconvex.data.partitions import Place, Workers
+from dpconvex.data.batch import Place
+from dpconvex.data.workers import Workers
 
 distributed = pytest.importorskip("distributed")
 delayed = pytest.importorskip("dask.delayed").delayed

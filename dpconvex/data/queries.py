@@ -1,0 +1,188 @@
+"""Tables that a database answers a query with: read in blocks of rows, in one order, as partitions."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.util.plain_data import is_whole
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Blocks of a query that make a partition: columns of fields, or without these the tables, made whenever it is called."""
+
+    query: "Query"
+    numbers: Sequence[int]
+    fields: Mapping[str, Any] | None
+
+    @property
+    def size(self) -> int:
+        return sum(self.query.sizes[number] for number in self.numbers)
+
+    def __call__(self) -> Any:
+        tables, fields = map(self.query.block, self.numbers), self.fields
+        if fields is None:
+            return tables
+        return together({name: stacked(table, cols) for name, cols in fields.items()} for table in tables)
+
+
+class Query:
+    """The answer to a query in blocks of so many rows.  Each pass asks anew, and reads blocks as they come.
+
+    The connection is one of DuckDB, of a DB-API (SQLite, psycopg) or of ADBC, or an engine or a connection of SQLAlchemy.  Or it
+    is a dataset of PyArrow, and the query is None.
+    """
+
+    def __init__(
+        self, connection: Any, sql: str | None, by: Any, rows: int, wanted: Callable[[list[str]], Sequence[str]]
+    ) -> None:
+        keys = list(by or ()) if isinstance(by, list | tuple | None) else [by]
+        if not (is_whole(rows, 1) and all(isinstance(key, str) for key in keys)):
+            raise TemplateError(f"from_query: by names columns, rows is a positive number, not {by!r}, {rows!r}.")
+        if hasattr(connection, "raw_connection"):  # an engine of SQLAlchemy
+            connection = connection.raw_connection()
+        elif hasattr(connection, "exec_driver_sql"):
+            connection = connection.connection
+        self.held = connection  # which closes its driver's when it is dropped
+        self.source = getattr(connection, "driver_connection", connection)
+        self.rows, self._open, self._next = rows, iter(()), -1
+        if is_dataset := hasattr(self.source, "to_batches"):
+            names, self.size = list(self.source.schema.names), int(self.source.count_rows())
+        if is_dataset != (sql is None) or (is_dataset and keys) or not isinstance(sql, str | None):
+            raise TemplateError(
+                "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None and by=None."
+            )
+        inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
+        if not is_dataset:
+            names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]
+        self.names = list(wanted(names))
+        if missing := [name for name in (*keys, *self.names) if names.count(name) != 1]:
+            raise DomainError(f"the query: one column must be called {missing[0]!r}; there are: {', '.join(names)}.")
+        order = (
+            dict.fromkeys([*keys, *self.names]) if keys else {}
+        )  # rows that are alike in all of it may change places
+        ordered = f" ORDER BY {', '.join(map(quoted, order))}" if order else ""
+        self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}{ordered}"
+        if not is_dataset:
+            self.size = int(self._asked(f"SELECT count(*) FROM {inner}")[1][0][0])
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of rows of each block."""
+        return [min(self.rows, self.size - start) for start in range(0, max(self.size, 1), self.rows)]
+
+    def block(self, number: int) -> Any:
+        """Return a table; of a pass that is further or not begun, blocks before it are read and passed over."""
+        try:
+            if not 0 <= self._next <= number:
+                self._end()
+                self._open, self._next = self._blocks(), 0
+            found: Any = next(islice(self._open, number - self._next, None), None)
+            self._next = number + 1
+            if number == len(self.sizes) - 1:
+                more = next(self._open, None)
+                self._end()
+                if more is not None:
+                    raise changed(f"more than {self.size}", self.size)
+        except DPConvexError:
+            raise
+        except Exception as error:
+            self._end()
+            said = (str(error).splitlines() or [""])[0]
+            raise DomainError(f"the query failed ({type(error).__name__}: {said}).") from error
+        found = {name: [] for name in self.names} if found is None else found
+        if (count := len(found[self.names[0]])) != self.sizes[number]:
+            raise changed(number * self.rows + count, self.size)
+        return found
+
+    def _end(self) -> None:
+        """End a pass, and what the database holds for it."""
+        if hasattr(self._open, "close"):
+            self._open.close()
+        self._open, self._next = iter(()), -1
+
+    def _asked(self, sql: str) -> tuple[list[str], list[Any]]:
+        """Return the columns and the rows of a short answer."""
+        if hasattr(self.source, "sql"):
+            relation = self.source.sql(sql)
+            return list(relation.columns), relation.fetchall()
+        with closed(self.source.cursor()) as cursor:
+            cursor.execute(sql)
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+    def _blocks(self) -> Iterator[Any]:
+        if hasattr(self.source, "to_batches"):
+            yield from joined(self.source.to_batches(columns=self.names, batch_size=self.rows), self.rows)
+        elif hasattr(self.source, "sql"):  # of DuckDB
+            relation = self.source.sql(self.sql)
+            with closed(
+                (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(self.rows)
+            ) as reader:
+                yield from joined(reader, self.rows)
+        else:  # psycopg fetches all rows at once, but for cursors with a name
+            named = {"name": "dpconvex", "withhold": True} if hasattr(self.source, "pgconn") else {}
+            with closed(self.source.cursor(**named)) as cursor:
+                cursor.execute(self.sql)
+                if hasattr(cursor, "fetch_record_batch"):  # of ADBC
+                    yield from joined(cursor.fetch_record_batch(), self.rows)
+                    return
+                while block := cursor.fetchmany(self.rows):
+                    yield dict(zip(self.names, map(list, zip(*block, strict=True)), strict=True))
+
+
+@contextmanager
+def closed(resource: Any) -> Iterator[Any]:
+    """Close a cursor or a stream in the end, unless its connection was closed before."""
+    try:
+        yield resource
+    finally:
+        with suppress(Exception):
+            resource.close()
+
+
+def joined(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Yield tables of PyArrow of so many rows, the last one of fewer, out of batches of any size."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += len(batch)
+        while count >= rows:
+            table = pa.Table.from_batches(held)
+            yield table[:rows]
+            held, count = table[rows:].to_batches(), count - rows
+    if count:
+        yield pa.Table.from_batches(held)
+
+
+def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the columns of several pieces as those of one."""
+    first, *others = pieces
+    return {
+        name: np.concatenate([column, *(o[name] for o in others)]) if others else column
+        for name, column in first.items()
+    }
+
+
+def stacked(table: Any, columns: str | Sequence[str]) -> Any:
+    """Return a column of a table as an array, or several as a matrix."""
+    if isinstance(columns, str):
+        column = table[columns]
+        return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+    return np.column_stack([stacked(table, name) for name in columns])
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def changed(count: object, known: int) -> DomainError:
+    why = f"the query has {count} rows, and had {known}: data must not change from when the Partitions are made"
+    return DomainError(f"{why}. Nothing is released.")

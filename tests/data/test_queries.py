@@ -1,0 +1,182 @@
+"""Queries as partitions: the same releases as arrays, whatever answers them, and an error where rows are others than before."""
+
+import contextlib
+import sqlite3
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+COUNT = 1700
+RNG = np.random.default_rng(0)
+TABLE = {
+    "id": RNG.permutation(COUNT),
+    "age": RNG.uniform(0, 100, COUNT),
+    "ward": RNG.choice(["a", "b"], COUNT).tolist(),
+}
+TABLE["visits"] = RNG.integers(0, 9, COUNT)
+TABLE["sick"] = np.where(TABLE["age"] + 20 * RNG.normal(size=COUNT) > 50, "yes", "no").tolist()
+TABLE = {name: [column[k] for k in np.argsort(TABLE["id"])] for name, column in TABLE.items()}
+COLUMNS = {"age": (0, 100), "ward": dp.Categorical(["a", "b"]), "visits": (0, 10)}
+SCHEMA = dp.Schema(COLUMNS, label="sick", labels=["no", "yes"])
+LEARNER = dp.load("logistic_regression", features=4, labels=("no", "yes"))
+X, Y = SCHEMA.encode(TABLE)
+CREATE = "CREATE TABLE visits (id INTEGER, age DOUBLE PRECISION, ward TEXT, visits INTEGER, sick TEXT)"
+SQL = "SELECT * FROM visits; "
+
+
+def rows(order=None):
+    plain = zip(*(np.asarray(column).tolist() for column in TABLE.values()), strict=True)
+    found = list(plain)
+    return found if order is None else [found[k] for k in order]
+
+
+def in_sqlite(tmp_path):
+    connection = sqlite3.connect(tmp_path / "visits.db")
+    connection.execute(CREATE)
+    connection.executemany(
+        "INSERT INTO visits VALUES (?, ?, ?, ?, ?)", rows(np.random.default_rng(1).permutation(COUNT))
+    )
+    connection.commit()
+    return connection
+
+
+@pytest.fixture(params=["sqlite", "engine", "adbc", "duckdb", "parquet", "dataset", "postgresql", "postgresql engine"])
+def source(request, tmp_path):
+    """Return a connection to the table, a query of it, and the order to ask for."""
+    with contextlib.ExitStack() as stack:
+        if request.param in ("sqlite", "engine", "adbc"):
+            connection = stack.enter_context(contextlib.closing(in_sqlite(tmp_path)))
+            if request.param == "engine":
+                connection = pytest.importorskip("sqlalchemy").create_engine(f"sqlite:///{tmp_path}/visits.db")
+                stack.callback(connection.dispose)
+            elif request.param == "adbc":
+                driver = pytest.importorskip("adbc_driver_sqlite.dbapi")
+                connection = stack.enter_context(driver.connect(f"{tmp_path}/visits.db"))
+            yield connection, SQL, "id"
+        elif request.param in ("duckdb", "parquet", "dataset"):
+            for name, part in (("a", slice(0, 700)), ("b", slice(700, None))):
+                table = pa.table({name: np.asarray(column)[part] for name, column in TABLE.items()})
+                pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=300)
+            if request.param == "dataset":
+                yield pytest.importorskip("pyarrow.dataset").dataset(tmp_path), None, None
+                return
+            connection = stack.enter_context(pytest.importorskip("duckdb").connect())
+            sql = f"SELECT * FROM '{tmp_path}/*.parquet'"
+            if request.param == "duckdb":
+                connection.execute(f"CREATE TABLE visits AS {sql} ORDER BY hash(id)")
+            yield connection, *((SQL, ["id"]) if request.param == "duckdb" else (sql, None))
+        else:
+            psycopg = pytest.importorskip("psycopg")
+            port = request.getfixturevalue("server").port
+            place = f"postgresql://owner@127.0.0.1:{port}/postgres"
+            connection = stack.enter_context(psycopg.connect(place))
+            connection.execute(f"DROP TABLE IF EXISTS visits; {CREATE}")
+            order = np.random.default_rng(1).permutation(COUNT)
+            connection.cursor().executemany("INSERT INTO visits VALUES (%s, %s, %s, %s, %s)", rows(order))
+            connection.commit()
+            if request.param == "postgresql engine":
+                sa = pytest.importorskip("sqlalchemy")
+                connection = sa.create_engine(place.replace("postgresql", "postgresql+psycopg"), poolclass=sa.NullPool)
+            yield connection, SQL, "id"
+
+
+def bits(data, privacy, **options):
+    return {name: value.tobytes() for name, value in dp.solve(LEARNER, data, privacy, seed=3, **options).items()}
+
+
+PROMISES = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {privacy: bits({"x": X, "y": Y}, privacy) for privacy in PROMISES}
+
+
+def test_a_query_gives_the_release_of_arrays_to_the_bit(source, expected):
+    connection, sql, by = source
+    for privacy, expect in expected.items():
+        for options in ({}, {"rows": 300, "keep": False}):
+            parts = dp.Partitions.from_query(connection, sql, SCHEMA, by=by, **options)
+            assert sum(parts.sizes) == COUNT
+            assert bits(parts, privacy) == expect
+
+
+def test_a_query_without_a_schema_gives_fields(source):
+    connection, sql, by = source
+    learner, privacy = dp.load("ridge_regression", features=2), dp.Privacy(2.0)
+    data = {
+        "x": np.column_stack([np.array(TABLE[name], float) for name in ("age", "visits")]),
+        "y": np.array(TABLE["age"]),
+    }
+    fields = {"x": ["age", "visits"], "y": "age"}
+    parts = dp.Partitions.from_query(connection, sql, by=by, fields=fields, rows=500)
+    (one, two) = (dp.solve(learner, found, privacy, clip=True, seed=1) for found in (data, parts))
+    assert (one["w"] == two["w"]).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE visits SET age = age + 1e-9 WHERE id = 900",
+        "UPDATE visits SET sick = CASE sick WHEN 'no' THEN 'yes' ELSE 'no' END WHERE id = 3",
+        "INSERT INTO visits SELECT 9999, age, ward, visits, sick FROM visits WHERE id = 0",
+        "DELETE FROM visits WHERE id = 1699",
+        "DELETE FROM visits WHERE id < 1000",
+        "UPDATE visits SET id = 800.5 WHERE id = 2",
+    ],
+)
+@pytest.mark.parametrize("when", [0, 2])
+def test_rows_that_change_between_passes_are_an_error_and_stay_paid_for(tmp_path, monkeypatch, change, when):
+    from dpconvex.data.queries import Query
+
+    with contextlib.closing(in_sqlite(tmp_path)) as connection:
+        parts = dp.Partitions.from_query(
+            connection, SQL, SCHEMA, by="id", rows=10_000 if "sick" in change else 500, keep=False
+        )
+        passes, ask = 0, Query._blocks
+
+        def later(self):
+            nonlocal passes
+            if passes == when:
+                connection.execute(change)
+            passes += 1
+            return ask(self)
+
+        monkeypatch.setattr(Query, "_blocks", later)
+        budget = dp.Budget(dp.Privacy(1.0))
+        if when or "INSERT" in change or "DELETE" in change:
+            with pytest.raises(dp.DomainError, match=r"data must not change|other records than when"):
+                dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1, budget=budget)
+        else:  # before any row is read
+            dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1, budget=budget)
+        assert budget.spent.epsilon == 1.0
+
+
+def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
+    with contextlib.closing(in_sqlite(tmp_path)) as connection:
+        ask = dp.Partitions.from_query
+        for options, said in (
+            ({"by": "number"}, "one column must be called 'number'"),
+            ({"by": 3}, "by names columns"),
+            ({"by": "id", "rows": 0}, "rows is a positive number"),
+        ):
+            with pytest.raises(dp.DPConvexError, match=said):
+                ask(connection, SQL, SCHEMA, **options)
+        with pytest.raises(dp.DPConvexError, match="a text in SQL"):
+            ask(connection, None, SCHEMA, by="id")
+        with pytest.raises(dp.DPConvexError, match="there is no column 'ward'"):
+            ask(connection, "SELECT id, age, visits, sick FROM visits", SCHEMA, by="id")
+        with pytest.raises(dp.DPConvexError, match="the query failed"):
+            ask(connection, "SELECT * FROM nothing", SCHEMA, by="id")
+        assert ask(connection, "SELECT * FROM visits WHERE id < 0 -- none", SCHEMA, by="id").sizes == (0,)
+        bad = ask(connection, "SELECT id, 'x' AS age, ward, visits, sick FROM visits", SCHEMA, by="id")
+        with pytest.raises(dp.DomainError, match=r"partition 0.*column 'age'"):
+            dp.solve(LEARNER, bad, dp.Privacy(1.0), seed=1)
+        parts = ask(connection, SQL, SCHEMA, by="id")
+    with pytest.raises(dp.DomainError, match="partition 0: the query failed"):
+        dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1)
