@@ -78,7 +78,7 @@ class Query:
 
     def block(self, number: int) -> Any:
         """Return a table; of a pass that is further or not begun, blocks before it are read and passed over."""
-        try:
+        with self._told():
             if not 0 <= self._next <= number:
                 self._end()
                 self._open, self._next = self._blocks(), 0
@@ -89,16 +89,22 @@ class Query:
                 self._end()
                 if more is not None:
                     raise changed(f"more than {self.size}", self.size)
+        found = {name: [] for name in self.names} if found is None else found
+        if (count := len(found[self.names[0]])) != self.sizes[number]:
+            raise changed(number * self.rows + count, self.size)
+        return found
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say that the query failed where the database says so."""
+        try:
+            yield
         except DPConvexError:
             raise
         except Exception as error:
             self._end()
             said = (str(error).splitlines() or [""])[0]
             raise DomainError(f"the query failed ({type(error).__name__}: {said}).") from error
-        found = {name: [] for name in self.names} if found is None else found
-        if (count := len(found[self.names[0]])) != self.sizes[number]:
-            raise changed(number * self.rows + count, self.size)
-        return found
 
     def _end(self) -> None:
         """End a pass, and what the database holds for it."""
@@ -108,12 +114,13 @@ class Query:
 
     def _asked(self, sql: str) -> tuple[list[str], list[Any]]:
         """Return the columns and the rows of a short answer."""
-        if hasattr(self.source, "sql"):
-            relation = self.source.sql(sql)
-            return list(relation.columns), relation.fetchall()
-        with closed(self.source.cursor()) as cursor:
-            cursor.execute(sql)
-            return [column[0] for column in cursor.description], cursor.fetchall()
+        with self._told():
+            if hasattr(self.source, "sql"):
+                relation = self.source.sql(sql)
+                return list(relation.columns), relation.fetchall()
+            with closed(self.source.cursor()) as cursor:
+                cursor.execute(sql)
+                return [column[0] for column in cursor.description], cursor.fetchall()
 
     def _blocks(self) -> Iterator[Any]:
         if hasattr(self.source, "to_batches"):
