@@ -189,7 +189,9 @@ class Schema:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
                 how = "declare all that there are; whose label is unknown is no record of this task"
                 raise DomainError(f"{said}. It is the label: {how}.") from None
-            y = np.array(self.labels)[place] if self.labels else 2 * value
+            y = np.array(self.labels)[place] if self.labels else (2 * value).view(Encoded)
+            if isinstance(y, Encoded):
+                y.schema = self
         return X, y
 
     @property
@@ -264,7 +266,7 @@ class Schema:
 
 
 class Encoded(np.ndarray[Any, Any]):
-    """Features, the schema that made them, which some of their rows keep, and the index of their table, which these lose."""
+    """Features, or targets, with the schema that made them, which some of their rows keep, and the index of their table."""
 
     schema: Schema | None = None
     index: Any = None
@@ -272,7 +274,7 @@ class Encoded(np.ndarray[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         found, (_, *others) = super().__getitem__(key), key if isinstance(key, tuple) and key else (key,)
         whole = all(part is ... or (isinstance(part, slice) and part == slice(None)) for part in others)
-        if whole and isinstance(found, Encoded) and found.ndim == 2:
+        if whole and isinstance(found, Encoded) and found.ndim == self.ndim:
             found.schema = self.schema
         return found
 

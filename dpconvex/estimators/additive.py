@@ -223,7 +223,7 @@ class Additive(Private):
         self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
         rows = encoder.rows(blocks, encoder.encoded(X, self.clip or None))
-        return {"x": rows, "y": self._target(column_or_1d(y, warn=True))}
+        return {"x": rows, "y": self._target(column_or_1d(self._in_units(y), warn=True))}
 
     @property
     def intercept_(self) -> Any:

@@ -224,6 +224,7 @@ class Private(BaseEstimator):
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
+        y = self._in_units(y)
         if parts is not None:
             return prepared(parts, self)
         rows, labels = self._read(X, y)
@@ -238,6 +239,9 @@ class Private(BaseEstimator):
 
     def _check_labels(self, labels: Any) -> None:
         """Refuse labels of a schema that were not declared."""
+
+    def _in_units(self, y: Any) -> Any:
+        return y
 
     def _target(self, y: Any) -> Any:
         return y
@@ -293,7 +297,9 @@ class Private(BaseEstimator):
         if makes != fitted:
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
             what = "number and names of features, labels and label_bounds"
-            raise TemplateError(f"save: {what} are {both}; pass the schema that encoded the table.")
+            raise TemplateError(
+                f"save: {what} are {both}; pass the schema that encoded the table, or fit with its label_bounds as bounds=."
+            )
         if getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) != (len(names),):
             raise TemplateError("save: dpconvex predict maps no features; save release_, and use it in Python.")
         replace(release, schema=known).save(path)

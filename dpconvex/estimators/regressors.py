@@ -58,7 +58,11 @@ class PrivateRegressor(
 
     fit_intercept: bool = True
     bounds: Any = (-1.0, 1.0)
-    score = scored(RegressorMixin.score)
+
+    @scored
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
+        """Return R squared.  It is computed from these data, and is not private."""
+        return float(RegressorMixin.score(self, X, self._in_units(y), sample_weight))
 
     def _interval(self) -> tuple[float, float]:
         return interval("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
@@ -67,6 +71,17 @@ class PrivateRegressor(
         """Return the middle of the declared bounds, and half of what is between them."""
         low, high = self._interval()
         return low / 2 + high / 2, high / 2 - low / 2
+
+    def _in_units(self, y: Any) -> Any:
+        """Return a target in the units of `bounds`, also one that a schema has moved to -1 and 1."""
+        made, declared = getattr(y, "schema", None), self._interval()
+        known = getattr(made if isinstance(made, Schema) else getattr(self, "schema_", None), "label_bounds", None)
+        if known is None or (declared == (-1.0, 1.0) and made is not None):
+            return y
+        if declared != tuple(known) and (made is not None or self.bounds == (-1.0, 1.0)):
+            both = f"bounds are {declared}, and the schema declares label_bounds {known}"
+            raise TemplateError(f"{type(self).__name__}: {both}; write bounds={known}.")
+        return y if made is None else made.decode_target(y)
 
     def _target(self, y: Any) -> Any:
         return turned(y, self._scaled)

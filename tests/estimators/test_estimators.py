@@ -555,3 +555,21 @@ def test_weights_of_people_leave_statistics_as_they_are_and_a_refusal_costs_noth
         dp.LinearRegression(clip=True, whitening=True, **options).fit(x, x.sum(axis=1), unit=who)
     assert not budget.entries
     assert np.isfinite(dp.LinearRegression(clip=True, **options).fit(x, x.sum(axis=1), unit=who).coef_).all()
+
+
+@pytest.mark.parametrize("kind", [dp.Ridge, dp.HuberRegressor, dp.LinearRegression])
+def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bounds(kind, tmp_path):
+    doses = np.random.default_rng(0).uniform(0.0, 100.0, 2000)
+    table = {"dose": doses, "cost": 100.0 + 1.5 * doses}
+    schema = dp.Schema({"dose": (0, 100)}, label="cost", label_bounds=(0, 350))
+    X, y = schema.encode(table)
+    options = {"epsilon": 5.0, "delta": 1e-5, "seed": 0}
+    plain, encoded = (kind(bounds=(0, 350), **options).fit(X, target) for target in (table["cost"], y))
+    np.testing.assert_allclose(encoded.predict(X), plain.predict(X), rtol=1e-6)
+    assert encoded.score(X[::2], y[::2]) == pytest.approx(plain.score(X[::2], table["cost"][::2]), abs=1e-6)
+    encoded.save(tmp_path / "model.npz")
+    for wrong in ((-50, 350), (0, 351)):
+        with pytest.raises(dp.TemplateError, match=r"label_bounds \(0\.0, 350\.0\); write bounds="):
+            kind(bounds=wrong, **options).fit(X, y)
+    with pytest.raises(dp.TemplateError, match=r"bounds are \(-1\.0, 1\.0\), and the schema declares"):
+        make_pipeline(dp.SchemaEncoder(schema), kind(**options)).fit(table, table["cost"])
