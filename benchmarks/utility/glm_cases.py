@@ -19,7 +19,7 @@ import dpconvex as dp
 from benchmarks import fewer
 from dpconvex.datasets import unit_ball
 
-__all__ = ["CASES", "Case", "linear", "read", "synthetic"]
+__all__ = ["CASES", "COUNTED", "Case", "encoded", "linear", "read", "synthetic"]
 
 Array = NDArray[np.float64]
 Data = dict[str, Any]
@@ -135,7 +135,43 @@ CHAINS: dict[str, Any] = {
     "creatinine": (0, 12),
     "mgus": (0, 1),
 }
+VISITS = {"reform": (0, 1), "badh": (0, 1), "age": (20, 60), "educ": ("1", "2", "3"), "loginc": (5, 11)}
+STAYS = {"procedure": (0, 1), "sex": (0, 1), "age75": (0, 1), "admit": (0, 1)}
+AUSTRALIA: dict[str, Any] = {
+    "gender": ("female", "male"),
+    "age": (0.19, 0.72),
+    "income": (0, 1.5),
+    "illness": (0, 5),
+    "reduced": (0, 14),
+    "health": (0, 12),
+    **dict.fromkeys(("private", "freepoor", "freerepat", "nchronic", "lchronic"), NO_YES),
+}
+MEDICARE = {"hmo": (0, 1), "white": (0, 1), "age80": (0, 1), "type": ("1", "2", "3")}
+BOTSWANA = {"age": (15, 49), "educ": (0, 20)} | dict.fromkeys(("electric", "radio", "tv", "bicycle", "urban"), (0, 1))
 CATSUP = ("heinz41", "heinz32", "heinz28", "hunts32")
+
+
+# Ten tables of counts, chosen before any private fit: of each, package, item, target and a bound of it, columns, and a field of
+# exposures with a bound.  Bounds are of the descriptions, or round numbers above them.
+COUNTED: dict[str, tuple[str, str, str, float, dict[str, Any], tuple[str, float] | None]] = {
+    "rwm5yr": ("COUNT", "rwm5yr", "docvis", 150, HEALTH, None),
+    "mdvis": ("COUNT", "mdvis", "numvisit", 90, VISITS, None),
+    "NMES1988": ("AER", "NMES1988", "visits", 150, ELDERLY, None),
+    "azpro": ("COUNT", "azpro", "los", 100, STAYS, None),
+    "badhealth": ("COUNT", "badhealth", "numvisit", 100, {"badh": (0, 1), "age": (20, 60)}, None),
+    "DoctorVisits": ("AER", "DoctorVisits", "visits", 14, AUSTRALIA, None),
+    "DoctorContacts": ("Ecdat", "DoctorContacts", "mdu", 150, CONTACTS, None),
+    "medpar": ("COUNT", "medpar", "los", 150, MEDICARE, None),
+    "fertil2": ("wooldridge", "fertil2", "children", 20, BOTSWANA, None),
+    "fishing": (
+        "COUNT",
+        "fishing",
+        "totabund",
+        2000,
+        {"meandepth": (0, 5000), "period": ("1977-1989", "2000-2002")},
+        ("sweptarea", 3e5),
+    ),
+}
 
 
 @lru_cache
