@@ -71,6 +71,7 @@ from .fitting.statistics import Coefficients as Coefficients, Statistics as Stat
 from .fitting.verify import is_private as is_private, verify as verify
 from .mechanisms.adaptive_steps import AdaptiveSteps as AdaptiveSteps
 from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
+from .mechanisms.noisy_frank_wolfe import NoisyFrankWolfe as NoisyFrankWolfe
 from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans
 from .mechanisms.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation

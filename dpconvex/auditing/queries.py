@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import scipy
 
 from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, compared
 from dpconvex.auditing.parts import gaussian_attack
@@ -14,14 +15,15 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.integer_noise import GAUSSIAN
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
-from dpconvex.mechanisms.noisy_queries import Queries, cut
+from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, cut
 from dpconvex.noise.profiles import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
 PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along")
+CHOICE = "choices of vertices"
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
 SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25)  # Of clips and caps, which nearly all records exceed
@@ -30,11 +32,15 @@ FAR = 1000.0  # How far apart neighbours are for noise that is drawn
 
 
 class Watched(Queries):
-    """Queries that add no noise, and note sums with the scale of their noise."""
+    """Queries that add no noise, and note sums with the scale of their noise, or logarithms of the weights of choices."""
 
     def __init__(self, most: float) -> None:
         super().__init__(most, None)
-        self.seen: list[tuple[float, Indices]] = []
+        self.seen: list[tuple[float, Any]] = []
+
+    def picked(self, levels: Indices, rate: float) -> int:
+        self.seen.append((1.0, np.log(np.array(choice_weights(levels, rate), dtype=float))))
+        return 0
 
     def drawn(self, scale: float, sums: Indices) -> Indices:
         self.seen.append((scale, cut(sums)))
@@ -51,9 +57,16 @@ class Adversary:
         self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=len(self.scores.onto_kinds)))
         self.level = certificate.settings["level"] / math.sqrt(PAID) * (1 - 1e-9)
 
-    def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Indices]]:
+    def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
         """Return the sums that answers are made of, and the scales of their noise, as often as they are not refused."""
         queries = Watched(self.certificate.settings["level"])
+        if part == CHOICE:
+            asked = VertexLooks(self.scores, batch, self.certificate.privacy, queries)
+            reach = np.ones((2, len(self.scores.inside), self.scores.shape[1]))
+            with suppress(DPConvexError):
+                for _ in range(times):
+                    asked.choose(self.table, SMALL, reach, self.level, 1)
+            return queries.seen
         looks = PrivateLooks(self.scores, batch, self.certificate.privacy, queries, people)
         looks.in_metric(np.eye(self.scores.shape[0]))
         longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
@@ -77,10 +90,15 @@ class Adversary:
         """Attack one kind of sums by the two people, all of whose records are alike, that are farthest apart in it."""
         privacy, certificate = self.certificate.privacy, self.certificate
         tried = range(0, pool.size, SIDES if "moment" in part else 1)  # which labels do not move
-        one = None if privacy.unit is None else np.zeros(1, dtype=np.int64)
-        alone = [self.asked(part, rows_of(pool, [k]), one, 1) for k in tried]
-        points = np.array([np.concatenate([sums / scale for scale, sums in answers]) for answers in alone])
-        ends = points if privacy.adjacency == "replace-one" else np.zeros((1, points.shape[1]))
+        beside = others if part == CHOICE else rows_of(others, [])  # scores have no sign, but what moves them has
+
+        def answers(own: list[int]) -> Array:
+            whose = None if privacy.unit is None else np.zeros(len(own), dtype=np.int64)
+            asked = self.asked(part, joined(beside, rows_of(pool, own)), whose, 1)
+            return np.concatenate([sums / scale for scale, sums in asked])
+
+        points = np.array([answers([k]) for k in tried])
+        ends = points if privacy.adjacency == "replace-one" else answers([])[None]
         gaps = (points**2).sum(axis=1)[:, None] + (ends**2).sum(axis=1) - 2 * points @ ends.T
         first, second = divmod(int(np.argmax(gaps)), len(ends))
         chosen = [[tried[first]], [tried[second]] if ends is points else []]
@@ -89,7 +107,8 @@ class Adversary:
             some = joined(others, rows_of(pool, own * privacy.most))
             people = None if privacy.unit is None else np.minimum(np.arange(some.size), OTHERS)
             found.append(self.asked(part, some, people, TRIED))
-        moved = (np.linalg.norm((a - b).astype(float)) / scale for (scale, a), (_, b) in zip(*found, strict=True))
+        norm = apart_as_choices if part == CHOICE else np.linalg.norm
+        moved = (float(norm((a - b).astype(float))) / scale for (scale, a), (_, b) in zip(*found, strict=True))
         shift = math.sqrt(sum(distance**2 for distance in moved))
         how = f"exact sums of {len(found[0])} answers, under the law of their noise"
         places = [place_of(record, rows_of(pool, own)) if own else None for own in chosen]
@@ -107,7 +126,7 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     every, which = np.repeat(np.arange(2 * SIDES), SIDES), np.tile(np.arange(SIDES), 2 * SIDES)
     fields = {key: column[which] for key, column in second.fields.items()} | {n: own[every] for n, own in x.items()}
     pool = Batch(fields, second.group[which])
-    for part in PARTS:
+    for part in (*PARTS, CHOICE) if "vertices" in certificate.settings else PARTS:
         yield adversary.attack(part, pool, others, record)
     level = certificate.settings["level"]
     scale, queries = math.sqrt((FAR / level) ** 2 + GRID_VARIANCE), Queries(level * (MATRICES + 1), None)
@@ -117,6 +136,11 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     matrices = [queries.noisy_symmetric(zeros, FAR, level).astype(float) for _ in range(MATRICES)]
     groups = [np.ravel([np.diag(one) for one in matrices]), np.ravel([one[upper] for one in matrices]) * math.sqrt(2)]
     yield compared("noise of a second moment as drawn", "gaussian", 1, scale, groups)
+
+
+def apart_as_choices(moved: Array) -> float:
+    """Return the shift of Gaussian noise that tells a choice of two vertices apart whose weights moved most, and least."""
+    return 2 * float(scipy.special.ndtri(scipy.special.expit(np.ptp(moved) / 2)))
 
 
 def rows_of(batch: Batch, index: list[int]) -> Batch:

@@ -12,7 +12,7 @@ from dpconvex.checker.exact import ZERO
 from dpconvex.checker.expansion import Template
 from dpconvex.checker.mechanisms import ROOM, check_noise, moved, person, promised
 from dpconvex.checker.public import Feasible, is_modulus
-from dpconvex.checker.queries import TRUSTED as OF_QUERIES, check_queries
+from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, require, spend
 from dpconvex.checker.rows import Rows
 from dpconvex.checker.rules import Rules, dimension
@@ -112,6 +112,7 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any], eve
         f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"
     )
     own = (*everything[:-1], one, everything[-1].partition("; ")[2]) if unit else everything
+    more = (*more, CHOICES) if "vertices" in settings else more
     trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()), *((OTHER_PARTS,) if SPLIT in settings else ()))
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 

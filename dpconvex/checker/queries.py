@@ -17,6 +17,10 @@ TRUSTED = (
     "no fit fails for some data only; words and numbers that no inequality uses",
     "one record is one person; arrays in the template are public",
 )
+CHOICES = (
+    "vertices are drawn in exact proportion to weights, whose logarithms neighbours move within a range that the level of the "
+    "choices allows (docs/theory.md, propositions 8.10 and 8.11)"
+)
 
 
 def check_queries(claim: dict[str, Any]) -> None:

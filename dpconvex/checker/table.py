@@ -33,7 +33,7 @@ SETTINGS: dict[str, tuple[Group, ...]] = {
         {"statistics_of_residuals": "1"},
         {"whitened_field": "whole"},
     ),
-    "queries": ({"level": "positive"}, {"rounds": "count"}),
+    "queries": ({"level": "positive"}, {"rounds": "count"}, {"vertices": "count"}),
 }
 COVER: Group = {"noise": '"discrete Laplace" | "discrete Gaussian"', "epsilon": "positive", "delta": "probability"}
 COVER |= {"distance": "positive", "step": "positive", "dimension": "count", "scale": "positive", "counting": "amount"}

@@ -47,6 +47,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
     "gradient-descent": ("NoisyGradientDescent", {}),
     "clipped-descent": ("NoisyGradientDescent", {}),  # with a clip that follows from the learner
+    "vertex-steps": ("NoisyFrankWolfe", {}),
 }
 ACCOUNTING = ("basic", "gaussian", "renyi")
 ADJACENCIES = ("replace-one", "add-remove")

@@ -15,12 +15,13 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import Public, descend, probe_of
 from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Engine
 from dpconvex.sums.exact_rows import Rows, on_grid
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -33,13 +34,16 @@ def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
     """Take the steps that were certified and paid for, and release where they end."""
-    queries, (scores, public) = Queries(certificate.settings["level"], source.seeded), known_of(form)
-    looks = PrivateLooks(scores, batch, certificate.privacy, queries, people)
-    alone = public.is_flat and tells_classes(form) and not scores.is_shared
-    take = descend_for_classes if alone else descend
+    settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
+    seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     overflow = DomainError("the steps overflow; nothing is released. Use other units.")
     try:
-        theta = take(looks, form, certificate.settings, certificate.size, public)
+        if "vertices" in settings:
+            theta = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public)
+        else:
+            alone = public.is_flat and tells_classes(form) and not scores.is_shared
+            take = descend_for_classes if alone else descend
+            theta = form.feasible.project(take(PrivateLooks(*seen, people), form, settings, size, public))
     except DPConvexError:
         raise
     except (ArithmeticError, ValueError):  # of noisy answers alone: no record makes a sum of theirs raise
@@ -47,7 +51,7 @@ def release_steps(
     if not np.isfinite(theta).all():
         raise overflow
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
-    return Release(form.space.unpack(form.feasible.project(theta)), **known, **functions_of(form.template))
+    return Release(form.space.unpack(theta), **known, **functions_of(form.template))
 
 
 @once

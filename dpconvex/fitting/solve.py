@@ -221,7 +221,9 @@ class Fit:
             publishing = "which a release of one record, drawn at random, would keep"
             yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
         for fit in fits:
-            count = sum(math.prod(variable.shape) for variable in fit.template.variables)
+            count = int(
+                fit.certificate.settings.get("vertices", sum(math.prod(v.shape) for v in fit.template.variables))
+            )
             signal = size * (level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
             if size < 2 * count and signal < 4:
                 yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."

@@ -13,6 +13,7 @@ from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate
 from dpconvex.fitting.proof import proof_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
@@ -23,7 +24,7 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_u
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.deprecated import public
 from dpconvex.util.plain_data import is_whole
@@ -275,7 +276,11 @@ def proved(
             raise TemplateError("whitening: AdaptiveSteps pays for a second moment of its own; leave whitening= out.")
         stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         if isinstance(mechanism, AdaptiveSteps):
-            linear_scores(analysis.form)
+            scores = linear_scores(analysis.form)
+            if isinstance(mechanism, NoisyFrankWolfe):
+                if scores.bounds is None or scores.is_shared or not len(scores.inside):
+                    raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
+                vertex_reach(analysis.form, scores.places[: len(scores.inside)].ravel())
             if cover != ResidualNoise():
                 raise TemplateError(
                     "AdaptiveSteps: leave residual_noise out: all sums are exact, and nothing is left to hide."

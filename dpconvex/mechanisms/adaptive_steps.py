@@ -5,6 +5,7 @@ Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.certificate import Certificate
@@ -54,6 +55,8 @@ class AdaptiveSteps(ForUnits):
     rounds: int | None = None
 
     name = "adaptive preconditioned steps"
+    further: ClassVar[tuple[Derivation, ...]] = ()
+    drawn: ClassVar[tuple[str, ...]] = (DRAWN,)
 
     def __post_init__(self) -> None:
         check_whole("AdaptiveSteps", 1, True, rounds=self.rounds)
@@ -63,6 +66,7 @@ class AdaptiveSteps(ForUnits):
         check_delta(privacy, "Gaussian noise on steps", "use ObjectivePerturbation")
         count, level = analysis.form.space.dim, whole_level(privacy)
         settings = {"level": level} | ({} if self.rounds is None else {"rounds": float(self.rounds)})
+        settings |= self.chosen(analysis.form, privacy, level, size)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -72,8 +76,8 @@ class AdaptiveSteps(ForUnits):
             noise_epsilon=privacy.epsilon,
             noise_dimension=count,
             noise_scale=1 / level,
-            derivation=derivation(privacy, level),
-            assumptions=(DRAWN, CLIPPED, NOTHING, UNSEEN),
+            derivation=derivation(privacy, level, self.name, self.further),
+            assumptions=(*self.drawn, CLIPPED, NOTHING, UNSEEN),
             perturbed="queries",
             noise="gaussian",
             mean_noise=None,
@@ -83,7 +87,11 @@ class AdaptiveSteps(ForUnits):
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
         """Refuse: the steps are taken by `dp.solve`."""
-        raise TemplateError("AdaptiveSteps: use dp.solve.")
+        raise TemplateError(f"{type(self).__name__}: use dp.solve.")
+
+    def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
+        """Return further settings, from public numbers."""
+        return {}
 
 
 def tells_classes(form: LossForm) -> bool:
@@ -104,7 +112,7 @@ def whole_level(privacy: Privacy) -> float:
     return level
 
 
-def derivation(privacy: Privacy, level: float) -> Derivation:
+def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivation, ...]) -> Derivation:
     apart = {
         "add-remove": "one record's part of a sum is at most the clip",
         "replace-one": "two parts are 2 clips apart",
@@ -112,6 +120,7 @@ def derivation(privacy: Privacy, level: float) -> Derivation:
     why = "each query has a sensitivity that is known before it is asked, and a level; squares of levels add up"
     steps = (
         Derivation("clipped sums", "", {}, apart[privacy.adjacency]),
+        *further,
         Derivation("adaptive composition", "", {"mu": level}, why),
     )
-    return Derivation("adaptive preconditioned steps", "", privacy.claims, SOURCE, steps)
+    return Derivation(name, "", privacy.claims, SOURCE, steps)

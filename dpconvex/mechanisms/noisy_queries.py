@@ -5,18 +5,26 @@ Query t has a sensitivity and a level that are known before it is asked, given a
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.certificates.integer_noise import GAUSSIAN, drawn
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.profiles import GRID_VARIANCE, integer_level
+from dpconvex.noise.profiles import GRID_VARIANCE, TOGETHER, choice_width, integer_level
+from dpconvex.noise.samplers import below
 from dpconvex.util.arrays import Indices
 
 ROOM = 1 + 1e-12  # for the rounding of levels and of their sum
 LARGEST = 2**61  # Sums beyond this are cut off, each by itself, which brings neighbours closer
+# Bits of a score's sensitivity; the logarithm of the largest ratio of two weights; bits of the smallest; what rounding widens.
+SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
 
 
 @dataclass
@@ -54,6 +62,37 @@ class Queries:
         found[upper] = self.drawn(less, sums[upper])
         return np.asarray(found + np.triu(found, 1).T)
 
+    def choose(self, scores: NDArray[Any], owner: Indices, sensitivity: float, level: float, count: int) -> list[int]:
+        """Choose so many owners of whole scores, one after the other: each time by the exponential mechanism on scores.
+
+        Parameters
+        ----------
+        scores : ndarray of int, shape (candidates,)
+            Whole numbers, of any size; neighbours move each by at most `sensitivity`, a whole number.
+        owner : ndarray of int, shape (candidates,)
+            Whose each candidate is; those of an owner who was chosen leave.
+        level : float
+            Of all choices together.
+        """
+        self._deviation(sensitivity, level)
+        unit, found = max(int(sensitivity) >> SCORE_BITS, 1), list[int]()
+        levels, left = (scores // unit).astype(np.int64), np.arange(len(scores))
+        moved = math.ceil(Fraction(sensitivity) / unit) + 1  # of floors
+        for start in range(0, count, TOGETHER):
+            some = min(count - start, TOGETHER)
+            rate = (choice_width(level * math.sqrt(some / count) / ROOM, some) - WIDER) / (2 * moved)
+            for _ in range(some if rate > 0 else 0):
+                if not len(left):
+                    break
+                chosen = owner[left[self.picked(levels[left], rate)]]
+                found, left = [*found, int(chosen)], left[owner[left] != chosen]
+        return found
+
+    def picked(self, levels: Indices, rate: float) -> int:
+        """Draw a place with a probability in proportion to its weight, exactly."""
+        sums = list(accumulate(choice_weights(levels, rate)))
+        return bisect_right(sums, below(sums[-1], self.rng))
+
     def drawn(self, scale: float, sums: Indices) -> Indices:
         return drawn(GAUSSIAN, scale, cut(sums), self.rng)
 
@@ -63,6 +102,19 @@ class Queries:
         if not (granted and 0 <= sensitivity < math.inf):
             raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
         return deviation(sensitivity, level)
+
+
+def choice_weights(levels: Indices, rate: float) -> list[int]:
+    """Return whole numbers in proportion to ``exp(rate * level)``, but that none is below exp(-40) of the largest.
+
+    A weight is a product of correctly rounded powers, one for each bit of the distance from the largest level.
+    """
+    gaps = np.minimum(levels.max() - levels, min(int(LEAST_LIKELY / rate), LARGEST))
+    found = np.ones(len(gaps))
+    with localcontext(prec=60):
+        for bit in range(int(gaps.max()).bit_length()):
+            found *= np.where(gaps >> bit & 1, float((-Decimal(rate) * 2**bit).exp()), 1.0)
+    return [int(weight) for weight in np.ldexp(found, WEIGHT_BITS).tolist()]
 
 
 def cut(sums: Indices) -> Indices:

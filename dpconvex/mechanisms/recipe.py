@@ -18,6 +18,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.clipped_descent import curvature
 from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
+from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertices_of
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, field_of, level
@@ -89,6 +90,8 @@ def best_for_size(
 ) -> Iterator[Way]:
     """Yield what learns most from so many records for a guarantee with delta, before what is usual."""
     with suppress(DPConvexError, OverflowError):
+        if has_many_vertices(form(), privacy, size):
+            yield NoisyFrankWolfe(), None
         if learns_in_steps(form(), privacy):
             yield AdaptiveSteps(), None
         if few_statistics(form(), privacy):
@@ -105,9 +108,17 @@ def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
 
     Squares of classes release their statistics.
     """
-    if any(node.variables for node in nonsmooth_nodes(form.losses)) or all(loss.is_affine for loss in form.losses):
+    if has_kinks(form) or all(loss.is_affine for loss in form.losses):
         return False
     return not form.template.record.discrete or (tells_classes(form) and not few_statistics(form, privacy))
+
+
+def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
+    """Say whether K is an l1 ball or a simplex with more features than records times the level of the guarantee."""
+    try:
+        return vertices_of(form) > told(privacy, level(privacy.epsilon, privacy.delta), size) and not has_kinks(form)
+    except DPConvexError:
+        return False
 
 
 def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
@@ -123,6 +134,11 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
     if isinstance(mechanism, SufficientStatistics):
         first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
+    if isinstance(mechanism, NoisyFrankWolfe):
+        return (
+            f"Chosen because there are {vertices_of(form):,} features, more than records times the level of the guarantee: "
+            "noisy choices of few features learn more than noise on all; `AdaptiveSteps()` by name takes all."
+        )
     if isinstance(mechanism, AdaptiveSteps):
         return (
             "Chosen because of how scores are linear in records: clipped steps that adapt learn more than exact minimisers "
@@ -134,6 +150,10 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, "
         "clipped steps are more accurate than exact minimisers; `whitening=False` asks for a minimiser."
     )
+
+
+def has_kinks(form: LossForm) -> bool:
+    return any(node.variables for node in nonsmooth_nodes(form.losses))
 
 
 def few_statistics(form: LossForm, privacy: Privacy) -> bool:

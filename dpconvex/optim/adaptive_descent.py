@@ -93,6 +93,13 @@ class Public:
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    return regularized(*model_of(looks, settings, size, public), form, looks.scores, looks.constant, size)
+
+
+def model_of(
+    looks: PrivateLooks, settings: dict[str, float], size: float, public: Public, begin: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """Return the table that the steps end at, from one where they begin, and the Hessian there by one of its columns."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
     metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public)
@@ -106,10 +113,12 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
     lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
-    point, before, variance = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(len(metric.kept))
+    point = np.linalg.solve(matrix.T, np.broadcast_to(begin, scores.shape))
+    before, variance = np.zeros(scores.shape), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     if start and constant is not None:
-        point, bend, clip = np.outer(constant, start.place / looks.constant), start.bend, start.clip(loud * 4)
+        point = point + np.outer(constant, start.place / looks.constant)
+        bend, clip = start.bend, start.clip(loud * 4)
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -134,7 +143,7 @@ def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], siz
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
     table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
     inverse = np.linalg.inv(matrix)
-    return regularized(table, bend * cut * inverse @ inverse.T, form, scores, looks.constant, size)
+    return table, bend * cut * inverse @ inverse.T
 
 
 def cosine(one: Array, other: Array) -> float:

@@ -39,7 +39,7 @@ def descend_for_classes(
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form)
-    assert ridge is not None
+    ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
     part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)

@@ -131,6 +131,17 @@ class Leverage:
         return np.concatenate([np.zeros(0), *found])
 
 
+@dataclass(frozen=True)
+class Widest:
+    """The largest entry of rows without the constant, in multiples of the grid; public."""
+
+    rows: Rows
+
+    def __call__(self, column: Any) -> Array:
+        found = abs(self.rows.read(column)).max(axis=1)
+        return np.asarray(found.toarray().ravel() if sp.issparse(found) else found) / self.rows.grid
+
+
 def on_grid(batch: Batch, rows: Rows) -> Batch:
     """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
     column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
@@ -141,7 +152,7 @@ def on_grid(batch: Batch, rows: Rows) -> Batch:
     return Batch({**batch.fields, rows.name: made}, batch.group)
 
 
-def with_leverages(batch: Batch, leverage: Leverage) -> Batch:
+def with_leverages(batch: Batch, leverage: Leverage | Widest) -> Batch:
     """Return records, which `on_grid` made, with their leverages, in blocks where they are not in memory."""
     column = batch.fields[leverage.rows.name]
     found: Any = Stored(column, leverage, (batch.size,))

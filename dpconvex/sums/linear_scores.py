@@ -1,13 +1,15 @@
 """Losses of scores that are linear in parameters: a table of these and one field, or rows of many scores that share them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import norm_up
 from dpconvex.sensitivity.loss_form import LossForm, expander_of
 from dpconvex.sums.affine_scores import shared_grid, with_scores
 from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, split
@@ -40,6 +42,7 @@ class LinearScores:
     kinds: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
     monomials: Monomials | None  # How x is made, if it is no field of the record
     is_shared: bool  # Whether scores share parameters
+    bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,13 +56,26 @@ class LinearScores:
 
     def coordinates(self, table: Array) -> Array:
         """Return coordinates, shape (dim,), from the table of parameters."""
-        theta = np.zeros(self.places.size)
+        theta = np.zeros(self.form.map.shape[1])
         theta[self.places] = table / self.scale
         return theta
 
     def coefficients(self, table: Array) -> Array:
         """Return the coefficients of the forms, shape (forms, monomials)."""
         return np.asarray(self.form.map @ self.coordinates(table)).reshape(self.form.forms, -1)
+
+    @property
+    def widest(self) -> Array:
+        """Bounds on the scalars of x that are read, where it is a field of the record."""
+        found = np.nextafter(np.abs(np.array(self.bounds)).max(axis=0), np.inf)
+        return found[self.inside] if found.ndim == 1 else np.full(len(self.inside), found.max())
+
+    def part(self, features: Indices) -> "LinearScores":
+        """Return the scores of some features, and of the constant; other parameters are 0."""
+        rows = np.append(features, [len(self.inside)] * self.has_constant).astype(np.int64)
+        radius = min(self.radius, norm_up(self.widest[features])) or float(self.widest.max())
+        own: Any = {"inside": self.inside[features], "places": self.places[rows], "scale": self.scale[rows]}
+        return replace(self, radius=radius, **own)
 
     @cached_property
     def onto_kinds(self) -> Array:
@@ -115,6 +131,7 @@ def linear_scores(form: LossForm) -> LinearScores:
         kinds=sp.csr_array(kinds),
         monomials=monomials,
         is_shared=shared,
+        bounds=domains[name].bounds if monomials is None else None,
     )
 
 

@@ -19,6 +19,7 @@ from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
     Leverage,
     Rows,
+    Widest,
     clipped_moment,
     moment,
     on_grid,
@@ -208,6 +209,41 @@ class PrivateLooks:
         moved = look.bound * (2 if self.replaced else 1) / 2.0**shift + math.sqrt(exact.size)
         noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + 1e-12), level).reshape(exact.shape)
         return np.asarray(noisy * (2.0**shift * look.unit * self.rows.grid / self.factor))
+
+
+class VertexLooks(PrivateLooks):
+    """Looks for one feature of many: rows are measured by their largest entry, and each record is clipped by itself."""
+
+    def __post_init__(self) -> None:
+        self.people, self.factor, self.rows = None, 1.0, Rows.of(self.scores)
+        self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
+        self.measured = self.batch.mapped(with_leverages, self.batch.share(Widest(self.rows)))
+
+    def counted_people(self, apart: float) -> float:
+        return self.counted(1.0, apart)
+
+    def choose(self, table: Array, clip: float, reach: Array, level: float, count: int) -> list[int]:
+        """Choose features, one after the other, at vertices along which the loss falls steeply.
+
+        Parameters
+        ----------
+        table : ndarray, shape (rows, columns)
+            Where slopes are taken.
+        clip : float
+            The longest product of a record's slopes and largest entry that counts.
+        reach : ndarray, shape (2, features, columns)
+            How far vertices are from the origin along each entry of the table, upwards and downwards.
+        level : float
+            Of all choices together.
+        """
+        top = math.ceil(float(self.scores.widest.max()) / self.rows.grid)  # of a row's largest entry
+        unit, bound = clip / self.rows.grid / (top * 2.0**SLOPE_BITS), 2.0**SLOPE_BITS * top
+        found = self._sums(Look(self.rows, self.scores.kinds, self._coefficients(table), unit, bound))
+        slopes = whole(found.gradient).T[: len(self.rows.inside)]
+        up, down = np.rint(reach / reach.max() * 2.0**ROW_BITS).astype(np.int64).astype(object)
+        scores = np.maximum(-slopes * up, slopes * down)
+        owner = np.repeat(np.arange(len(scores)), scores.shape[1])
+        return self.queries.choose(scores.ravel(), owner, self.counted(bound * 2.0**ROW_BITS, 2.0), level, count)
 
 
 def exact_product(matrix: Array, integers: NDArray[Any]) -> NDArray[Any]:

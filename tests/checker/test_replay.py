@@ -30,6 +30,7 @@ MECHANISMS = {
     "output-gaussian": (dp.OutputPerturbation("gaussian"), "delta"),
     "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20, length_steps=3), "delta"),
     "adaptive": (dp.AdaptiveSteps(rounds=7), "delta"),
+    "vertices": (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta"),
 }
 
 

@@ -1,0 +1,105 @@
+"""Vertex steps for many features: noisy choices of vertices of an l1 ball or a simplex, and steps on the hull of those chosen.
+
+One record moves the score of a vertex by its largest slope, however many vertices there are, and a choice pays for one score.
+So error grows with the logarithm of the number of features (K. Talwar, A. Thakurta and L. Zhang 2015).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.errors import NotPrivate
+from dpconvex.mechanisms.adaptive_steps import DRAWN, AdaptiveSteps
+from dpconvex.model.privacy import Privacy
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sets.convex_sets import AxisHull, Interval
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.plain_data import check_whole
+
+# Vertices: the noise of a choice, next to the logarithm of their number, and records for each of them and unit of the level.
+LOUD, ENOUGH = 16.0, 40.0
+SOURCE = "docs/theory.md, propositions 8.10 and 8.11"
+RANGE = "logarithms of probabilities move within a range that is known, and so many choices of that range have a level"
+CHOSEN = "Vertices are drawn exactly, in proportion to whole numbers, from the operating system's random numbers."
+REMEDY = (
+    "constrain the weights of features by cp.norm1(w) <= radius, or by w >= 0 and cp.sum(w) == 1; or use AdaptiveSteps"
+)
+
+
+@dataclass(frozen=True)
+class NoisyFrankWolfe(AdaptiveSteps):
+    """Noisy choices of vertices of an l1 ball or a simplex, and adaptive steps on the hull of those that were chosen.
+
+    For losses of scores that are linear in one field of the record, such as ``x @ w + b``, with the weights of features in an l1
+    ball or a simplex, and far more features than records can tell apart.  It needs a delta.  Nothing is claimed about accuracy.
+
+    Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by proposition 8.11 of
+    docs/theory.md.
+
+    Parameters
+    ----------
+    rounds : int or None
+        Number of steps on the hull, as for `AdaptiveSteps`.
+    vertices : int or None
+        Number of features that are chosen.  None is a number that grows with records and the level: 13 for 2,000 records and
+        5,000 features at epsilon = 1.
+
+    Examples
+    --------
+    >>> import cvxpy as cp
+    >>> import dpconvex as dp
+    >>> w = cp.Variable(5000, name="w")
+    >>> record = dp.Record(x=dp.Ball(5000, norm="inf"), y=dp.Choice([-1, 1]))
+    >>> template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), constraints=[cp.norm1(w) <= 10])
+    >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-5, "add-remove"), 2000, dp.NoisyFrankWolfe())
+    >>> certificate.settings["vertices"]
+    13.0
+    """
+
+    vertices: int | None = None
+
+    name = "vertex steps"
+    further = (Derivation("choices of vertices", "", {}, f"{RANGE} ({SOURCE})"),)
+    drawn = (DRAWN, CHOSEN)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("NoisyFrankWolfe", 1, True, vertices=self.vertices)
+
+    def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
+        """Return how many vertices are chosen, or refuse other sets and regularizers."""
+        count, records = vertices_of(form), told(privacy, level, size)
+        if quadratic(form.template.regularizer, form.space) is None:
+            remedy = "leave 1-norms out of the regularizer: the constraint has them"
+            raise NotPrivate("vertex steps: the regularizer is not quadratic", form.template.regularizer, remedy)
+        usual = min((records / (LOUD * math.log(count + 2))) ** 2, records / ENOUGH)
+        return {"vertices": float(min(max(round(usual), 1) if self.vertices is None else self.vertices, count))}
+
+
+def told(privacy: Privacy, level: float, size: int) -> float:
+    """Return how often the sum of one slope of all records exceeds the deviation of its noise."""
+    return size * level / (privacy.most * (2 if privacy.adjacency == "replace-one" else 1))
+
+
+def vertices_of(form: LossForm) -> int:
+    """Return along how many coordinates K has vertices, or refuse other sets."""
+    return int(vertex_reach(form).any(axis=0).sum())
+
+
+def vertex_reach(form: LossForm, needed: Indices | None = None) -> Array:
+    """Return how far vertices of K are from the origin along each coordinate, up and down, shape (2, dim); refuse other sets."""
+    reach = np.zeros((2, form.space.dim))
+    for piece in form.feasible.pieces:
+        if isinstance(piece, AxisHull) and piece.can_project and not piece.anchor.any():
+            reach[:, piece.coordinates] = np.maximum([piece.high, -piece.low], 0.0)
+        elif not isinstance(piece, Interval):
+            reach[:] = 0.0
+            break
+    missing = not reach.any() if needed is None else not reach[:, needed].any(axis=0).all()
+    if missing or not form.feasible.has_projection:
+        said = "weights of features lie in no l1 ball or simplex around the origin"
+        raise NotPrivate(f"vertex steps: {said}", form.feasible.describe(), REMEDY)
+    return reach

@@ -1,0 +1,110 @@
+"""The steps of `NoisyFrankWolfe`: which vertices are asked for, and what is made of those that were chosen.
+
+Everything here is post-processing: the records are behind `VertexLooks`, and nothing here has to be right for privacy.
+"""
+
+import math
+
+import numpy as np
+
+from dpconvex.data.batch import Batch
+from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
+from dpconvex.optim.adaptive_descent import Public, model_of, row_units
+from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sets.convex_sets import AxisHull, Piece
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
+from dpconvex.util.arrays import Array, Indices
+
+# Parts of the squared level: of the constant, of lengths of slopes, and of the choices; the steps have the rest.
+CONSTANT, LENGTHS, CHOICES = 0.05, 0.04, 0.55
+# Bins of slopes' lengths, down from so many of the largest, each so many times as long as the next.
+BINS, LARGEST, FINER = 64, 2.0, 2**0.25
+# By how many deviations of the noise a count stands out, the fewest that are believed, and those that are not clipped.
+STANDS_OUT, SEEN, UNCLIPPED = 3.0, 0.25, 0.5
+PROJECTED = 500  # Steps of the quadratic program at the end
+
+
+def descend_on_vertices(
+    looks: VertexLooks,
+    batch: Batch,
+    people: Indices | None,
+    form: LossForm,
+    settings: dict[str, float],
+    size: float,
+    public: Public,
+) -> Array:
+    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    scores, level, widest = looks.scores, settings["level"], float(looks.scores.widest.max())
+    features, left = len(scores.inside), 1 - LENGTHS - CHOICES
+    reach, plain = vertex_reach(form), start_of(form)[scores.places] * scores.scale
+    units = row_units(scores, looks.constant)
+
+    def part(chosen: Indices) -> PrivateLooks:
+        return PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
+
+    if scores.has_constant:
+        alone, left = part(np.arange(0)), left - CONSTANT
+        plain[-1] = model_of(alone, {"level": level * math.sqrt(CONSTANT)}, size, public)[0][-1] * alone.constant
+    clip = usual_length(looks, plain / units, level * math.sqrt(LENGTHS), public.slope * widest, size)
+    own = (reach[:, scores.places] / scores.scale)[:, :features]
+    own = np.where(scores.scale[:features] < 0, -own[::-1], own)
+    count = int(settings["vertices"])
+    found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), count)
+    last = part(np.sort(np.array(found, dtype=np.int64)))
+    rest = {**settings, "level": level * math.sqrt(left)}
+    if public.is_flat and form.template.record.discrete:
+        theta, hessian = descend_for_classes(last, form, rest, size, public), np.eye(last.scores.shape[0])
+    else:
+        begin = start_of(form)[last.scores.places] * last.scores.scale / row_units(last.scores, last.constant)
+        table, hessian = model_of(last, rest, size, public, begin)
+        theta = last.scores.coordinates(table * row_units(last.scores, last.constant))
+    inside = last.scores.scale[:, 0] / row_units(last.scores, last.constant)[:, 0]
+    return least_on_hull(theta, hessian * np.outer(inside, inside), form, last.scores.places, size)
+
+
+def start_of(form: LossForm) -> Array:
+    """Return the mean of the vertices of simplices, and 0 elsewhere, shape (dim,)."""
+    start = np.zeros(form.space.dim)
+    for piece in form.feasible.pieces:
+        if isinstance(piece, AxisHull) and piece.is_facet:
+            start[piece.coordinates] = piece.low / len(piece.low)
+    return start
+
+
+def usual_length(looks: VertexLooks, table: Array, level: float, largest: float, size: float) -> float:
+    """Return a length that about half of the records' slopes, times their largest entries, do not exceed."""
+    edges = LARGEST * largest * FINER ** np.arange(1 - BINS, 1, dtype=float)
+    counts = looks.look(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
+    counts = np.where(counts > STANDS_OUT * looks.deviation_of_counts(level), counts, 0.0)
+    if not counts.sum() >= SEEN * size:
+        return largest
+    return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])
+
+
+def least_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:
+    """Minimise a quadratic model about a point, with the regularizer, on the hull of the chosen vertices; shape (dim,)."""
+    public = quadratic(form.template.regularizer, form.space)
+    assert public is not None
+    pieces = [within(piece, places) for piece in form.feasible.pieces]
+    ridge = size * public.hessian
+    most = float(np.linalg.norm(block, 2)) + float(abs(ridge).sum(axis=1).max())
+    here, ahead, momentum = theta, theta, 1.0
+    for _ in range(PROJECTED):
+        slope = np.zeros(len(theta))
+        slope[places] = (block @ (ahead - theta)[places]) + (ridge @ ahead + size * public.slope)[places]
+        point = ahead - slope / max(most, 1e-300)
+        for piece in pieces:
+            point[piece.coordinates] = piece.project(point[piece.coordinates])
+        faster = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead, here, momentum = point + (momentum - 1) / faster * (point - here), point, faster
+    return here
+
+
+def within(piece: Piece, places: Indices) -> Piece:
+    """Return the hull of those vertices of a piece that lie along some coordinates."""
+    if not isinstance(piece, AxisHull):
+        return piece
+    kept = np.isin(piece.coordinates, places)
+    return AxisHull(piece.coordinates[kept], piece.anchor[kept], piece.low[kept], piece.high[kept])

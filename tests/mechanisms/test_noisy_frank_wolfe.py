@@ -1,0 +1,392 @@
+"""Noisy choices of vertices: exact laws of choices, what attacks find, and what is learnt on the hull of those chosen."""
+
+import itertools
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.special import expit, ndtri
+from scipy.stats import chisquare
+
+import dpconvex as dp
+from dpconvex.data.batch import Batch
+from dpconvex.fitting import adaptive
+from dpconvex.mechanisms import noisy_queries
+from dpconvex.mechanisms.noisy_queries import Queries, choice_weights
+from dpconvex.noise.profiles import GRID_VARIANCE, choice_width, choices_level, gaussian_delta
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.private_looks import VertexLooks
+
+ADJACENCIES = ("add-remove", "replace-one")
+MANY = {"unit": "patient", "most": 2}
+EPSILONS = (0.0, 0.1, 0.3, 0.7, 1.5, 3.0)
+
+
+def logistic(features, bound=10.0, constant=True, norm="inf"):
+    w, b = cp.Variable(features, name="w"), cp.Variable(name="b") if constant else 0.0
+    record = dp.Record(x=dp.Ball(features, norm=norm), y=dp.Choice([-1, 1]))
+    constraints = [cp.norm1(w) <= bound]
+    return dp.Template(
+        record,
+        lambda x, y: cp.logistic(-y * (x @ w + b)),
+        constraints=constraints,
+        decision=lambda found, x: x @ found["w"] + found.get("b", 0.0),
+    )
+
+
+def squares(features, constraints, w, regularizer=0.0):
+    record = dp.Record(x=dp.Ball(features, norm="inf"), y=dp.Box(-5.0, 5.0))
+    return dp.Template(record, lambda x, y: cp.square(x @ w - y), regularizer, constraints)
+
+
+def sparse_data(n, d, seed, size=3.0):
+    rng = np.random.default_rng(seed)
+    x, w = rng.uniform(-1, 1, (n, d)), np.zeros(d)
+    w[rng.choice(d, 4, replace=False)] = size * rng.choice([-1, 1], 4)
+    return x, np.where(rng.random(n) < expit(x @ w), 1, -1), w
+
+
+# What so many choices cost: proposition 8.10.
+
+
+def largest_delta(width, count, epsilon, strategy):
+    """Return the exact delta of choices of two outcomes with losses t and t - width, t by a strategy of earlier outcomes."""
+    total = 0.0
+    for path in itertools.product((0, 1), repeat=count):
+        p = q = 1.0
+        for k in range(count):
+            t = strategy(path[:k]) * width
+            share = math.expm1(width - t) / (math.exp(-t) * math.expm1(width))
+            loss = t - width * path[k]
+            p *= 1 - share if path[k] else share
+            q *= (1 - share if path[k] else share) * math.exp(-loss)
+        total += max(p - math.exp(epsilon) * q, 0.0)
+    return total
+
+
+@pytest.mark.parametrize(("width", "count"), [(0.05, 1), (0.3, 2), (1.0, 3), (3.0, 5), (0.2, 8)])
+def test_adaptive_choices_lose_no_more_than_their_level_says(width, count):
+    level, nearest = choices_level(width, count), 0.0
+    rng = np.random.default_rng(count)
+    for k in range(60):
+        table = rng.uniform(0, 1, 2**count) if k else np.full(2**count, 0.5)
+        number = lambda path: int("1" + "".join(map(str, path)), 2) % 2**count  # noqa: E731
+
+        def strategy(path, table=table, k=k, number=number):
+            return round(table[number(path)]) * 0.98 + 0.01 if k % 3 == 2 else table[number(path)]
+
+        for epsilon in level * np.array(EPSILONS):
+            found, allowed = largest_delta(width, count, epsilon, strategy), float(gaussian_delta(epsilon, level))
+            assert found <= allowed + 1e-12
+            nearest = max(nearest, found / max(allowed, 1e-9))
+    assert nearest > 0.8
+
+
+def test_the_level_of_choices_is_nearly_the_least_that_any_bound_has():
+    for width in (1e-4, 0.1, 1.0):
+        assert choices_level(width, 1) == pytest.approx(2 * ndtri(expit(width / 2)), rel=1e-4)
+    levels = [choices_level(0.1, count) / math.sqrt(count) for count in (1, 2, 4, 8, 16)]
+    assert sorted(levels, reverse=True) == levels
+    assert 0.05 < levels[-1] < 0.0517
+    for level, count in itertools.product((1e-9, 1e-3, 0.1, 1.0, 8.0), (1, 3, 16)):
+        width = choice_width(level, count)
+        assert choices_level(width, count) <= level
+        assert width >= 0.99 * level / (0.62666 * math.sqrt(count)) or width == 8.0
+
+
+# Weights and draws.
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.37, 5.0])
+def test_weights_are_exponentials_but_for_fourteen_digits(rate):
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, int(60 / rate) + 2, 200)
+    weights = choice_weights(levels, rate)
+    with localcontext(prec=50):
+        for level, weight in zip(levels.tolist(), weights, strict=True):
+            gap = min(int(levels.max()) - level, int(40 / rate))
+            exact = (-Decimal(rate) * gap).exp() * 2**112
+            assert abs(Decimal(weight) / exact - 1) < Decimal("1.5e-14")
+
+
+def test_draws_have_the_law_of_the_weights():
+    queries, levels, rate, owner = Queries(1.0, seeded_generator(3)), np.array([0, 5, 9, 10]), 0.3, np.arange(4)
+    weights = np.array(choice_weights(levels, rate), dtype=float)
+    found = np.bincount([queries.picked(levels, rate) for _ in range(4000)], minlength=4)
+    assert chisquare(found, 4000 * weights / weights.sum()).pvalue > 1e-4
+    assert sorted(Queries(9.0, None).choose(np.arange(4), owner, 1.0, 1.0, 10)) == [0, 1, 2, 3]
+
+
+def test_choices_are_refused_beyond_what_was_certified():
+    queries = Queries(0.3, seeded_generator(0))
+    queries.choose(np.arange(4), np.arange(4), 1.0, 0.29, 2)
+    with pytest.raises(dp.DPConvexError, match="more queries"):
+        queries.choose(np.arange(4), np.arange(4), 1.0, 0.1, 1)
+
+
+class Scripted(Queries):
+    """Queries that choose as they are told, and multiply the probabilities."""
+
+    probability = Fraction(1)
+
+    def picked(self, levels, rate):
+        weights, place = choice_weights(levels, rate), self.script.pop(0)
+        self.probability *= Fraction(weights[place], sum(weights))
+        return place
+
+
+def law(form, batch, privacy, count, vertices, level=0.8):
+    """Return the exact probability of each sequence of choices."""
+    scores, found = linear_scores(form), []
+    for script in itertools.product(*(range(count - k) for k in range(vertices))):
+        queries = Scripted(1.0, None)
+        queries.script = list(script)
+        looks = VertexLooks(scores, batch, privacy, queries)
+        reach = np.ones((2, count, 1))
+        looks.choose(np.full(scores.shape, 0.3), 0.4, reach, level, vertices)
+        found.append(queries.probability)
+    assert sum(found) == 1
+    return np.array(found, dtype=float)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
+@pytest.mark.parametrize(("features", "vertices"), [(2, 1), (3, 2), (4, 3)])
+def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adjacency):
+    """All sequences of choices, with exact probabilities, of two data sets that differ in one person; the sharpest is near."""
+    privacy, form, nearest = dp.Privacy(1.0, 1e-2, adjacency, **people), LossForm(logistic(features)), 0.0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, y = rng.choice([-1.0, 1.0], (30, features)), rng.integers(0, 2, 30)
+        own = rng.choice([-1.0, 1.0], (1, features))
+        sides = [(own, 1)] + [(-own, 1)] * (adjacency == "replace-one")
+        data = [
+            Batch({"x": np.r_[x, np.repeat(rows, privacy.most, axis=0)]}, np.r_[y, np.full(privacy.most, label)])
+            for rows, label in sides
+        ]
+        data += [Batch({"x": x}, y)] * (adjacency == "add-remove")
+        one, two = (law(form, batch, privacy, features, vertices) for batch in data)
+        for p, q in ((one, two), (two, one)):
+            for epsilon in EPSILONS:
+                found = np.maximum(p - math.exp(epsilon) * q, 0.0).sum()
+                allowed = float(gaussian_delta(epsilon, 0.8))
+                assert found <= allowed
+                nearest = max(nearest, found / allowed)
+    assert nearest > (0.75 if vertices == 1 else 0.4)
+
+
+class Told(Queries):
+    """Queries whose answers and choices are noted; or, for another data set, repeated."""
+
+    answers = seen = ()
+
+    def drawn(self, scale, sums):
+        number = len(self.seen)
+        told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
+        self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
+        return told.copy()
+
+    def picked(self, levels, rate):
+        number = len(self.seen)
+        place = self.answers[number][2] if self.answers else super().picked(levels, rate)
+        weights = choice_weights(levels, rate)
+        self.seen = (*self.seen, (0.0, math.log(weights[place]) - math.log(sum(weights)), place))
+        return place
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
+    """What two neighbours lose at the answers and choices of real fits: they are functions of these, and of nothing else."""
+    privacy, lost = dp.Privacy(1.0, 1e-2, adjacency), []
+    for seed in range(20):
+        rng, asked, found = np.random.default_rng(seed), [], []
+        x, y, own = rng.uniform(-1, 1, (10, 3)), rng.choice([-1, 1], 10), rng.choice([-1.0, 1.0], (1, 3))
+        first = np.r_[x, own], np.r_[y, 1]
+        other = (np.r_[x, -own], np.r_[y, 1]) if adjacency == "replace-one" else (x, y)
+
+        def queries(level, generator, asked=asked):
+            asked.append(Told(level, generator))
+            asked[-1].answers = asked[0].seen
+            return asked[-1]
+
+        monkeypatch.setattr(adaptive, "Queries", queries)
+        mechanism = dp.NoisyFrankWolfe(rounds=3, vertices=1 + seed % 3)
+        for rows, labels in (first, other):
+            size = 10 if adjacency == "add-remove" else None
+            released = dp.solve(logistic(3), {"x": rows, "y": labels}, privacy, mechanism, size=size, seed=seed)
+            found.append(np.append(released["w"], released["b"]))
+        assert (found[0] == found[1]).all()
+        loss = square = 0.0
+        for (scale, one, told), (again, two, _) in zip(asked[0].seen, asked[1].seen, strict=True):
+            assert scale == again
+            if scale:
+                moved, noise = (one - two).astype(float), (told - one).astype(float)
+                square += float(moved @ moved) / (scale**2 - GRID_VARIANCE)
+                loss += float(((noise + moved) ** 2 - noise**2).sum()) / (2 * scale**2)
+            else:
+                loss += one - two
+        assert square <= asked[0].most ** 2
+        assert asked[0].spent <= Fraction(asked[0].most * noisy_queries.ROOM) ** 2
+        lost.append(loss)
+    assert np.mean(np.maximum(1 - np.exp(privacy.epsilon - np.array(lost)), 0.0)) <= 0.1
+
+
+# Attacks find what is planted.
+
+
+def quieter(levels, rate):
+    return choice_weights(levels, rate / 0.7)
+
+
+def planted(error, monkeypatch):
+    if error == "noise times 0.7":
+        monkeypatch.setattr("dpconvex.auditing.queries.choice_weights", quieter)
+        monkeypatch.setattr(noisy_queries, "choice_weights", quieter)
+    elif error == "a record twice":
+        sums = VertexLooks._sums
+        monkeypatch.setattr(VertexLooks, "_sums", lambda self, look: sums(self, look) + sums(self, look))
+    else:
+        choose = Queries.choose
+
+        def unpaid(self, *arguments):
+            before = self.spent
+            found = choose(self, *arguments)
+            self.spent = before
+            return found
+
+        monkeypatch.setattr(Queries, "choose", unpaid)
+
+
+@pytest.mark.parametrize("error", ["none", "noise times 0.7", "a record twice", "scores unpaid"])
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_an_audit_finds_errors_that_are_planted_in_choices(error, adjacency, monkeypatch):
+    if error != "none":
+        planted(error, monkeypatch)
+    monkeypatch.setattr("dpconvex.auditing.queries.PARTS", ())  # which are those of AdaptiveSteps
+    monkeypatch.setattr("dpconvex.auditing.queries.MATRICES", 2)
+    privacy = dp.Privacy(1.0, 1e-5, adjacency)
+    found = dp.audit(logistic(30), privacy, dp.NoisyFrankWolfe(), size=100, seed=0)["choices of vertices"]
+    assert (found.ratio <= 1) == (error == "none")
+    assert found.ratio > 0.95
+
+
+# What is learnt, and where.
+
+
+def test_few_features_among_many_are_learnt_where_steps_on_all_of_them_learn_little():
+    x, y, w = sparse_data(2400, 1000, 0)
+    data, privacy = {"x": x[:800], "y": y[:800]}, dp.Privacy(3.0, 1e-5, "add-remove")
+    template, errors = logistic(1000), {}
+    for name, mechanism in (
+        ("default", None),
+        ("vertices", dp.NoisyFrankWolfe()),
+        ("steps", dp.NoisyFrankWolfe(vertices=1)),
+    ):
+        found = dp.solve(template, data, privacy, mechanism, size=800, seed=1)
+        errors[name] = float(np.mean(found.predict(x[800:]) != y[800:]))
+        assert np.abs(found["w"]).sum() <= 10 * (1 + 1e-12)
+    bayes = float(np.mean(np.where(x[800:] @ w > 0, 1, -1) != y[800:]))
+    assert errors["default"] == errors["vertices"] < bayes + 0.05
+    assert np.count_nonzero(found["w"]) == 1
+
+
+def test_simplices_and_one_sided_sets_have_their_own_vertices():
+    rng, d, n = np.random.default_rng(1), 300, 1500
+    x = rng.uniform(-1, 1, (n, d))
+    w, privacy = cp.Variable(d, name="w"), dp.Privacy(3.0, 1e-5, "add-remove")
+    y = 0.6 * x[:, 3] + 0.4 * x[:, 7]
+    for constraints in ([w >= 0, cp.sum(w) == 1], [w >= 0, cp.sum(w) <= 1], [cp.norm1(w) <= 1]):
+        found = dp.solve(squares(d, constraints, w), {"x": x, "y": y}, privacy, dp.NoisyFrankWolfe(), size=n, seed=0)[
+            "w"
+        ]
+        assert found[3] == pytest.approx(0.6, abs=0.15)
+        assert found[7] == pytest.approx(0.4, abs=0.15)
+        assert np.abs(found).sum() <= 1 + 1e-9
+    # Vertices of a weighted ball are far out where weights are small: feature 7 costs ten times as much as 3.
+    ball = [cp.norm1(cp.multiply(np.where(np.arange(d) == 7, 10.0, 1.0), w)) <= 1]
+    one = dp.solve(squares(d, ball, w), {"x": x, "y": y}, privacy, dp.NoisyFrankWolfe(vertices=1), size=n, seed=0)["w"]
+    assert np.flatnonzero(one).tolist() == [3]
+
+
+def written_down(array, *_, **__):
+    assert array.shape[0] < 64, "sparse records were written down"
+    return array.tocoo().toarray()
+
+
+def test_sparse_rows_stay_sparse_and_choose_as_dense_ones_do(monkeypatch):
+    x, y, _ = sparse_data(300, 200, 2)
+    x *= np.random.default_rng(0).random(x.shape) < 0.1
+    privacy, found = dp.Privacy(2.0, 1e-5, "add-remove"), []
+    for rows in (x, sp.csr_array(x)):
+        if sp.issparse(rows):
+            monkeypatch.setattr(sp.csr_array, "toarray", written_down)
+        found.append(dp.solve(logistic(200), {"x": rows, "y": y}, privacy, dp.NoisyFrankWolfe(), size=300, seed=5)["w"])
+    assert (found[0] == found[1]).all()
+
+
+def test_no_records_and_one_are_fitted_like_others():
+    privacy, template = dp.Privacy(1.0, 1e-5, "add-remove"), logistic(50)
+    for x in (np.zeros((0, 50)), sp.csr_array((0, 50)), np.ones((1, 50))):
+        found = dp.solve(
+            template, {"x": x, "y": np.ones(x.shape[0], dtype=int)}, privacy, dp.NoisyFrankWolfe(), size=100
+        )
+        assert np.isfinite(found["w"]).all()
+
+
+def test_parameters_in_other_units_and_signs_are_the_same_learner():
+    x, y, _ = sparse_data(400, 100, 3)
+    privacy, found = dp.Privacy(3.0, 1e-5, "add-remove"), []
+    for unit in (1.0, -1.0, 1e6):
+        w = cp.Variable(100, name="w")
+        record = dp.Record(x=dp.Ball(100, abs(unit), norm="inf"), y=dp.Choice([-1, 1]))
+        template = dp.Template(
+            record, lambda x, y, unit=unit, w=w: cp.logistic(-y * (x @ w) / unit), constraints=[cp.norm1(w) <= 9]
+        )
+        data = {"x": x * abs(unit), "y": y}
+        found.append(dp.solve(template, data, privacy, dp.NoisyFrankWolfe(), size=400, seed=0)["w"] * np.sign(unit))
+    supports = [set(np.flatnonzero(w)) for w in found]
+    assert supports[0] == supports[1]
+    assert supports[0] == supports[2]
+    assert found[2] == pytest.approx(found[0], abs=1e-3)
+
+
+def test_vertices_are_the_default_where_features_outnumber_records_times_the_level():
+    privacy = dp.Privacy(1.0, 1e-5, "add-remove")
+    names = [dp.verify(logistic(d), privacy, 2000).mechanism for d in (500, 600)]
+    assert names[0] != names[1] == "vertex steps"
+    assert dp.verify(logistic(300), dp.Privacy(1.0, 1e-5), 2000).mechanism == "vertex steps"
+    assert "mostly" not in str(dp.verify(logistic(600), privacy, 2000).explain())
+
+
+def test_other_sets_and_regularizers_are_refused_with_a_remedy():
+    w, privacy = cp.Variable(20, name="w"), dp.Privacy(1.0, 1e-5)
+    for constraints in ([], [cp.norm(w) <= 1], [w >= -1, w <= 1], [cp.norm1(w - 1) <= 2], [cp.norm1(w[:10]) <= 1]):
+        with pytest.raises(dp.NotPrivate, match="norm1"):
+            dp.verify(squares(20, constraints, w), privacy, 100, dp.NoisyFrankWolfe())
+    with pytest.raises(dp.NotPrivate, match="leave 1-norms out"):
+        dp.verify(squares(20, [cp.norm1(w) <= 1], w, cp.norm1(w)), privacy, 100, dp.NoisyFrankWolfe())
+    with pytest.raises(dp.NotPrivate, match="delta"):
+        dp.verify(logistic(20), dp.Privacy(1.0), 100, dp.NoisyFrankWolfe())
+    with pytest.raises(dp.TemplateError, match="vertices"):
+        dp.NoisyFrankWolfe(vertices=0)
+
+
+def test_certificates_are_replayed_and_releases_are_saved(tmp_path):
+    x, y, _ = sparse_data(200, 60, 4)
+    template = dp.load("sparse_logistic", features=60, constant=1.0)
+    found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-5), dp.NoisyFrankWolfe(vertices=3))
+    report = found.certificate.check()
+    assert not report.unreplayed
+    assert any("vertices" in fact for fact in report.trusted)
+    assert np.count_nonzero(found["w"]) <= 3
+    found.save(tmp_path / "found.npz")
+    again = dp.Release.load(tmp_path / "found.npz")
+    assert (again["w"] == found["w"]).all()
+    assert again.certificate.settings == found.certificate.settings
+    assert again.certificate.event == found.certificate.event
