@@ -30,7 +30,6 @@ MECHANISMS = {
     "output-gaussian": (dp.OutputPerturbation("gaussian"), "delta"),
     "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20, length_steps=3), "delta"),
     "adaptive": (dp.AdaptiveSteps(rounds=7), "delta"),
-    "vertices": (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta"),
 }
 
 
@@ -107,6 +106,8 @@ CASES = [(name, "pure", None) for name in PROBLEMS]
 CASES += [
     (name, p, m) for name in FEW for p, m in [("add-remove", None), *((p, m) for m, (_, p) in MECHANISMS.items())]
 ]
+CASES += [("sparse_logistic", "delta", "vertices")]
+MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
 
 @pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
