@@ -54,6 +54,7 @@ from .estimators.regressors import (
     QuantileRegressor as QuantileRegressor,
     Ridge as Ridge,
 )
+from .estimators.survival import SurvivalRegressor as SurvivalRegressor
 from .estimators.tables import SchemaEncoder as SchemaEncoder
 from .expressions.declared_atoms import Atom as Atom
 from .expressions.log_normcdf import log_normcdf as log_normcdf

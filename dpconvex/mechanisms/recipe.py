@@ -14,7 +14,7 @@ import numpy as np
 
 from dpconvex.certificates.certificate import Certificate, OutputCertificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
-from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.clipped_descent import curvature
 from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
@@ -27,6 +27,7 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
+from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array
 
@@ -104,13 +105,13 @@ def best_for_size(
 
 
 def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
-    """Say whether adaptive steps are usual: losses bend and have a derivative, and what tells classes has free parameters.
+    """Say whether adaptive steps are usual: losses bend and have a derivative, and with classes parameters are free.
 
     Squares of classes release their statistics.
     """
     if has_kinks(form) or all(loss.is_affine for loss in form.losses):
         return False
-    return not form.template.record.discrete or (tells_classes(form) and not few_statistics(form, privacy))
+    return not form.template.record.discrete or (ridge_of(form) is not None and not few_statistics(form, privacy))
 
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:

@@ -1,0 +1,180 @@
+"""Survival analysis with scikit-survival's structured targets: hazards in declared intervals, with censoring."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.data.schema_columns import interval
+from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import scored
+from dpconvex.estimators.tables import checked, turned
+from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import is_real, is_whole
+
+SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, time)), dtype='?,f8')"
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A function of time that is constant between the times x, where it takes the values y."""
+
+    x: Array
+    y: Array
+
+    def __call__(self, time: ArrayLike) -> Array:
+        """Return the values at some times, from 0 to the last one of x."""
+        given = np.asarray(time, dtype=float)
+        if not ((given >= self.x[0]) & (given <= self.x[-1])).all():
+            raise DomainError(f"a survival curve is known for times from {self.x[0]:g} to {self.x[-1]:g}.")
+        return np.asarray(self.y[np.searchsorted(self.x, given, side="right") - 1])
+
+
+class SurvivalRegressor(
+    Private,
+    problem="discrete_hazards",
+    weights="w",
+    own_constant="a hazard for each interval",
+    unwhitened="a hazard of each interval is the same for all records, and no function of whitened ones",
+):
+    """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
+
+    Targets are structured arrays, as in scikit-survival: whether the event was seen, and when it was, or until when the record
+    was observed without it.
+
+    Parameters
+    ----------
+    bounds : pair of float
+        0 and the largest time that the curves speak of.  Who has no event until then is censored there.
+    intervals : int or sequence of float
+        Number of intervals, of equal length, or the times at which they end; the last one ends at the upper bound.  With
+        ``delta=0`` proofs of more than six are not replayed.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (3000, 1))
+    >>> death, end = rng.exponential(5 * np.exp(-2 * X[:, 0])), rng.uniform(0, 20, 3000)
+    >>> y = np.array(list(zip(death < end, np.minimum(death, end))), dtype=[("dead", bool), ("years", float)])
+    >>> model = dp.SurvivalRegressor(epsilon=1.0, delta=1e-6, bounds=(0, 10), seed=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.7), bool(model.coef_[0] > 1)
+    (True, True)
+    >>> model.predict_survival_function(X, return_array=True).shape
+    (3000, 6)
+    """
+
+    bounds: tuple[float, float] = (0.0, 1.0)
+    intervals: int | Sequence[float] = 6
+
+    @property
+    def unique_times_(self) -> Array:
+        """The times at which the intervals end, shape (intervals,)."""
+        name, (low, high), given = type(self).__name__, interval("the time", self.bounds), self.intervals
+        if low != 0:
+            raise TemplateError(f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
+        if isinstance(given, int | np.integer) and is_whole(given, 1):
+            return np.linspace(0.0, high, int(given) + 1)[1:]
+        ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []
+        if not (ends and all(map(is_real, ends)) and (np.diff([0.0, *ends]) > 0).all() and ends[-1] <= high):
+            raise TemplateError(
+                f"{name}: intervals must be a whole number, or increasing times up to {high:g}, not {given!r}."
+            )
+        return np.unique([*ends, high]).astype(float)
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        return super()._declared(features) | {"intervals": len(self.unique_times_)}
+
+    def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
+        return checked(self, "fit", X, None if y is None else "no_validation", later=True), y
+
+    def _target(self, y: Any) -> Any:
+        return turned(structured("fit", y), self._lived_and_died)
+
+    def _lived_and_died(self, y: Any) -> Array:
+        """Return, of each interval, 1 where the event happens, -1 where the record lives through it, and 0 elsewhere."""
+        event, time = outcomes("fit", y)
+        ends = self.unique_times_
+        starts = np.append(-np.inf, ends[:-1])
+        died = event[:, None] & (time[:, None] > starts) & (time[:, None] <= ends)
+        return died.astype(float) - ((time[:, None] >= ends) & ~died)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return risk scores, ``X @ coef_``: who has a higher one is expected to have the event sooner; costs no privacy."""
+        return np.asarray(self._checked(X) @ self.coef_)
+
+    def predict_survival_function(self, X: ArrayLike, return_array: bool = False) -> Any:
+        """Return probabilities of no event until the end of each interval; costs no privacy.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, features)
+        return_array : bool
+            Return an array, shape (n, intervals), for the times `unique_times_`, and not n functions of time.
+        """
+        curves = np.asarray(self._released().predict(self._checked(X)))
+        return curves if return_array else self._functions(curves, 1.0)
+
+    def predict_cumulative_hazard_function(self, X: ArrayLike, return_array: bool = False) -> Any:
+        """Return minus the logarithm of the survival function, likewise; costs no privacy."""
+        hazards = -np.log(self.predict_survival_function(X, return_array=True))
+        return hazards if return_array else self._functions(hazards, 0.0)
+
+    def _functions(self, values: Array, first: float) -> NDArray[Any]:
+        x, found = np.append(0.0, self.unique_times_), np.empty(len(values), dtype=object)
+        found[:] = [StepFunction(x, np.append(first, row)) for row in values]
+        return found
+
+    @scored
+    def score(self, X: ArrayLike, y: Any) -> float:
+        """Return Harrell's concordance index.  It is computed from these data, and is not private."""
+        return concordance(*outcomes("score", structured("score", y)), self.predict(X))
+
+    @property
+    def coef_(self) -> Array:
+        """Released logarithms of the factors of the odds of an event, shape (features,)."""
+        return self._weights()[0]
+
+    def save(self, path: Any, schema: Any = None) -> None:
+        why = "dpconvex predict has one number for each row, and no curves"
+        raise TemplateError(f"save: {why}; save release_, and use it in Python.")
+
+
+def structured(caller: str, y: Any) -> Any:
+    """Return a structured array of two fields, or refuse what is none; a frame of two columns is made one."""
+    array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else y)
+    if array.ndim != 1 or len(array.dtype.names or ()) != 2:
+        raise TemplateError(f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
+    return array
+
+
+def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
+    """Return whether events were seen, and times, or refuse values that are not what they should be."""
+    names = y.dtype.names
+    try:
+        event, time = (np.asarray(y[name], dtype=float) for name in names)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"{caller}: {shorten(', '.join(names))} of y are no numbers; pass {SURV}.") from error
+    if not np.isin(event, (0.0, 1.0)).all():
+        raise DomainError(f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}.")
+    if not ((time >= 0) & (time < np.inf)).all():
+        raise DomainError(
+            f"{caller}: {names[1]!r} of y must be times, finite and not negative; leave other records out."
+        )
+    return event > 0, time
+
+
+def concordance(event: NDArray[np.bool_], time: Array, risk: Array) -> float:
+    """Return the share of comparable pairs in which who has the event first has the higher risk; equal risks count half."""
+    pairs = right = 0.0
+    for k in np.flatnonzero(event):
+        later = risk[(time > time[k]) | ((time == time[k]) & ~event)]
+        pairs += len(later)
+        right += (risk[k] > later).sum() + (risk[k] == later).sum() / 2
+    if not pairs:
+        raise DomainError("score: no two records can be compared; each pair needs an event before the other's time.")
+    return right / pairs
