@@ -24,7 +24,7 @@ def template(
     features : int
         Number of items, or of features of an item.
     regularization : float
-        Lambda: the regularizer is ``Lambda/2 ||w||^2``, which makes strengths of items add up to 0.
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.  Only differences of strengths of items mean anything.
     radius : float
         Public bound on the Euclidean norm of a record's differences; by default that of two items.
     ties : bool

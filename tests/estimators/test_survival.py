@@ -1,0 +1,209 @@
+"""Survival with structured targets, choices and comparisons: against likelihoods by hand and scikit-survival's measures."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+
+import dpconvex as dp
+
+RNG = np.random.default_rng(0)
+SIZE = 2000
+X = dp.Ball(2).project(RNG.uniform(-1, 1, (SIZE, 2)))
+DEATH, END = RNG.exponential(5 * np.exp(-2 * X[:, 0])), RNG.uniform(0, 20, SIZE)
+Y = np.array(list(zip(DEATH < END, np.minimum(DEATH, END), strict=True)), dtype=[("dead", bool), ("years", float)])
+STEPS = {"epsilon": 4.0, "delta": 1e-6, "bounds": (0, 10), "seed": 0}
+
+
+def of(*pairs):
+    return np.array(list(pairs), dtype=[("event", bool), ("time", float)])
+
+
+def fitted(**options):
+    return dp.SurvivalRegressor(**STEPS | options).fit(X, Y)
+
+
+def test_each_interval_says_who_dies_who_lives_through_it_and_who_is_not_seen():
+    model = dp.SurvivalRegressor(bounds=(0, 10), intervals=(2, 5))
+    np.testing.assert_array_equal(model.unique_times_, [2, 5, 10])
+    y = of((True, 0), (True, 2), (True, 2.5), (False, 1), (False, 2), (False, 6), (True, 10), (True, 11), (False, 50))
+    expected = [[1, 0, 0], [1, 0, 0], [-1, 1, 0], [0, 0, 0], [-1, 0, 0], [-1, -1, 0], [-1, -1, 1], [-1] * 3, [-1] * 3]
+    np.testing.assert_array_equal(model._lived_and_died(y), expected)
+    np.testing.assert_allclose(dp.SurvivalRegressor(bounds=(0, 9), intervals=3).unique_times_, [3, 6, 9])
+
+
+def test_the_loss_is_the_likelihood_of_hazards_in_intervals():
+    model = dp.SurvivalRegressor(bounds=(0, 10), intervals=4, regularization=0.0)
+    y = model._lived_and_died(Y)
+    found = dp.solve_without_privacy(
+        dp.load("discrete_hazards", features=2, intervals=4, regularization=1e-6), {"x": X, "y": y}, tolerance=1e-4
+    )
+
+    def unlikely(theta):
+        odds = (X @ theta[:2])[:, None] + theta[2:]
+        hazard = 1 / (1 + np.exp(-odds))
+        return -np.where(y > 0, np.log(hazard), np.where(y < 0, np.log(1 - hazard), 0)).sum() / SIZE
+
+    best = minimize(unlikely, np.append([0.0, 0.0], -np.ones(4)), tol=1e-10).x
+    np.testing.assert_allclose(found["w"], best[:2], atol=2e-3)
+    curves = found.predict(X)
+    hazards = 1 / (1 + np.exp(-(X @ best[:2])[:, None] - best[2:]))
+    np.testing.assert_allclose(curves, np.cumprod(1 - hazards, axis=1), atol=2e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"adjacency": "add-remove", "size": SIZE}, {"intervals": 12}])
+def test_a_private_fit_learns_and_its_proof_is_replayed(options):
+    model = fitted(**options)
+    assert model.release_.certificate.check().unreplayed == ()
+    assert model.score(X, Y) > 0.69
+    assert abs(model.coef_ - [2.2, 0.0]).max() < 1.2
+    curves = model.predict_survival_function(X, return_array=True)
+    assert curves.shape == (SIZE, len(model.unique_times_))
+    assert (np.diff(curves, axis=1) <= 0).all() and (curves > 0).all() and (curves < 1).all()
+    first = model.predict_survival_function(X[:3])[0]
+    end = model.unique_times_[0]
+    assert first(0) == 1 and first(end) == curves[0, 0] and first(end * 0.99) == 1
+    assert model.predict_cumulative_hazard_function(X[:3])[0](10) == pytest.approx(-np.log(curves[0, -1]))
+    with pytest.raises(dp.DomainError, match="from 0 to 10"):
+        first(11)
+
+
+def test_curves_are_those_of_kaplan_and_meier_where_features_say_nothing():
+    estimator = pytest.importorskip("sksurv.nonparametric").kaplan_meier_estimator
+    model = dp.SurvivalRegressor(**STEPS | {"epsilon": 50.0}).fit(np.zeros((SIZE, 1)), Y)
+    times, known = estimator(Y["dead"], Y["years"])
+    known = known[np.searchsorted(times, model.unique_times_, side="right") - 1]
+    np.testing.assert_allclose(model.predict_survival_function(np.zeros((1, 1)), return_array=True)[0], known, atol=0.03)
+
+
+def test_the_score_is_the_concordance_of_scikit_survival():
+    measure = pytest.importorskip("sksurv.metrics").concordance_index_censored
+    model = fitted()
+    rounded = np.round(X, 1)  # with ties of risks
+    years = of(*zip(Y["dead"], np.round(Y["years"]), strict=True))  # ... and of times
+    for x, y in ((X, Y), (rounded, years)):
+        event, time = y.dtype.names
+        assert model.score(x, y) == pytest.approx(measure(y[event], y[time], model.predict(x))[0], abs=1e-12)
+    with pytest.raises(dp.DomainError, match="compared"):
+        model.score(X[:2], of((False, 1), (False, 2)))
+
+
+def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
+    model = fitted()
+    frame = pd.DataFrame({"dead": Y["dead"], "years": Y["years"]})
+    table = pd.DataFrame(X, columns=["a", "b"])
+    framed = dp.SurvivalRegressor(**STEPS).fit(table, frame)
+    np.testing.assert_array_equal(framed.coef_, model.coef_)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(framed)).predict(table), model.predict(X))
+    added = {"adjacency": "add-remove", "size": SIZE}
+    parts = dp.Partitions([{"x": X[part], "y": Y[part]} for part in (slice(0, 700), slice(700, None))])
+    whole = fitted(**added)
+    np.testing.assert_array_equal(dp.SurvivalRegressor(**STEPS | added).fit(parts).coef_, whole.coef_)
+    people = dp.SurvivalRegressor(**STEPS | {"unit": "patient", "most": 2}).fit(X, Y, unit=np.arange(SIZE) // 2)
+    assert people.score(X, Y) > 0.69
+    with pytest.warns(dp.PrivacyWarning):
+        assert (cross_val_score(clone(dp.SurvivalRegressor(**STEPS | {"seed": None})), X, Y, cv=2) > 0.6).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (Y["years"], "Surv.from_arrays"),
+        (np.column_stack([Y["dead"], Y["years"]]), "Surv.from_arrays"),
+        (of((True, -1.0)).repeat(SIZE), "not negative"),
+        (of((True, np.nan)).repeat(SIZE), "finite"),
+        (np.array([(2, 1.0)], dtype="i4,f8").repeat(SIZE), "True or False"),
+        (np.array([("dead", 1.0)], dtype="U4,f8").repeat(SIZE), "no numbers"),
+    ],
+)
+def test_targets_that_are_no_times_with_events_are_refused(y, said):
+    with pytest.raises(dp.DPConvexError, match=said):
+        dp.SurvivalRegressor(**STEPS).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"intervals": 0},
+        {"intervals": True},
+        {"intervals": (2, 1)},
+        {"intervals": (1, 11)},
+        {"intervals": (1, np.nan)},
+        {"intervals": "6"},
+        {"bounds": (1, 10)},
+        {"bounds": (0, np.inf)},
+        {"fit_intercept": True},
+        {"whitening": True},
+    ],
+)
+def test_intervals_and_bounds_are_declared_before_anything_is_paid(wrong):
+    budget = dp.Budget(dp.Privacy(1.0, 1e-3))
+    with pytest.raises(dp.TemplateError):
+        fitted(budget=budget, **wrong)
+    assert not budget.entries
+
+
+def choices(rng, size=4000):
+    x = dp.Ball(6).project(rng.normal(size=(size, 6)) * 0.4)
+    available = np.ones((size, 3))
+    available[rng.random(size) < 0.3, 2] = 0.0
+    scores = x.reshape(size, 3, 2) @ [3.0, -2.0] + [0.0, 0.5, -0.5] + np.log(np.maximum(available, 1e-300))
+    y = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+    return {"x": x, "y": y, "available": available}
+
+
+@pytest.mark.parametrize("epsilon", [None, 2.0])
+def test_choices_among_available_alternatives_are_learnt(epsilon):
+    learner = dp.load("conditional_logit", features=2, availability=True, constant=1.0)
+    data = choices(np.random.default_rng(0))
+    if epsilon is None:
+        fit = dp.solve_without_privacy(learner, data, tolerance=1e-3)
+    else:
+        fit = dp.solve(learner, data, dp.Privacy(epsilon, 1e-6, "add-remove"), size=4000, seed=0)
+        assert fit.certificate.check().unreplayed == ()
+    np.testing.assert_allclose(fit["w"], [3, -2], atol=0.6)
+    np.testing.assert_allclose(fit["b"], [0.5, -0.5], atol=0.3)
+    assert fit.predict_proba(data["x"]).shape == (4000, 3)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_rankings_are_those_of_the_strengths(ties):
+    rng, items = np.random.default_rng(1), 6
+    strength = np.linspace(-1.5, 1.5, items)
+    pair = np.array([rng.choice(items, 2, replace=False) for _ in range(4000)])
+    home = 0.6
+    won = (rng.random(4000) < 1 / (1 + np.exp(-(strength[pair[:, 0]] - strength[pair[:, 1]] + home)))).astype(float)
+    if ties:
+        won[rng.random(4000) < 0.1] = 0.5
+    x = np.eye(items)[pair[:, 0]] - np.eye(items)[pair[:, 1]]
+    learner = dp.load("bradley_terry", features=items, ties=ties, constant=0.5)
+    release = dp.solve(learner, {"x": x, "y": won}, dp.Privacy(2.0, 1e-6, "add-remove"), size=4000, seed=0)
+    assert release.certificate.check().unreplayed == ()
+    assert (np.argsort(release["w"]) == np.arange(items)).all()
+    np.testing.assert_allclose(release["w"] - release["w"].mean(), strength, atol=0.4)
+    assert float(release["b"]) * 0.5 == pytest.approx(home, abs=0.25)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    ("problem", "given", "bound"),
+    [
+        ("discrete_hazards", {"intervals": 4}, np.sqrt(4 * 5)),
+        ("conditional_logit", {}, np.sqrt(2)),
+        ("conditional_logit", {"availability": True, "constant": 0.5}, np.sqrt(2 * (1 + 0.25))),
+        ("bradley_terry", {}, np.sqrt(2)),
+        ("bradley_terry", {"ties": True, "constant": 0.5}, 1.5),
+    ],
+)
+def test_gradients_are_as_long_as_derived_by_hand_and_proofs_are_replayed(problem, given, bound, adjacency):
+    learner = dp.load(problem, features=3, **given)
+    people = {"unit": "patient", "most": 3}
+    certificate = dp.verify(learner, dp.Privacy(1.0, adjacency=adjacency), 1000)
+    assert certificate.gradient_bound == pytest.approx(bound, rel=1e-6)
+    for privacy in (dp.Privacy(1.0, adjacency=adjacency, **people), dp.Privacy(1.0, 1e-6, adjacency, **people)):
+        assert dp.verify(learner, privacy, 1000).check().unreplayed == ()
+    assert certificate.check().unreplayed == ()
