@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
 Also ``python -m benchmarks ablation``, ``additive``, ``evaluation``, ``features``, ``glm``, ``intervals``, ``learnt_bounds``,
-``mutants``, ``mutations``, ``predictions`` and ``unit``.
+``mutants``, ``mutations``, ``predictions``, ``survival`` and ``unit``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ PROGRAMS = (
     "mutants",
     "mutations",
     "predictions",
+    "survival",
     "unit",
 )
 

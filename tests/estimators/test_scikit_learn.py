@@ -75,6 +75,7 @@ CHECKED = {
     "PoissonRegressor": (dp.PoissonRegressor(weight=100.0), WEIGHED),
     "GammaRegressor": (dp.GammaRegressor(weight=100.0), WEIGHED),
     "TweedieRegressor": (dp.TweedieRegressor(weight=100.0), WEIGHED),
+    "SurvivalRegressor": (dp.SurvivalRegressor(), {}),
     "MetricLearner": (dp.MetricLearner(), {}),
     "PrivateEstimator": (
         OfAnyWidth(dp.load("ridge_regression", features=1)),
