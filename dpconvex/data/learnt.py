@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
-
-from dpconvex.util.plain_data import built
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,3 @@ class Learnt:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values, without those that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, fields: Any) -> Self:
-        """Rebuild from `to_dict`, or raise `TemplateError`."""
-        found: Self = built(cls, fields, where="learnt")
-        return found

@@ -105,7 +105,7 @@ class Schema:
         if not math.isfinite(self.constant):
             raise TemplateError(f"constant must be finite, such as .5 for an intercept, not {self.constant!r}.")
         learnt: Any = self.learnt
-        self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else Learnt.from_dict(learnt)
+        self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else built(Learnt, learnt, where="learnt")
         self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}
         if self.labels is not None:
             self.__dict__["labels"] = levels_of(self.labels, "labels")
@@ -160,9 +160,8 @@ class Schema:
         """
         table, clipped = table_of(data), self.clip if clip is None else clip
         columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
-        for name in self.learnt.columns if self.learnt else ():
-            if name in columns:
-                columns[name] = self.column(name).readable(columns[name])
+        for name in {*self.features} & {*(self.learnt.columns if self.learnt else ())}:
+            columns[name] = self.features[name].readable(columns[name])
         count = len(next(iter(columns.values())))
         if not count and not empty:
             raise DomainError(f"{table.title}: there is no record.")
@@ -184,15 +183,21 @@ class Schema:
         X.schema, X.index = self, index_of(data)  # a sparse array, too, keeps them until something is made of it
         if labelled:
             try:
-                place, value = self.target.placed(table.where(self.label), columns[self.label], clipped)
+                y = self.targets(columns[self.label], table.where(self.label), clipped)
             except DomainError as error:
                 said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
                 how = "declare all that there are; whose label is unknown is no record of this task"
                 raise DomainError(f"{said}. It is the label: {how}.") from None
-            y = np.array(self.labels)[place] if self.labels else (2 * value).view(Encoded)
-            if isinstance(y, Encoded):
+            if self.labels is None:
+                y = y.view(Encoded)
                 y.schema = self
         return X, y
+
+    def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
+        """Return labels, or targets between -1 and 1, of entries of the label's column; none is refused if it was learnt."""
+        column, learnt = self.target, self.learnt is not None and self.label in self.learnt.columns
+        place, value = column.placed(where, column.readable(values) if learnt else values, clip)
+        return np.array(self.labels)[place] if self.labels else 2 * value
 
     @property
     def encoding(self) -> tuple[Any, ...]:
@@ -217,10 +222,6 @@ class Schema:
         missing: Any = self.learnt.otherwise if self.learnt else None
         lower, upper = self.label_bounds or (0.0, 1.0)
         return Categorical(self.labels, missing=missing) if self.labels else Numeric(lower, upper, missing)
-
-    def column(self, name: str) -> Column:
-        """Return a declared column, be it a feature or the label."""
-        return self.target if name == self.label else self.features[name]
 
     @property
     def known(self) -> set[str] | None:

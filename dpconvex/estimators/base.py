@@ -22,7 +22,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.schema import Schema, check_encoded, check_unit
-from dpconvex.data.tables import text_of
+from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
@@ -228,6 +228,13 @@ class Private(BaseEstimator):
         if parts is not None:
             return prepared(parts, self)
         rows, labels = self._read(X, y)
+        known = self.schema_ or self.encoder_
+        if (
+            known is not None
+            and known.learnt is not None
+            and set(known.labels or ()) == set(getattr(self, "classes", [0]))
+        ):
+            labels = known.targets(entries("y", labels))
         return {"x": turned(rows, self._features), "y": self._target(labels)}
 
     @unquoted()

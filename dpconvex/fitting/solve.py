@@ -203,6 +203,8 @@ class Fit:
     def check(self, *fits: Proved) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
+        if fits:
+            settle(self.budget, getattr(self.data, "schema", None) or schema_of(self.data))
         for fit in fits:
             confirm(fit.certificate)
             if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
@@ -233,7 +235,6 @@ class Fit:
         return self.budget is None and self.seed is None
 
     def pay(self, event: Event | None = None) -> None:
-        settle(self.budget, getattr(self.data, "schema", None) or schema_of(self.data))
         pay(self.budget, self.privacy, self.label, event)
         if self.uncounted:
             note_fit(self.data)

@@ -7,13 +7,15 @@ counts in equal cells where they lie.  Of categories, levels are kept whose nois
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Self
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Gaussian, Tail
@@ -81,26 +83,19 @@ def learn_schema(
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 23.1 of
     docs/theory.md.  Public are the names of the columns and what you pass; under replace-one, the number of records, too.
-    No value of the table makes this raise: what cannot be read counts as missing.  Too few records are refused, before anything
-    is paid if public numbers tell, and else by noisy counts, after it.
+    Types of columns are not looked at, and no value makes this raise.
 
     Parameters
     ----------
-    table : data frame, mapping of str to column, or path
-        As for `Schema.encode`.  Types of its columns are not looked at: a file's reader may have guessed them from the records.
+    table, label, labels, label_bounds, absent : object
+        As for `Schema` and its `encode`.  Labels, or bounds of the target, are learnt unless you pass them.
     privacy : Privacy
         The guarantee of the schema, with a delta; a fit costs its own on top.
-    label : str
-        The column to be predicted.
     known : mapping of str to object, optional
         What is public of columns: "number", "date" or "category", whose bounds or levels are learnt; or a whole declaration, as a
         `Schema` takes it, which costs nothing.  The kind of other columns is learnt.
-    labels, label_bounds : optional
-        The labels, or the bounds of the target, where they are public.
     ignore : sequence of str
         Columns that are not used.  Each one that is used gets a share of the guarantee.
-    absent : sequence of str
-        Texts that stand for a missing value, besides those that pandas reads so.
     unit : str or array_like, shape (n,), optional
         Where the guarantee has a unit: the column, or identifiers, that say whose a record is.
     budget, entry, seed
@@ -130,7 +125,7 @@ def learn_schema(
     if privacy.pure:
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
     given, mine = table_of(table), [unit] if isinstance(unit, str) else []
-    names = [name for name in given.names if name and name not in (label, *mine, *ignore)]
+    names = [name for name in given.names if name and name not in (label, *mine, *(ignore or ()))]
     head: dict[str, Any] = {"label": label, "labels": labels, "label_bounds": label_bounds, "absent": absent}
     head |= {"clip": True, "privacy_unit": unit if mine else None}
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
@@ -159,12 +154,13 @@ def learn_schema(
         measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
     spend = f"{entry} {secrets.token_hex(4)}"
     pay(budget, privacy, spend, event)
-    marks = {value for text in absent for value in values_of(text)}
+    marks = frozenset(value for text in absent for value in values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
-    counts.people = float(size or 0) or counts.total(part(level, COUNTING))
+    everybody = np.zeros(len(weights), dtype=np.int64)
+    counts.people = size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
     outside: dict[str, float] = {}
     for name, share in shares.items():
-        found[name] = counts.column(Entries.read(columns[name], marks), kinds[name], part(level, share))
+        found[name] = counts.column(columns[name], marks, kinds[name], part(level, share))
         outside[name] = counts.outside
     target = found.pop(label, None)
     features = {name: column for name in names if (column := found[name]) is not None}
@@ -212,53 +208,25 @@ def planned(
     return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 
 
-@dataclass(frozen=True)
-class Entries:
-    """The entries of a column: the place of each among the different ones, and what each of these is."""
-
-    places: Indices
-    kinds: Indices  # 0 for one that is missing or of no kind, else 1 and the place among KINDS
-    numbers: Array
-    days: Array
-    texts: list[str]
-
-    @classmethod
-    def read(cls, values: NDArray[Any], marks: set[Any]) -> Self:
-        if values.dtype.kind in "iuf":
-            different, places = np.unique(values, return_inverse=True, equal_nan=True)
-            known = [facts(entry, marks) for entry in listed(different)]
-        else:
-            seen: dict[Any, tuple[int, Any]] = {}
-            places = np.array([seen.setdefault(key_of(e), (len(seen), e))[0] for e in values.tolist()], dtype=np.int64)
-            known = [facts(entry, marks) for _, entry in seen.values()]
-        kinds, numbers, days, texts = zip(*known, strict=True) if known else ((), (), (), ())
-        return cls(places, np.array(kinds, np.int64), np.array(numbers, float), np.array(days, float), list(texts))
-
-    def of_kind(self, kind: str) -> Array:
-        """Return each record's number, or its day from the origin on, NaN where there is none, shape (n,)."""
-        found = self.numbers if kind == NUMBER else self.days - ORIGIN
-        return np.where(np.isfinite(found), found, np.nan)[self.places]
-
-
-def key_of(entry: Any) -> Any:
-    """Return what entries share that are read alike: equal ones need not be, such as one time in two zones."""
-    if type(entry) in (str, int, float, bool):
-        return type(entry), entry if entry == entry else None
-    try:
-        return type(entry), repr(entry)
-    except Exception:  # of an object that may do anything
-        return None
-
-
-def facts(entry: Any, marks: set[Any]) -> tuple[int, float, float, str]:
-    """Return what an entry is: its kind, its number, its day and its text; the same whatever else is in the column."""
+def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
+    """Return the kind of an entry, from 1 on, or 0 if it is missing or of no kind; its number and its day, NaN if it is none."""
+    if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # the rest takes longer
+        return 1, found, math.nan
     entry = plain(entry)
     value = math.nan if is_missing(entry) or (isinstance(entry, str) and entry in MISSING) else value_of(entry)
     if value != value or value in marks:
-        return 0, math.nan, math.nan, ""
-    as_number, as_day = number(entry), float(day(entry))
-    kind = 1 if math.isfinite(as_number) else 2 if math.isfinite(as_day) else 3
-    return kind, as_number, as_day, text_of(entry)
+        return 0, math.nan, math.nan
+    found, from_origin = number(entry), float(day(entry)) - ORIGIN
+    if math.isfinite(found):
+        return 1, found, from_origin
+    return 2 if math.isfinite(from_origin) else 3, math.nan, from_origin
+
+
+def level_of(entry: Any) -> str:
+    """Return an entry as a text, empty where that is too long for Python."""
+    with suppress(ValueError):
+        return text_of(plain(entry))
+    return ""
 
 
 @dataclass
@@ -272,11 +240,6 @@ class Counts:
     people: float = 0.0  # Their number, which is public or noisy
     outside: float = 1.0  # A bound on the share of them outside of the column that was learnt last
 
-    def total(self, level: float) -> float:
-        """Return a noisy number of people, 1 at least."""
-        found = self.queries.noisy(np.array([self.weights.sum()], dtype=np.int64), float(WHOLE), level)
-        return max(float(found[0]) / WHOLE, 1.0)
-
     def noisy(self, places: Indices, cells: int, level: float) -> tuple[Array, float]:
         """Return noisy numbers of people in cells, and the deviation of the noise."""
         sums = np.bincount(places, self.weights, cells).astype(np.int64)  # exact: they are below 2^53
@@ -286,24 +249,29 @@ class Counts:
     def covered(self, inside: float, noise: float) -> None:
         self.outside = min(max((self.people - inside + noise) / self.people, 0.0), 1.0)
 
-    def column(self, entries: Entries, kind: str | None, level: float) -> Column | None:
+    def column(self, values: NDArray[Any], marks: frozenset[Any], kind: str | None, level: float) -> Column | None:
         """Return the declaration of a column; None if it shows nothing, or the same in all records."""
+        entries, of_texts = listed(values), lru_cache(None)(facts)
+        known = [(of_texts if type(entry) is str else facts)(entry, marks) for entry in entries]
+        kinds, *numbers = np.array(known, dtype=float).reshape(-1, 3).T
         if kind is None:
-            found, _ = self.noisy(entries.kinds[entries.places], 1 + len(KINDS), part(level, KIND))
+            found, _ = self.noisy(kinds.astype(np.int64), 1 + len(KINDS), part(level, KIND))
             kind, level = KINDS[int(np.argmax(found[1:]))], part(level, 1 - KIND)
-        return self.levels(entries, level) if kind == CATEGORY else self.bounds(entries.of_kind(kind), kind, level)
+        if kind == CATEGORY:
+            return self.levels([level_of(e) if of else "" for e, of in zip(entries, kinds, strict=True)], level)
+        return self.bounds(numbers[KINDS.index(kind)], kind, level)
 
-    def levels(self, entries: Entries, level: float) -> Column | None:
-        """Return a category of the levels that many have: without the noise, no level passes that one person alone has."""
-        names = sorted({text for text in entries.texts if text})
+    def levels(self, texts: list[str], level: float) -> Column | None:
+        """Return a category of the levels that many have; without the noise, none passes that one person alone has."""
+        names = sorted({*texts} - {""})
         place = {text: k for k, text in enumerate(("", *names))}
-        of = np.array([place[text] for text in entries.texts], dtype=np.int64)
-        found, sigma = self.noisy(of[entries.places], 1 + len(names), level)
-        least = 1 + sigma * float(norm.isf(self.tail)) * (1 + 1e-9) + 2 / WHOLE
+        places = np.array([place[text] for text in texts], dtype=np.int64)
+        found, sigma = self.noisy(places, 1 + len(names), level)
+        least = 1 + sigma * -float(ndtri(self.tail)) * (1 + 1e-9) + 2 / WHOLE
         common = sorted(zip(found[1:].tolist(), names, strict=True), reverse=True)[:MANY]
         common = [(number, name) for number, name in common if number >= least]
         inside, spread = sum(number for number, _ in common), sigma * math.sqrt(1 + len(common))
-        self.covered(inside, len(common) * sigma * float(norm.isf(0.05 / max(self.people, 1.0))))
+        self.covered(inside, len(common) * sigma * -float(ndtri(0.05 / self.people)))
         if len(common) < 2:
             return None
         first, other = common[0][1], self.people - found[0] - inside > SOME * spread

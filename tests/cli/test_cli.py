@@ -322,6 +322,36 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
         assert f"ignore = {json.dumps(ignored)}\n" in draft(table, "bought")
 
 
+def test_a_learnt_schema_is_paid_for_and_fitted(run):
+    rng = np.random.default_rng(0)
+    dose = rng.uniform(0, 40, 5000)
+    frame = pd.DataFrame(
+        {"daily dose": dose, "ward": rng.choice(["east", "west"], 5000), "name": rng.permutation(5000)}
+    )
+    frame["well"] = np.where(rng.random(5000) < dose / 40, "yes", "no")
+    frame = frame.astype(object)
+    frame.loc[0] = ["no idea", "nowhere", "", "never"]
+    frame.to_csv("visits.csv", index=False)
+    told, kind = "--label well --ignore name --out visits.toml --delta 1e-6", ("--known", "daily dose=number")
+    paid = "--ledger spent.jsonl --budget 2 --budget-delta 1e-5"
+    run(f"schema learn visits.csv {told} --epsilon 1 {paid}", *kind, ends=0)
+    schema = dp.Schema.load("visits.toml")
+    assert schema.labels == ("no", "yes")
+    assert "# schema:" in Path("visits.toml").read_text(encoding="utf-8")
+    run(
+        "fit logistic_regression visits.csv --schema visits.toml --epsilon 1 --delta 1e-6 --ledger spent.jsonl --out m.npz",
+        ends=0,
+    )
+    spent = run("budget show spent.jsonl --json", ends=0).json
+    assert spent["spent"]["epsilon"] == 2
+    assert spent["spends"][0]["label"] == schema.learnt.entry
+    assert len(run("predict m.npz visits.csv", ends=0).out.split()) == 5001
+    run(f"schema learn visits.csv {told} --epsilon 1 --ledger spent.jsonl", ends=1)
+    run("schema learn visits.csv --label well --out visits.toml", ends=2)
+    refused = run(f"schema learn visits.csv {told} --epsilon 0.001", ends=1).err
+    assert "nothing was spent" in refused
+
+
 def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
     assert "400 records, 0 break" in run("check-table shop.toml shop.csv", ends=0).out
     broken = SHOP.assign(age=SHOP["age"].astype(object), colour=SHOP["colour"].fillna("red"))
