@@ -25,6 +25,7 @@ from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
+from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
 from dpconvex.fitting.solve import solve, statistics
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.whitening import typical_length
@@ -239,6 +240,14 @@ class Additive(Private):
         for shape in self.shapes_.values():
             total += shape(encoded)
         return total
+
+    def to_onnx(self, path: Any) -> None:
+        """Write the curves as an ONNX graph that reads the columns of a table (extra ``onnx``); outputs are as for releases."""
+        self._released()
+        graph, classes = Graph(), vars(self)["classes_"].tolist() if is_classifier(self) else None
+        score = additive_scores(graph, self.encoder._schema().features, self.shapes_.values(), self._level)
+        score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
+        finished(graph, path, score, (), classes, classes is not None)
 
     def save(self, path: Any, schema: Any = None) -> None:
         """Refuse: other programs make no splines of tables."""

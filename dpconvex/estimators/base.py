@@ -28,6 +28,7 @@ from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
+from dpconvex.fitting.onnx_export import export_estimator
 from dpconvex.fitting.problem_files import load, options as options_of
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import note_fit, solve
@@ -320,13 +321,23 @@ class Private(BaseEstimator):
     @available_if(lambda self: self.has_scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
         """Return scores of `classes_`, shape (n,) for two (above 0 for the second), else (n, classes); costs no privacy."""
-        found = self._in_order(self._released().decision_function(self._checked(X)))
-        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
+        return self._told_apart(self._released().decision_function(self._checked(X)))
 
     @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return probabilities of `classes_`, shape (n, classes); costs no privacy."""
         return self._in_order(self._released().predict_proba(self._checked(X)))
+
+    def _told_apart(self, found: Array) -> Array:
+        found = self._in_order(found)
+        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the fit as an ONNX graph that predicts what this predicts (extra ``onnx``); outputs are as for `Release.to_onnx`.
+
+        Behind a `SchemaEncoder` it reads the columns of a table, else features ``x``.
+        """
+        export_estimator(self, path, self._released())
 
     def _in_order(self, found: Array) -> Array:
         """Return scores or probabilities of the declared labels, shape (n,) or (n, labels), for `classes_`, which are sorted."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -168,6 +169,20 @@ class Release(Released, Mapping[str, Array]):
     def check_names(self, caller: str, given: Sequence[str] | None) -> None:
         """Raise if features have names, and these are not those of the fit, where they are known."""
         check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the model as an ONNX graph, for scores or predictions that are linear in the features (extra ``onnx``).
+
+        With a schema the graph reads the columns of a table, else features ``x``.  Its outputs are ``score``, ``label`` and, for
+        logistic losses, ``probability``; or ``prediction``.  Others are a `TemplateError`.
+        """
+        from dpconvex.fitting.onnx_export import export
+
+        given = (self.decision, self.predictor, self.probabilities)
+        functions = [None if f is None else partial(f, dict(self.parameters)) for f in given]
+        known = self.names if self.schema is None else self.schema.feature_names
+        widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
+        export(path, functions, self.labels, widths if known is None else len(known), self.schema, self.whitening)
 
     def _with(self, template: Any) -> Self:
         if callable(template):

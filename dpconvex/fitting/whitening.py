@@ -74,7 +74,7 @@ class Whitening:
     def _blocks(self, column: Any) -> Iterator[tuple[Array, Array]]:
         """Yield whitened records and their weights, in blocks; of sparse records of any format, as rows."""
         rows = sp.csr_array(column) if sp.issparse(column) else column
-        grid = max(2.0 ** (math.ceil(math.log2(self.radius)) - WHITENED_BITS), math.ulp(0.0))
+        grid = grid_of(self.radius)
         for block in blocks(rows, max(BLOCK // len(self.matrix), 1)):
             largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
             largest = largest.astype(float)  # What is too small to be divided by counts as nothing.
@@ -86,6 +86,11 @@ class Whitening:
             longest[nothing] = 1.0
             turned *= (self.radius * INSIDE / longest)[:, None]
             yield np.trunc(turned / grid) * grid, np.where(nothing, 1.0, least / longest)
+
+
+def grid_of(radius: float) -> float:
+    """Return the power of two of which entries of whitened records are multiples."""
+    return max(2.0 ** (math.ceil(math.log2(radius)) - WHITENED_BITS), math.ulp(0.0))
 
 
 def typical_length(matrix: Array, sigma: float, size: float) -> float:

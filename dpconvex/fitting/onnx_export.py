@@ -1,0 +1,262 @@
+"""Models as ONNX graphs in double precision: tables or features go in; scores, labels and probabilities come out."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from dpconvex.data.schema import Schema
+from dpconvex.data.schema_columns import Column, Levels
+from dpconvex.data.tables import objects, text_of
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.fitting.whitening import FINE, INSIDE, RECORD_LEVELS, SMALLEST, Whitening, grid_of
+from dpconvex.util.arrays import Array
+
+Function = Callable[[Array], Any]
+SAME = 1e-9  # Functions are taken for equal that differ by so much, relative to the largest value
+OPSET, ML_OPSET = 18, 3
+
+
+class Graph:
+    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants."""
+
+    def __init__(self) -> None:
+        try:
+            import onnx
+        except ImportError as error:
+            raise DPConvexError("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'.") from error
+        self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
+        self.inputs, self.outputs = list[Any](), list[Any]()
+
+    def __call__(self, kind: str, *arguments: Any, **attributes: Any) -> str:
+        names, result = list(map(self._name, arguments)), f"{kind}_{len(self.nodes)}"
+        domain = "ai.onnx.ml" if kind == "LabelEncoder" else ""
+        self.nodes.append(self.onnx.helper.make_node(kind, names, [result], domain=domain, **attributes))
+        return result
+
+    def _name(self, argument: Any) -> str:
+        if isinstance(argument, str):
+            return argument
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(argument), name))
+        return name
+
+    def input(self, name: str, width: int, texts: bool = False) -> str:
+        """Add an input of shape (n, width), of numbers or of texts."""
+        self.inputs.append(self._value(name, "STRING" if texts else "DOUBLE", [None, width]))
+        return name
+
+    def output(self, name: str, result: str, kind: str = "DOUBLE", shape: Sequence[int | None] = (None,)) -> None:
+        self.nodes.append(self.onnx.helper.make_node("Identity", [result], [name]))
+        self.outputs.append(self._value(name, kind, shape))
+
+    def _value(self, name: str, kind: str, shape: Sequence[int | None]) -> Any:
+        return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
+
+    def save(self, path: Any) -> None:
+        helper = self.onnx.helper
+        graph = helper.make_graph(self.nodes, "dpconvex", self.inputs, self.outputs, self.constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="dpconvex", ir_version=8)
+        self.onnx.checker.check_model(model)
+        with open(path, "wb") as file:
+            file.write(model.SerializeToString())
+
+
+def encoded_columns(graph: Graph, columns: Mapping[str, Column]) -> dict[str, str]:
+    """Add an input for each column of a table; return the encoded columns, shape (n, features)."""
+    return {name: encoded(graph, name, column) for name, column in columns.items()}
+
+
+def encoded(graph: Graph, name: str, column: Column) -> str:
+    """Encode a column: texts by a list of levels, numbers (days count from the first of year 1) by their bounds."""
+    known, count = column.missing is not None, len(column.names(name))
+    absent = column.encode(str, objects([None]), False) if known else np.full((1, count), np.nan)
+    if isinstance(column, Levels):
+        levels = [text_of(level) for level in column.content]
+        other = getattr(column, "other", False) and column.encode(str, objects([f"other than {levels}"]), False)
+        unknown = np.full((1, count), np.nan) if other is False else other
+        table = np.concatenate([column.encode(str, objects(levels), False), absent, unknown])
+        texts, places = graph.input(name, 1, texts=True), list(range(len(levels) + 1))
+        index = graph(
+            "LabelEncoder", texts, keys_strings=[*levels, ""], values_int64s=places, default_int64=len(places)
+        )
+        return graph("Squeeze", graph("Gather", table, index), np.array([1]))
+    (lower, upper), given = column.ends, graph.input(name, 1)
+    inside = graph("Min", graph("Max", given, np.float64(lower)), np.float64(upper))
+    place = graph(
+        "Sub", graph("Div", graph("Sub", inside, np.float64(lower)), np.float64(upper - lower)), np.float64(0.5)
+    )
+    return graph("Where", graph("IsNaN", given), absent, graph("MatMul", place, np.eye(1, count)))
+
+
+def features_of(graph: Graph, schema: Schema) -> str:
+    """Encode the columns of a table as `Schema.encode` does."""
+    rows = graph("Concat", *encoded_columns(graph, schema.features).values(), axis=1)
+    if schema.unit:
+        length = graph("Sqrt", graph("ReduceSum", graph("Mul", rows, rows), np.array([1])))
+        length = graph("Where", graph("Equal", length, np.float64(0)), np.float64(1), length)
+        rows = graph("Mul", rows, graph("Div", np.float64(1), length))
+    else:
+        rows = graph("Mul", rows, np.float64(1 / schema.norm_bound))
+    return graph("Pad", rows, np.array([0, 0, 0, 1]), np.float64(schema.constant)) if schema.constant else rows
+
+
+def whitened(graph: Graph, rows: str, whitening: Whitening) -> str:
+    """Whiten records as `Whitening` does, rounding included."""
+    largest = graph("ReduceMax", graph("Abs", rows), np.array([1]))
+    scale = graph("Div", np.float64(RECORD_LEVELS), graph("Max", largest, np.float64(SMALLEST)))
+    scale = graph("Where", graph("Greater", largest, np.float64(SMALLEST)), scale, np.float64(0))
+    turned = graph("MatMul", truncated(graph, graph("Mul", rows, scale)), whitening.matrix.T * FINE)
+    length = graph("Sqrt", graph("ReduceSum", graph("Mul", turned, turned), np.array([1])))
+    length = graph("Max", length, graph("Mul", scale, np.float64(whitening.least * FINE)))
+    length = graph("Where", graph("Equal", length, np.float64(0)), np.float64(1), length)
+    turned = graph("Mul", turned, graph("Div", np.float64(whitening.radius * INSIDE), length))
+    grid = np.float64(grid_of(whitening.radius))
+    return graph("Mul", truncated(graph, graph("Div", turned, grid)), grid)
+
+
+def truncated(graph: Graph, numbers: str) -> str:
+    return graph("Mul", graph("Sign", numbers), graph("Floor", graph("Abs", numbers)))
+
+
+def affine(function: Function, width: int) -> tuple[Array, Array] | None:
+    """Return A and b of ``function(x) = x @ A + b``, read off at public points and compared at others; None if it is another."""
+    first = np.asarray(function(np.zeros((1, width))), dtype=float)
+    matrix = np.asarray(function(np.eye(width)), dtype=float) - first
+    points = public_points(width)
+    return (matrix, first[0]) if alike(function(points), points @ matrix + first) else None
+
+
+def public_points(width: int) -> Array:
+    return np.asarray(np.random.default_rng(0).uniform(-1, 1, (64, width)) / np.sqrt(width))
+
+
+def alike(one: Any, other: Array) -> bool:
+    found = np.asarray(one)
+    same = found.shape == other.shape and found.dtype.kind in "fiu"
+    return same and bool(np.abs(found - other).max() <= SAME * max(1.0, np.abs(other).max()))
+
+
+def width_of(function: Function, widths: Sequence[int]) -> int:
+    """Return the number of features that a function takes, among the sizes of its parameters."""
+    for width in widths:
+        with suppress(Exception):  # what a function of somebody else's does with others is up to it
+            if len(function(np.zeros((2, width)))) == 2:
+                return width
+    raise TemplateError("to_onnx: the number of features is not known; fit named columns, or a table with a schema.")
+
+
+def export(
+    path: Any,
+    functions: Sequence[Function | None],
+    labels: Sequence[Any] | None,
+    width: int | Sequence[int],
+    schema: Schema | None = None,
+    whitening: Whitening | None = None,
+) -> None:
+    """Write a model whose scores, or predictions, are affine in its features, perhaps whitened ones; refuse others.
+
+    The functions are for scores, predictions and probabilities.
+    """
+    scores, predict, probabilities = functions
+    graph, function = Graph(), scores or predict
+    if function is None:
+        raise TemplateError("to_onnx: there is no function to predict with; load the release with its template.")
+    count = width if isinstance(width, int) else width_of(function, width)
+    found = affine(function, count)
+    if found is None:
+        raise TemplateError(
+            "to_onnx: scores, or predictions, must be linear in the features, with a constant; these are not."
+        )
+    if (
+        schema is not None and schema.unit and whitening is not None
+    ):  # lengths are rounded otherwise, and whitening shows it
+        how = "write a graph for encoded features: dataclasses.replace(release, schema=None).to_onnx(path)"
+        raise TemplateError(f"to_onnx: a schema with unit=True cannot be exported with whitened records; {how}.")
+    rows = graph.input("x", count) if schema is None else features_of(graph, schema)
+    rows = rows if whitening is None else whitened(graph, rows, whitening)
+    result = graph("Add", graph("MatMul", rows, found[0]), found[1])
+    points = public_points(count)
+    known = points @ found[0] + found[1]
+    known = np.stack([0 * known, known], axis=1) if known.ndim == 1 else known
+    labels = None if scores is None else labels
+    if labels is not None and known.shape[1] != len(labels):
+        raise TemplateError(f"to_onnx: there are {known.shape[1]} scores for {len(labels)} labels.")
+    logistic = probabilities is not None and labels is not None and alike(probabilities(points), softmax(known, axis=1))
+    finished(graph, path, result, found[1].shape, labels, logistic)
+
+
+def export_estimator(estimator: Any, path: Any, release: Any) -> None:
+    """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
+    schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
+    classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
+    names = ("decision_function", "predict", "predict_proba")
+    functions = [getattr(estimator, name, None) for name in names]
+    whitening = None if estimator.squares else release.whitening
+    if whitening is not None:  # the graph whitens
+        if release.decision is None or "decision_function" in vars(type(estimator)):
+            raise TemplateError("to_onnx: of whitened records, only classifiers by linear scores can be exported.")
+        one, two = partial(release.decision, dict(release)), partial(release.probabilities or np.zeros, dict(release))
+        functions = [lambda z: estimator._told_apart(one(z)), None, lambda z: estimator._in_order(two(z))]
+        functions[2] = functions[2] if release.probabilities else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of features without their names
+        export(path, functions, classes, estimator.n_features_in_, schema, whitening)
+
+
+def finished(
+    graph: Graph, path: Any, result: str, shape: tuple[int, ...], labels: Sequence[Any] | None, logistic: bool
+) -> None:
+    """Add the outputs, and write the model."""
+    graph.output("prediction" if labels is None else "score", result, shape=(None, *shape))
+    single = not shape
+    if labels is not None:
+        place = (
+            graph("Cast", graph("Greater", result, np.float64(0)), to=7)
+            if single
+            else graph("ArgMax", result, axis=1, keepdims=0)
+        )
+        names = np.array(labels)
+        names, kind = (names.astype(object), "STRING") if names.dtype.kind == "U" else (names.astype(np.int64), "INT64")
+        if names.tolist() != list(labels):
+            raise TemplateError(f"to_onnx: labels must be texts or whole numbers, not {list(labels)!r}.")
+        graph.output("label", graph("Gather", names, place), kind)
+    if labels is not None and logistic:
+        column = graph("Unsqueeze", result, np.array([1])) if single else result
+        pairs = graph("MatMul", column, np.array([[0.0, 1.0]])) if single else column
+        graph.output("probability", graph("Softmax", pairs, axis=1), shape=(None, len(labels)))
+    graph.save(path)
+
+
+def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
+    """Return the weights of the nodes of an encoded column, shape (n, nodes); of levels they are its features."""
+    if not len(knots):
+        return rows
+    count = len(knots)
+    place = graph("Add", graph("Slice", rows, np.array([0]), np.array([1]), np.array([1])), np.float64(0.5))
+    along = graph("Div", graph("Sub", place, knots[:-1]), np.diff(knots))
+    along = graph("Min", graph("Max", along, np.float64(0)), np.float64(1))
+    weights = graph(
+        "Add", graph("MatMul", along, np.eye(count - 1, nodes, 1) - np.eye(count - 1, nodes)), np.eye(1, nodes)
+    )
+    if nodes == count:
+        return weights
+    absent = graph("Slice", rows, np.array([1]), np.array([2]), np.array([1]))
+    return graph("Where", graph("Greater", absent, np.float64(0)), np.eye(1, nodes, nodes - 1), weights)
+
+
+def additive_scores(graph: Graph, columns: Mapping[str, Column], shapes: Iterable[Any], level: float) -> str:
+    """Return the sum of released curves of the columns of a table, shape (n,)."""
+    rows, total = encoded_columns(graph, columns), graph("Identity", np.array([[level]]))
+    for shape in shapes:
+        axes = shape.block.axes
+        first, *rest = (hats(graph, rows[axis.name], axis.knots, axis.nodes) for axis in axes)
+        part = graph("MatMul", first, shape.values.reshape(axes[0].nodes, -1))
+        part = graph("ReduceSum", graph("Mul", part, rest[0]), np.array([1])) if rest else part
+        total = graph("Add", total, part)
+    return graph("Squeeze", total, np.array([1]))

@@ -1,0 +1,162 @@
+"""ONNX graphs predict what releases and estimators predict, within 1e-6, as onnxruntime runs them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("sklearn")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(600, 5))
+X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True))
+NEW = RNG.normal(size=(300, 5)) / 3
+BINARY = np.where(X[:, 0] > 0, "yes", "no")
+THREE = np.argmax(X[:, :3], axis=1)
+
+
+def run(path, inputs):
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert {item.name for item in session.get_inputs()} == set(inputs)
+    found = session.run(None, inputs)
+    return dict(zip((item.name for item in session.get_outputs()), found, strict=True))
+
+
+def near(one, two):
+    np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-6)
+
+
+def is_same(found, model, rows, labelled):
+    """Compare all outputs with a release, or an estimator."""
+    if not labelled:
+        near(found["prediction"], model.predict(rows))
+        assert set(found) == {"prediction"}
+        return
+    scores = model.decision_function(rows)
+    near(found["score"], scores)
+    sure = np.abs(scores if scores.ndim == 1 else np.ptp(np.sort(scores, axis=1)[:, -2:], axis=1)) > 1e-6
+    assert (found["label"] == model.predict(rows))[sure].all()
+    assert sure.mean() > 0.99
+    assert ("probability" in found) == hasattr(model, "predict_proba")
+    if "probability" in found:
+        near(found["probability"], model.predict_proba(rows))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize(
+    ("name", "y", "options"),
+    [
+        ("LogisticRegression", BINARY, {"classes": ("no", "yes")}),
+        ("LogisticRegression", BINARY, {"classes": ("yes", "no"), "fit_intercept": True}),
+        ("LogisticRegression", BINARY, {"classes": ("yes", "no"), "whitening": True}),
+        ("LinearSVC", BINARY, {"classes": ("no", "yes")}),
+        ("SoftmaxRegression", THREE, {"classes": (2, 0, 1)}),
+        ("SoftmaxRegression", BINARY, {"classes": ("yes", "no")}),
+        ("SoftmaxRegression", THREE, {"classes": (2, 0, 1), "whitening": True}),
+        ("LeastSquaresClassifier", THREE, {"classes": (0, 1, 2)}),
+        ("Ridge", X[:, 0], {"bounds": (-3, 1)}),
+        ("LinearRegression", X[:, 0], {"bounds": (-3, 1)}),
+    ],
+)
+def test_linear_models(tmp_path, name, y, options, delta):
+    if options.get("whitening") and not delta:
+        return
+    model = getattr(dp, name)(epsilon=3.0, delta=delta, seed=0, **options).fit(X, y)
+    model.to_onnx(tmp_path / "estimator.onnx")
+    is_same(run(tmp_path / "estimator.onnx", {"x": NEW}), model, NEW, "classes" in options)
+    assert len(run(tmp_path / "estimator.onnx", {"x": NEW[:0]})) == len(run(tmp_path / "estimator.onnx", {"x": NEW}))
+    release = model.release_
+    release.to_onnx(tmp_path / "release.onnx")
+    found = run(tmp_path / "release.onnx", {"x": NEW})
+    if release.decision is None:
+        near(found["prediction"], release.predict(NEW))
+    else:
+        near(found["score"], release.decision_function(NEW))
+        assert (found["label"] == release.predict(NEW)).mean() > 0.99
+
+
+TABLE = {
+    "age": RNG.uniform(-5, 105, 500),
+    "dose": np.where(RNG.random(500) < 0.2, np.nan, RNG.uniform(0, 2, 500)),
+    "ward": RNG.choice(["a", "b", "c"], 500).tolist(),
+    "grade": RNG.choice(["low", "mid", "high"], 500).tolist(),
+    "smokes": RNG.choice(["no", "yes", ""], 500).tolist(),
+}
+COLUMNS = {
+    "age": dp.Numeric(0, 100),
+    "dose": dp.Numeric(0, 2, missing="indicator"),
+    "ward": dp.Categorical(["a", "b"], other=True),
+    "grade": dp.Ordered(["low", "mid", "high"]),
+    "smokes": dp.Boolean("no", "yes", missing="indicator"),
+}
+SICK = np.where(TABLE["age"] + 20 * RNG.normal(size=500) > 50, "yes", "no").tolist()
+INPUTS = {
+    name: np.asarray(column, dtype=object if isinstance(column, list) else float)[:, None]
+    for name, column in TABLE.items()
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"unit": True}, {"constant": 0.5}, {"unit": True, "constant": 1.0}])
+@pytest.mark.parametrize("whitening", [False, True])
+def test_tables_of_a_schema(tmp_path, options, whitening):
+    schema = dp.Schema(COLUMNS, "sick", ["no", "yes"], clip=True, **options)
+    rows, labels = schema.encode(TABLE | {"sick": SICK})
+    learner = dp.load("logistic_regression", features=rows.shape[1], labels=("no", "yes"), radius=schema.radius)
+    promise = dp.Privacy(4.0, 1e-5)
+    release = dp.solve(learner, {"x": rows, "y": labels}, promise, whitening=whitening, seed=0)
+    if whitening and "unit" in options:
+        with pytest.raises(dp.TemplateError, match="schema=None"):
+            release.to_onnx(tmp_path / "model.onnx")
+        replace(release, schema=None).to_onnx(tmp_path / "model.onnx")
+        is_same(run(tmp_path / "model.onnx", {"x": np.array(rows)}), release, rows, True)
+        return
+    release.to_onnx(tmp_path / "model.onnx")
+    release.save(tmp_path / "model.npz")
+    dp.Release.load(tmp_path / "model.npz", template=dp.load).to_onnx(tmp_path / "loaded.onnx")
+    assert (tmp_path / "loaded.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+    is_same(run(tmp_path / "model.onnx", INPUTS), release, rows, True)
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no")])
+def test_additive_classifiers(tmp_path, classes):
+    schema = dp.Schema(COLUMNS, "sick", ["no", "yes"], clip=True)
+    options = {
+        "pairs": [("age", "dose"), ("ward", "age")],
+        "monotone": {"grade": "increasing"},
+        "knots": {"dose": [0.1, 1.3]},
+    }
+    model = dp.AdditiveClassifier(schema, epsilon=4.0, delta=1e-5, classes=classes, seed=0, clip=True, **options)
+    model.fit(TABLE, SICK).to_onnx(tmp_path / "model.onnx")
+    is_same(run(tmp_path / "model.onnx", INPUTS), model, TABLE, True)
+
+
+def test_additive_regressors(tmp_path):
+    schema = dp.Schema(COLUMNS, "cost", label_bounds=(0, 100), clip=True)
+    model = dp.AdditiveRegressor(schema, epsilon=4.0, delta=1e-5, bounds=(0, 100), seed=0, clip=True)
+    model.fit(TABLE, np.clip(TABLE["age"], 0, 100)).to_onnx(tmp_path / "model.onnx")
+    is_same(run(tmp_path / "model.onnx", INPUTS), model, TABLE, False)
+
+
+def test_levels_that_are_unknown_and_missing_numbers_that_are_not_declared_are_no_numbers(tmp_path):
+    schema = dp.Schema({"age": (0, 100), "ward": dp.Categorical(["a", "b"])}, "sick", ["no", "yes"])
+    table = {"age": [1.0, np.nan, 3.0], "ward": ["a", "a", "z"]}
+    rows, labels = schema.encode({"age": [1.0, 80.0] * 50, "ward": ["a", "b"] * 50, "sick": ["no", "yes"] * 50})
+    learner = dp.load("logistic_regression", features=3, labels=("no", "yes"))
+    dp.solve(learner, {"x": rows, "y": labels}, dp.Privacy(1.0), seed=0).to_onnx(tmp_path / "model.onnx")
+    inputs = {"age": np.array(table["age"])[:, None], "ward": np.array(table["ward"], dtype=object)[:, None]}
+    assert np.isnan(run(tmp_path / "model.onnx", inputs)["score"]).tolist() == [False, True, True]
+
+
+def test_what_is_not_linear_is_refused(tmp_path):
+    curved = dp.load("large_margin_gaussian", features=5, classes=3)
+    release = dp.solve(curved, {"x": X, "y": THREE.tolist()}, dp.Privacy(1.0), seed=0)
+    with pytest.raises(dp.TemplateError, match="must be linear"):
+        release.to_onnx(tmp_path / "model.onnx")
+    plain = dp.Release({"w": [1.0, 2.0]}, spent=dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="no function to predict with"):
+        plain.to_onnx(tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
