@@ -26,18 +26,18 @@ class DPConvexError(Exception):
 
 
 class TemplateError(DPConvexError, ValueError):
-    """A declaration or an argument is malformed: a wrong type, name or shape, an unknown option."""
+    """Raised if a declaration or an argument is malformed: a wrong type, name or shape, an unknown option."""
 
 
 class DomainError(DPConvexError, ValueError):
-    """A record lies outside its declared public domain, or the data are not a table of such records.
+    """Raised if a record lies outside its declared domain, or the data are not a table of such records.
 
     The message is for the owner of the data: it may name rows and values, and is not fit for release.
     """
 
 
 class PrivacyWarning(UserWarning):
-    """Something around a private step is not private, or paid for more often than it seems, or it protects or tells little."""
+    """Warns that a step beside a private one is not private, costs more than it seems, or protects or tells little."""
 
 
 SAID: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()  # in each search of scikit-learn
@@ -61,19 +61,19 @@ def warn(said: str) -> None:
 
 
 class NotConverged(DPConvexError, RuntimeError):
-    """The solver did not reach the accuracy that the certificate guarantees; nothing is released."""
+    """Raised if the solver did not reach the certified accuracy; nothing is released."""
 
 
 class WorkersLost(DPConvexError, RuntimeError):
-    """The cluster that holds the records failed before there was an answer; nothing is released, and what was paid stays paid."""
+    """Raised if the cluster with the records failed before an answer.  Nothing is released, and the charge stays."""
 
 
 class BudgetExceeded(DPConvexError):
-    """A release would spend more than what remains of a privacy budget."""
+    """Raised if a release would exceed the remaining privacy budget."""
 
 
 class NotPrivate(DPConvexError):
-    """No proof of privacy was found for a template.
+    """Raised if no proof of privacy was found.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class NotPrivate(DPConvexError):
     expression : object, optional
         The offending subexpression; its text is the *where* of the message.
     remedy : str, optional
-        What the user can do about it.
+        What to write instead.
     """
 
     def __init__(self, reason: str, expression: object = None, remedy: str | None = None) -> None:
@@ -98,7 +98,7 @@ class NotPrivate(DPConvexError):
 
 
 class MissingRule(NotPrivate):
-    """The calculus has no rule for a subexpression, so nothing is claimed about it."""
+    """Raised if the toolkit has no rule for a subexpression, so that it proves nothing about the loss."""
 
 
 def shown(value: object) -> str:

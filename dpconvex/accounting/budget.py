@@ -26,31 +26,31 @@ ORIGIN = ("time", "user", "host", "dataset")
 
 
 class Budget:
-    """A ledger over many releases about the same people; refuses to overspend.
+    """Count the privacy cost of many releases about the same people, and refuse to exceed a total.
 
-    With a `path` the ledger is a file, of one JSON object per line, that several processes on one machine may share.  Every spend
-    is appended under an exclusive lock and forced to the disk *before* `spend` returns, so no answer that is computed after it
-    can leave unrecorded; a crash between the two wastes the spend.  A ledger whose last line is torn refuses to work until a
-    person has looked at it and called `Budget.repair`.  With the address of a database, processes on several machines share it.
+    With a `path` the ledger is a file with one JSON object per line.  Several processes on one machine may share it.  Every
+    spend is appended under an exclusive lock and forced to the disk *before* `spend` returns, so every answer that is computed
+    later is recorded.  A crash between the two wastes the spend.  If the last line is torn, the ledger raises an error until
+    `Budget.repair` is called.  With the address of a database, processes on several machines share the ledger.
 
-    Each spend is kept with its *event*: what it is for accounting, such as Gaussian noise of a certain size.  The rule by which
-    they add up cannot be changed: choosing it by what earlier releases showed is not proved to be private.
+    Each spend is stored with its *event*, the description that accountants compose, such as Gaussian noise of a certain size.
+    You cannot change the accounting later: a choice that depends on earlier releases is not proved private.
 
     Parameters
     ----------
     privacy : Privacy
-        The total.  Only releases of the same adjacency can be charged to it.
+        The total.  Only releases with the same adjacency can be charged to it.
     path : str or path, optional
-        The ledger's file, or its database, "sqlite:///spent.db" or "postgresql://user@host/database" (extra ``ledger``), with
-        ``?ledger=NAME`` where one holds several; made if it does not exist.  Without it the ledger is of this process, and
-        forks cannot spend from it.
+        The ledger's file, or its database, "sqlite:///spent.db" or "postgresql://user@host/database" (extra ``ledger``).
+        ``?ledger=NAME`` picks one of several ledgers.  It is created if it does not exist.  Without a path the ledger belongs to
+        this process, and forks cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        The privacy filter.  Basic composition of the guarantees; Gaussian differential privacy (mu-GDP) of their events, which
-        is exact for Gaussian noise on gradients and answers; or Rényi divergences (RDP) of one order, which is better where
-        curvature or pure guarantees make up much of the cost.  The last two need a delta, of which a tenth is kept for what
-        events lose beside.  By default what the file says, and "basic" in a new one.
+        The privacy filter.  "basic" composes guarantees.  "gaussian" composes events as Gaussian differential privacy (mu-GDP),
+        exactly for Gaussian noise on gradients and answers.  "renyi" composes Rényi divergences (RDP) of one order; it is better
+        if curvature or pure guarantees make up much of the cost.  The last two need a delta, and reserve a tenth of it for the
+        deltas of events.  Default: the accounting of an existing file, "basic" for a new one.
     dataset : str
-        Your name for the data, such as "visits 2026": each entry has it, with time, user and host.  It can be set.
+        Your name for the data, such as "visits 2026". Each entry records it, with time, user and host.  You can change it later.
 
     Examples
     --------
@@ -105,9 +105,9 @@ class Budget:
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
-        """Mend the torn last line of a ledger, after a person has made sure that nothing but a crash tore it.
+        """Repair the torn last line of a ledger.  First make sure that only a crash tore it.
 
-        A whole spend stays and counts.  A fragment is taken off and returned: nothing was released on it.
+        A complete spend stays and counts.  A fragment is removed and returned: no release was made on it.
         """
         if is_address(path):
             raise TemplateError("Budget.repair: a database has no torn lines; restore it from a copy.")
@@ -120,7 +120,7 @@ class Budget:
 
     @staticmethod
     def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Move a ledger from a file into a database, or back, with its lines as they are; the source says where, and is closed.
+        """Move a ledger from a file into a database, or back.  The source is closed, and names the target.
 
         The source is closed first, so that no spend is counted in one of two copies.  After a crash, call it again.
         """
@@ -145,7 +145,7 @@ class Budget:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was spent so far, in order."""
+        """Entries of the ledger, in order."""
         return self._now()[0]
 
     def _now(self) -> tuple[tuple[Entry, ...], tuple[Any, ...]]:
@@ -156,17 +156,17 @@ class Budget:
 
     @property
     def accounting(self) -> str:
-        """The rule by which spends add up."""
+        """The accounting: "basic", "gaussian" or "renyi"."""
         return self._rule.name
 
     @property
     def spent(self) -> Amount:
-        """The total of the spends; the sum of their guarantees under basic accounting, else epsilon at the ledger's delta."""
+        """Total of the spends: the sum of guarantees under basic accounting, otherwise epsilon at the ledger's delta."""
         return self._rule.spent(self._now()[1])
 
     @property
     def remaining(self) -> Amount:
-        """What is left, rounded down, so that all of it can be spent; by events, the largest Gaussian release that fits."""
+        """Remaining budget, rounded down.  Under "gaussian" and "renyi" it is the largest Gaussian release that fits."""
         return self._rule.left(self._now()[1])
 
     def totals(self) -> list[Total]:
@@ -175,16 +175,16 @@ class Budget:
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
     def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
-        """Charge a release to the budget, *before* it is computed; after an error (`DPConvexError`), it must not be made.
+        """Charge a release to the budget, *before* it is computed.  If this raises a `DPConvexError`, do not make the release.
 
         Parameters
         ----------
         privacy : Privacy
-            What the release guarantees; if less is left, the error is a `BudgetExceeded`.
+            Guarantee of the release.  If it exceeds the remaining budget, `BudgetExceeded` is raised.
         label : str
-            What the release is, for whoever reads the ledger.
+            Description of the release, for readers of the ledger.
         event : Event, optional
-            What the release is for accounting, as its certificate says; without it, its guarantee is all that is known.
+            Event of the release, from its certificate.  Without it, accounting uses the guarantee alone.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
             raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")

@@ -54,11 +54,11 @@ def audit(
     seed: int | None = None,
     whitening: Whitened = None,
 ) -> Audit:
-    """Attack a whole guarantee, epsilon and delta, and say how near the attack came.
+    """Attack a whole guarantee (epsilon, delta), and report the largest delta or epsilon that the attack found.
 
-    `falsify` attacks the constants of a proof.  All of them can be right and the guarantee still be false.  So here the guarantee
-    itself is attacked: the exact law of the answer is computed for two neighbouring data sets, and the search is for those
-    that it tells apart best.  No data are needed, and none are touched.
+    `falsify` attacks the constants of a proof.  The guarantee can be false although all of them are right.  `audit` computes the
+    exact distribution of the answer for two neighbouring data sets, and searches the pair that it distinguishes best.  It needs
+    and reads no data.
 
     Parameters
     ----------
@@ -66,26 +66,26 @@ def audit(
     privacy : Privacy
         The guarantee.
     mechanism, residual_noise, whitening : object, optional
-        As for `verify`; whitening only without `share` and `runs`.
+        As for `verify`. Pass `whitening` only without `share` and `runs`.
     size : int
         Public number of records; under add-remove, a public nominal number.
     share : float, optional
-        Of the guarantee, for the components of a mixture: what `solve_mixture` does is audited.
+        Share of the guarantee for the components of a mixture.  Then `solve_mixture` is audited.
     effort : float
-        How long to search: a multiple of the usual effort.
+        Length of the search, as a multiple of the default.
     runs : int
-        How often to fit both data sets of the worst case, to attack everything as it is released.  0 leaves that out; it takes
-        thousands to see four fifths of epsilon = 1.
+        Number of fits to both data sets of the worst case, to attack the whole release.  0 skips this attack.  Thousands of fits
+        are needed to find four fifths of epsilon = 1.
     backend : str or object, optional
-        For these fits; as for `solve`.
+        Backend of these fits, as for `solve`.
     seed : int, optional
         Seed of the search, to repeat it.
 
     Returns
     -------
     Audit
-        For every part of the guarantee what is claimed and what was found, with the worst neighbours.  It prints, and draws a
-        picture with ``plot(path)``.  Its `holds` is False if a claim was broken.
+        Claimed and found values for every part of the guarantee, with the worst neighbours.  Printing shows a table, and
+        ``plot(path)`` draws a picture.  `holds` is False if a claim was broken.
 
     Raises
     ------

@@ -68,7 +68,7 @@ class Finding:
 
 
 class Falsification(dict[str, Finding]):
-    """What an attack on a template's constants found: a mapping from each constant to its `Finding`.
+    """Results of an attack on a template's constants: a mapping from each constant to its `Finding`.
 
     Keys are some of ``gradient_bound``, ``sensitivity``, ``hessian_bound``, ``hessian_trace``, ``log_det``, ``epsilon``,
     ``noise_dimension``, ``strong_convexity``; each has ``observed``, ``certified``, ``ratio`` and where it lies.
@@ -99,20 +99,20 @@ def falsify(
     ----------
     template : Template
     certificate : Certificate, optional
-        Attack its constants; for objective perturbation its log-determinant and, with Gamma noise, the whole cost of one
-        record as well.  Without a certificate, what the calculus says about the template alone is attacked (with the
-        sensitivity under replace-one).
+        Attack its constants.  For objective perturbation this includes the log-determinant and, with Gamma noise, the whole cost
+        of one record.  Without a certificate, the constants of the template alone are attacked (with the sensitivity under
+        replace-one).
     starts : int
-        How many candidates climb at a time, for each constant and pair of different losses.
+        Number of candidates that are improved at a time, for each constant and pair of different losses.
     steps : int
-        How many steps they climb.
+        Number of improvement steps.
     seed : int, optional
         Seed of the attack, to repeat it.
 
     Returns
     -------
     Falsification
-        For each constant, what was observed and certified, and where.
+        Observed and certified value of each constant, and the point of the observation.
 
     Raises
     ------

@@ -77,7 +77,7 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an attack on a whole guarantee found.
+    """Results of an attack on a whole guarantee.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Audit:
         The guarantee.
     mechanism : str
     attacks : tuple of Attack
-        One for each part of the guarantee, whose epsilons and deltas add up to it.
+        One attack for each part of the guarantee.  Their epsilons and deltas add up to it.
     """
 
     privacy: Privacy
@@ -99,13 +99,13 @@ class Audit:
 
     @property
     def worst(self) -> Attack:
-        """The attack that went furthest beyond its claim; the first part, if no claim is broken."""
+        """The attack with the largest excess over its claim; the first part, if no claim is broken."""
         broken = [attack for attack in self.attacks if not attack.holds]
         return max(broken, key=lambda attack: attack.ratio) if broken else self.attacks[0]
 
     @property
     def ratio(self) -> float:
-        """Found over claimed, for `worst`: how tight the certificate is, if it holds."""
+        """Found value over claimed value, for `worst`. If the certificate holds, this bounds its tightness from below."""
         return self.worst.ratio
 
     def __getitem__(self, part: str) -> Attack:

@@ -30,7 +30,7 @@ QUICK = 3000  # Proofs of so many bytes are replayed where they are read
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(CertificateText):
-    """A proof that a mechanism on a template is private; of one type for each thing that mechanisms perturb.
+    """A proof that a mechanism on a template is private.  There is one subclass for each perturbed quantity.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Certificate(CertificateText):
     size : int
         Public (or nominal) number of records, which scales the regularizer.
     gradient_bound : float
-        G: no record's gradient is longer, anywhere in K (loss per unit of the parameters).
+        G: largest norm of one record's gradient, over K (loss per unit of the parameters).
     sensitivity : float
-        G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter.
+        G_adj: largest distance between gradients of the sum of losses on neighbouring data sets, at the same parameters.
     strong_convexity : float
-        mu of the perturbed objective, in sum form, with `added`.
+        mu: strong convexity of the perturbed objective, in sum form, including `added`.
     added : float
         Modulus of the quadratic that the mechanism added, in sum form.
     hessian_bound : float
@@ -64,14 +64,14 @@ class Certificate(CertificateText):
     derivation : Derivation
         The tree of rules that proved the constants.
     assumptions : tuple of str
-        What the proof takes for granted.
+        Assumptions of the proof.
     advice : tuple of str
-        What dominates the cost, and what would lower it.
+        Largest part of the cost, and changes that lower it.
     perturbed : {"objective", "output", "gradients", "statistics"}
-        What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how
-        far their sum moves, `noise_dimension` their number, and `tolerance` bounds the rounding of the sum.
+        The quantity that receives the noise.  For statistics, `gradient_bound` is the norm of one record's statistics,
+        `sensitivity` is that of their sum, `noise_dimension` is their number, and `tolerance` bounds the rounding of the sum.
     noise : {"gamma", "gaussian", "matrix"}
-        Law of the noise.
+        Distribution of the noise.
     mean_noise : float or None
         Mean norm of the noise, or its root mean square for matrix-shaped noise; None for Gamma noise, where it is p / beta.
     predicted_risk : float or None
@@ -79,17 +79,17 @@ class Certificate(CertificateText):
     settings : dict of str to float
         Further public numbers that the mechanism fixed.
     cover : IntegerNoise or None
-        What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
+        Residual noise on the computed answer; None for a mechanism alone, which releases nothing yet.
     clustering : ClusteringNoise or None
-        What pays for component labels that were learnt from the data; None if there are none.
+        Noise of component labels that were learnt from the data; None if there are none.
     whitening : WhiteningNoise or None
-        What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
+        Noise of the second moment that whitens the records; None without whitening.
     event : Event or None
-        What the release is for accounting, which a `Budget` keeps; None if nothing but its guarantee is known.
+        Description of the release for accountants, which a `Budget` records; None if only its guarantee is known.
     diameter : float or None
-        Bound on the diameter of K, which no answer leaves; None if K is not known to be bounded.
+        Bound on the diameter of K; None if K is not known to be bounded.
     writer : callable, bytes or None
-        The proof, or what writes it for a certificate; None if it was left out.
+        The proof, or a function that writes it; None if it was left out.
     """
 
     privacy: Privacy
@@ -160,13 +160,13 @@ class Certificate(CertificateText):
 
     @property
     def noise_delta(self) -> float:
-        """The part of delta that pays for the noise: what the other parts leave."""
+        """The part of delta that pays for the noise: delta less the other parts."""
         paid = sum(part.delta for part in (self.cover, self.clustering, self.whitening) if part is not None)
         return max(self.delta - paid, 0.0)
 
     @property
     def smoothing(self) -> float:
-        """Half the width over which kinks of the loss are rounded off; 0 if they are not."""
+        """Half the width over which nonsmooth points of the loss are smoothed; 0 without smoothing."""
         return self.settings.get("smoothing", 0.0)
 
     @property
@@ -180,12 +180,12 @@ class Certificate(CertificateText):
 
     @property
     def noise_shift(self) -> float:
-        """How far the noise moves the answer on average, at most, whatever K is: of gradients, the length of all its steps."""
+        """A bound on the mean shift of the answer by the noise, for any K; for gradients, the length of all steps."""
         return self.expected_noise
 
     @property
     def expected_shift(self) -> float:
-        """A bound on how far the noise moves the answer on average: no answer leaves K, so it is at most the diameter of K."""
+        """A bound on the mean shift of the answer by the noise, at most the diameter of K."""
         return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
 
     @property
@@ -195,7 +195,7 @@ class Certificate(CertificateText):
 
     @property
     def error(self) -> str:
-        """How far the answer is from that without privacy, in a sentence."""
+        """The distance of the answer from the one without privacy, in a sentence."""
         mean = math.inf if self.predicted_risk is None else self.predicted_risk / self.size
         risk = f"excess empirical risk {mean:.3g} (predicted); " * (self.predicted_risk is not None)
         residual = 0.0 if self.cover is None else self.cover.size
@@ -209,12 +209,12 @@ class Certificate(CertificateText):
 
     @property
     def gaussian_level(self) -> float | None:
-        """How far neighbours are apart, in deviations of Gaussian noise; None where that is not all there is to the mechanism."""
+        """Distance between neighbours in standard deviations of Gaussian noise; None if the mechanism has other costs too."""
         return self.sensitivity / self.noise_scale if self.is_gaussian else None
 
     @property
     def exceptions(self) -> str:
-        """What the guarantee is subject to; empty if nothing but what is assumed of every release."""
+        """Exceptions to the guarantee; empty if only the assumptions of every release apply."""
         said = list(self.provided)
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)
@@ -226,10 +226,10 @@ class Certificate(CertificateText):
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:
-        """Return what the guarantee means for so many people (records, or units) together, at its delta or another one.
+        """Return the guarantee for a group of `people` (records, or units), at the certificate's delta or another one.
 
-        Exact for Gaussian noise on gradients and answers and for pure guarantees, but for failures of truncation; for Gaussian
-        noise on the objective a bound; and where nothing but the guarantee is known, one person after the other.
+        Exact for Gaussian noise on gradients and answers and for pure guarantees, up to truncation failures.  For Gaussian noise
+        on the objective it is a bound.  If only the guarantee is known, it is composed over people.
         """
         check_whole("for_group", people=people)
         if people > MOST_PEOPLE:
@@ -245,12 +245,12 @@ class Certificate(CertificateText):
         return self.privacy.part(max(found, SMALLEST), wanted)
 
     def risk(self, false_positives: ArrayLike) -> Any:
-        """Return how often, at least, an attacker misses that somebody's record is there, who is wrong so often where it is not.
+        """Return a lower bound on the false negative rate of an attack at given false positive rates; of an array, an array.
 
-        Any test of which of two neighbours a release is of errs at rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and
-        ``b >= exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
-        composition theorem for differential privacy", 2015, theorem 2.1); the event of a release says many.  Guessing has 1 - a.
-        Of an array of rates, an array.
+        Any test between two neighbouring data sets has error rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and ``b >=
+        exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
+        composition theorem for differential privacy", 2015, theorem 2.1). The event of a release gives many such pairs.
+        Guessing has b = 1 - a.
         """
         rates = np.asarray(false_positives)
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
@@ -262,7 +262,7 @@ class Certificate(CertificateText):
         return missed if rates.ndim else float(missed)
 
     def copied(self, *, event: Event | None, **changes: Any) -> Self:
-        """Return a copy with changes: say what the copy is for accounting, or None if only its guarantee is known."""
+        """Return a copy with changes.  `event` is the event of the copy, or None if only its guarantee is known."""
         return replace(self, event=event, **changes)
 
     def advised(self, said: str) -> Self:
@@ -281,12 +281,12 @@ class Certificate(CertificateText):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`; an event that its numbers do not bear out is left out."""
+        """Rebuild a certificate from `to_dict`. An event that contradicts its numbers is dropped."""
         found = cast(Certificate, built(cls, data, {Event: event_of}))
         return found.copied(event=believed(found))
 
     def to_json(self) -> str:
-        """Return what is neither infinite nor missing as JSON, with the proof: `dpconvex check` replays it (docs/interop.md)."""
+        """Return the finite numbers as JSON, with the proof.  `dpconvex check` replays it (docs/interop.md)."""
         if self.proof is None:
             raise DPConvexError(f"to_json: {self._written[1]}.")
         certificate, proof = finite(self.to_dict()), json.loads(self.proof)
@@ -294,7 +294,7 @@ class Certificate(CertificateText):
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
-        """Read what `to_json` wrote, as data: it must say what its proof claims, and `check` replays that."""
+        """Read the output of `to_json`. It must have the same numbers as its proof; `check` replays the proof."""
         try:
             data, proof = opened(text.encode())
             return cls.from_dict(data).with_proof(proof)
@@ -302,7 +302,7 @@ class Certificate(CertificateText):
             raise DPConvexError(f"from_json: no certificate that this version wrote ({error}).") from error
 
     def with_proof(self, proof: bytes) -> Certificate:
-        """Return the same with a proof that claims it, and with what becomes of that: short ones are replayed at once."""
+        """Return a copy with this proof attached.  Short proofs are checked immediately."""
         compare(proof, self.to_dict())
         found = self.copied(event=self.event, writer=proof)
         if len(proof) > QUICK:

@@ -25,7 +25,7 @@ BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes:
 
 
 def ChunkedColumn(source: Iterable[Any] | Callable[[], Iterable[Any]]) -> NDArray[Any]:
-    """Return the pieces of a column as one array; `Partitions` of functions keep no more than one piece in memory."""
+    """Return the pieces of a column as one array.  `Partitions` of functions keep at most one piece in memory."""
     warn("dpconvex.ChunkedColumn holds all pieces in memory now: pass dpconvex.Partitions.", DeprecationWarning, 2)
     return np.concatenate([array_of("ChunkedColumn", piece) for piece in (source() if callable(source) else source)])
 

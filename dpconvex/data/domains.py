@@ -21,7 +21,7 @@ LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 
 @dataclass(frozen=True)
 class Ball:
-    """Vectors of a fixed dimension in a norm ball around zero.
+    """Declare a vector of fixed dimension in a norm ball around zero.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Ball:
     radius : float
         Public bound on the norm; positive and finite.
     norm : {1, 2, inf, "inf"}
-        Which norm is bounded.
+        The norm that is bounded.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class Ball:
         return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
 
     def excess(self, values: Array) -> Array:
-        """By how much each row exceeds the ball, relative to the radius, shape (n,); no other row matters, to the last bit."""
+        """Excess of each row over the ball, relative to the radius, shape (n,). It depends on that row alone, to the last bit."""
         rows = np.ascontiguousarray(values)
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
             if self.norm != 2 or self.radius <= SMALL:
@@ -107,7 +107,7 @@ class Ball:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Scalars, vectors or matrices between coordinatewise public bounds.
+    """Declare a scalar, vector or matrix between entrywise public bounds.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class Box:
         return np.clip(values, self.lower, self.upper)
 
     def excess(self, values: Array) -> Array:
-        """By how much each value exceeds a bound, relative to the size of the bounds; shape (n,)."""
+        """Excess of each value over a bound, relative to the size of the bounds, shape (n,)."""
         size = np.maximum(np.maximum(np.abs(self.lower), np.abs(self.upper)), np.finfo(float).tiny)
         with np.errstate(over="ignore"):  # an infinite excess says what is meant
             over = np.maximum(self.lower - values, values - self.upper) / size
@@ -178,12 +178,12 @@ class Box:
 
 @dataclass(frozen=True)
 class Choice:
-    """A field with finitely many public values, such as a label.
+    """Declare a field with finitely many public values, such as a label.
 
     Parameters
     ----------
     values : sequence of hashable
-        The declared values, distinct.  A value that no record has is fine; a record with another value is an error.
+        The declared values, distinct.  A value may occur in no record.  A record with another value is an error.
     """
 
     values: tuple[Hashable, ...]

@@ -38,19 +38,19 @@ class Source:
 
 
 class Partitions:
-    """Data in partitions, of which no more than one need be in memory at a time.
+    """Declare data in partitions.  At most one of them must fit in memory at a time.
 
     Parameters
     ----------
     source : list, Dask data frame, or path of a folder
-        A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy
-        file; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future of one.  With a
-        schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files, such as those of a folder.
+        A list has one entry for each partition.  An entry is a mapping of fields to columns (a column may be the path of an .npy
+        file), a function without arguments that returns such a mapping, or a `dask.delayed` object or a future of one.  With a
+        schema, tables replace the mappings: data frames, or paths of Parquet or CSV files, such as those in a folder.
     schema : Schema, optional
-        Turns each partition, a table, into the fields x and y.
+        Encodes each partition, a table, as the fields x and y.
     keep : bool, optional
-        Whether partitions stay in memory after they were read for the first time; if not, they are read and checked again for
-        each pass.  By default workers keep them, but for .npy files, and a single process does not.
+        Keep partitions in memory after the first reading.  Otherwise each pass reads and checks them again.  By default workers
+        keep them, except .npy files, and a single process does not.
 
     Examples
     --------

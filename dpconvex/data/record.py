@@ -31,7 +31,7 @@ class Sealed:
 
 
 class Record(Sealed):
-    """The fields of one record and their public domains.
+    """Declare the fields of one record and their public domains.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent"
 
 @dataclass(frozen=True)
 class Schema:
-    """Public facts about a table of labelled records.
+    """Declare the public types, bounds and levels of a labelled table.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Schema:
     clip : bool
         Move numbers and dates outside their bounds to the nearest bound instead of raising.
     ignore : sequence of str, optional
-        Columns that are known and not used.  If it is given, further columns are an error; without it they are passed over.
+        Columns that are known and not used.  If given, any further column is an error.  If None, further columns are skipped.
     absent : sequence of str
         Texts that stand for a missing value, besides the empty one.
     unit : bool
@@ -52,10 +52,10 @@ class Schema:
         An intercept: a last feature that is this number for every record, so that records have length at most
         ``sqrt(1 + constant**2)``.
     privacy_unit : str, optional
-        The column that says whose a record is, where one may have several; it is no feature.  A guarantee about these records
-        must have a unit (docs/unit.md), and `units` reads the column.
+        The column with the identifier of a person who may have several records; it is not a feature.  A guarantee about these
+        records must have a unit (docs/unit.md). `units` reads the column.
     learnt : Learnt, optional
-        What `dpconvex.learn_schema` notes: which columns were learnt, and what that cost.  Their entries raise no errors.
+        Record of `dpconvex.learn_schema`: the learnt columns, and their cost.  Entries of learnt columns raise no errors.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class Schema:
 
     @property
     def norm_bound(self) -> float:
-        """Bound on the length of a record before it is scaled: a number counts 1/4, a category 1, under the root."""
+        """Bound on the length of a record before scaling: the root of the sum of 1/4 for each number and 1 for each category."""
         return math.sqrt(sum(column.square for column in self.features.values()))
 
     @property
@@ -130,14 +130,14 @@ class Schema:
 
     @property
     def record(self) -> Record:
-        """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
+        """Domain of an encoded record: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def encode(
         self, data: Any, *, labelled: bool = True, clip: bool | None = None, empty: bool = False, sparse: bool = False
     ) -> tuple[Any, Any]:
-        """Turn a table into features in the unit ball, and labels, one record at a time.
+        """Encode a table as features in the unit ball and labels, one record at a time.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Schema:
         -------
         X : ndarray or csr_array, shape (n, features)
         y : ndarray of str or of float, shape (n,)
-            Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
+            Labels as declared; for a regression the target, mapped from its bounds to [-1, 1].
         """
         table, clipped = table_of(data), self.clip if clip is None else clip
         columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
@@ -201,17 +201,17 @@ class Schema:
 
     @property
     def encoding(self) -> tuple[Any, ...]:
-        """What decides how features are encoded."""
+        """The parts of the declaration that determine the encoding of features."""
         return list(self.features.items()), self.unit, self.constant
 
     def units(self, data: Any) -> Any:
-        """Return the column that says whose each record of a table is, for ``unit=`` of a fit."""
+        """Return the identifiers of a table's records, for ``unit=`` of a fit, shape (n,)."""
         if self.privacy_unit is None:
             raise TemplateError("this schema declares no privacy_unit.")
         return table_of(data).columns([self.privacy_unit], absent=self.absent)[self.privacy_unit]
 
     def check_names(self, data: Any) -> None:
-        """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at."""
+        """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""
         numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
         numbers += [] if self.label_bounds is None else [self.label]
         table_of(data, header=True).check_names([*self.features, self.label], self.known, numbers)
@@ -230,7 +230,7 @@ class Schema:
         return None if self.ignore is None else {*self.ignore, *own}
 
     def decode_target(self, y: Any) -> Array:
-        """Turn predictions between -1 and 1 into values between the label's bounds."""
+        """Map predictions from [-1, 1] to the label's bounds."""
         if self.label_bounds is None:
             raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
         lower, upper = self.label_bounds

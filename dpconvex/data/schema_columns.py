@@ -142,14 +142,14 @@ def read_each(reads: Callable[[Any], float], values: list[Any]) -> list[float]:
 
 @dataclass(frozen=True)
 class Numeric(Column):
-    """A number between public bounds.
+    """Declare a number between public bounds.
 
     Parameters
     ----------
     lower, upper : float
         Bounds that hold by definition, known without the data.
     missing : None, "indicator" or float
-        What a missing value is: an error, a feature of its own, or this public number.
+        Treatment of a missing value: an error (None), a feature of its own ("indicator"), or this public number.
 
     Examples
     --------
@@ -215,7 +215,7 @@ class Levels(Column):
 
 @dataclass(frozen=True)
 class Ordered(Levels):
-    """Grades in order, evenly spaced.
+    """Declare ordered grades, which are spaced evenly.
 
     Parameters
     ----------
@@ -233,12 +233,12 @@ class Ordered(Levels):
 
 @dataclass(frozen=True)
 class Boolean(Levels):
-    """Yes or no.
+    """Declare a truth value.
 
     Parameters
     ----------
     false, true : str
-        How a text spells them; truth values and 0 and 1 are understood, too.
+        Spelling as texts.  Truth values, 0 and 1 are accepted too.
     missing : None, "indicator" or a truth value
         As for `Numeric`.
     """
@@ -261,7 +261,7 @@ class Boolean(Levels):
 
 @dataclass(frozen=True)
 class Date(Column):
-    """A day between two public days.
+    """Declare a day between two public days.
 
     Parameters
     ----------
@@ -293,18 +293,18 @@ class Date(Column):
 
 @dataclass(frozen=True)
 class Categorical(Levels):
-    """One of several levels, of which each becomes a feature.
+    """Declare one of several levels.  Each level becomes a feature.
 
     Parameters
     ----------
     levels : sequence of str or int
-        All that may occur, known without the data.
+        All levels that may occur, known without the data.
     other : bool
-        Whether other levels share a feature; otherwise they are an error.
+        Give all other levels one common feature.  Otherwise another level is an error.
     missing : None, "indicator" or a level
         As for `Numeric`.
     reference : None or a level
-        One that gets no feature, so that features do not add up to a constant: `LinearRegression` with an intercept needs that.
+        A level without a feature, so that features do not add up to a constant.  `LinearRegression` with an intercept needs it.
     """
 
     levels: Sequence[str]

@@ -260,15 +260,15 @@ class Additive(Private):
 class AdditiveClassifier(
     Additive, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True, moves=True
 ):
-    """Additive logistic regression, two classes: `problems/additive_logistic.py`.
+    """Fit additive logistic regression for two classes: `problems/additive_logistic.py`.
 
-    With a `delta` the fit is free, and its answer is then moved to the nearest one with the declared shapes, in the measure of
-    its noise; without one, the fit is constrained.  Of whitened records, scores are on the scale of a typical one.
+    With a `delta` the fit is unconstrained.  Its answer is moved to the nearest one with the declared shapes, in the metric of
+    its noise.  Without a delta the fit is constrained.  After whitening, scores have the scale of a typical record.
 
     Parameters
     ----------
     classes : sequence
-        Labels that may occur, declared; curves and their declared shapes are those of the score of the second.
+        Declared labels.  Curves and their declared shapes belong to the score of the second label.
 
     Attributes
     ----------
@@ -325,10 +325,10 @@ class AdditiveClassifier(
 
 
 class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
-    """Additive least squares, with declared shapes as constraints: `problems/additive_regression.py`.
+    """Fit additive least squares with declared shapes as constraints: `problems/additive_regression.py`.
 
-    The sums that it asks of the data are released once, by `SufficientStatistics`; fits to them are free.  Sums are as many as
-    pairs of features, so there are fewer of these (`SplineEncoder.kept`) than for a classifier.
+    `SufficientStatistics` releases the sums of the data once; fits to them cost nothing.  There is a sum for each pair of
+    features, so fewer features are kept (`SplineEncoder.kept`) than for a classifier.
 
     Parameters
     ----------

@@ -99,11 +99,11 @@ class LinearClassifier(PrivateClassifier):
 
 
 class LogisticRegression(LinearClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
-    """Logistic regression, two classes: `problems/logistic_regression.py`."""
+    """Fit logistic regression for two classes: `problems/logistic_regression.py`."""
 
 
 class LinearSVC(LinearClassifier, problem="huber_svm", weights="w"):
-    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
+    """Fit a support vector machine with the Huber hinge for two classes: `problems/huber_svm.py`."""
 
 
 HuberSVC = LinearSVC  # another name
@@ -112,19 +112,19 @@ HuberSVC = LinearSVC  # another name
 class SoftmaxRegression(
     LinearClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
 ):
-    """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
+    """Fit softmax regression for any number of classes: `problems/softmax_regression.py`."""
 
 
 class LeastSquaresClassifier(
     LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False, squares=True
 ):
-    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
+    """Fit least squares to any number of classes, from one release of sums: `problems/least_squares_classifier.py`."""
 
 
 class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", own_constant="thresholds", two_classes=False):
-    """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
+    """Fit one score and ordered thresholds to grades: `problems/ordinal_regression.py`.
 
-    The declared `classes` are the grades that may occur, from the lowest.
+    The declared `classes` are the possible grades, from the lowest.
     """
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -143,12 +143,12 @@ class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", own_cons
 class LargeMarginGaussian(
     PrivateClassifier, problem="large_margin_gaussian", own_constant="a constant", two_classes=False
 ):
-    """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
+    """Fit a large-margin Gaussian classifier for any number of classes: `problems/large_margin_gaussian.py`.
 
     Parameters
     ----------
     competitors : {"summed", "soft"} or None
-        How a record's competing classes are put together; None means "soft" for more than two classes.
+        How the losses of a record's competing classes are combined; None means "soft" for more than two classes.
     """
 
     competitors: str | None = None
@@ -157,7 +157,7 @@ class LargeMarginGaussian(
     def precisions_(self) -> list[Array]:
         """Precision matrix P of each class's Gaussian (of all of its components), shape (..., features, features).
 
-        In the units of the features: a class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is
+        In the units of the features.  A class's score is ``-(x - mean)' P (x - mean) / 2`` plus a constant.  The papers' Psi is
         half of P.
         """
         return [Phi[..., :-1, :-1] / self.radius**2 for Phi in self._matrices()]
@@ -166,7 +166,7 @@ class LargeMarginGaussian(
     def means_(self) -> list[Array]:
         """Centre of each class's Gaussian (of all of its components), shape (..., features).
 
-        They are where a class is scored highest, for telling classes apart: not the means of its records.
+        The points with the highest score of a class.  They are not the means of its records.
         """
         parts = ((Phi[..., :-1, :-1], Phi[..., :-1, -1:]) for Phi in self._matrices())
         return [-self.radius * (np.linalg.pinv(square, hermitian=True) @ last)[..., 0] for square, last in parts]
@@ -182,16 +182,16 @@ class LargeMarginGaussian(
 
 
 class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaussian_mixture"):
-    """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
+    """Fit several Gaussians per class for large margins: `problems/large_margin_gaussian_mixture.py`.
 
     Parameters
     ----------
     components : int
         K: number of Gaussians for each class.
     component_labels : {"private", "nearest", "given"}
-        Where the component of a training record comes from: a private clustering of every class, which a share of the guarantee
-        pays for; the nearest of declared public `centers`; or the argument `m` of `fit`, which must follow from each record by
-        itself and from public facts.
+        Source of a training record's component.  "private" is a private clustering of every class, paid for by a share of the
+        guarantee.  "nearest" is the nearest of declared public `centers`. "given" is the argument `m` of `fit`, which must
+        follow from each record alone and from public facts.
     share : float
         Fraction of the guarantee that pays for "private" labels.
     rounds : int or None
@@ -216,13 +216,13 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         return prove(self.template(features), self.privacy(), size, **self._ways())
 
     def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None, *, unit: Any = None) -> Any:
-        """Fit privately; as for all estimators, but for the last parameter.
+        """Fit privately, as all estimators do; `m` is the additional argument.
 
         Parameters
         ----------
         X, y : array_like, shapes (n, features) and (n,)
         m : array_like of int, shape (n,), optional
-            ComponentCenters, from 0 to K - 1; for ``component_labels="given"``, and only then.
+            Components, from 0 to K - 1; only for ``component_labels="given"``.
 
         Returns
         -------
@@ -262,9 +262,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 class KernelSVC(
     PrivateClassifier, problem="kernel_svm", unwhitened="its problem predicts from features that are not mapped yet"
 ):
-    """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
+    """Fit a kernel support vector machine for two classes on random Fourier features: `problems/kernel_svm.py`.
 
-    Mapped records have length 1, whatever the `radius`.
+    Mapped records have length 1 for any `radius`.
 
     Parameters
     ----------
@@ -294,10 +294,10 @@ class KernelSVC(
 
 
 class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):
-    """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
+    """Fit a Mahalanobis metric to pairs of similar or different objects: `problems/metric_learning.py`.
 
-    A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.  The `radius`
-    bounds the difference of a pair, and `classes` are the labels of different and of alike pairs, in this order.  Features have
+    A record is a pair.  Neighbouring tables differ in one pair, so a person in many pairs is protected less.  The `radius`
+    bounds the difference of a pair.  `classes` are the labels of different and of similar pairs, in this order.  Features have
     the shape (n, 2, features).
 
     Parameters
@@ -327,7 +327,7 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
 
     @property
     def threshold_(self) -> float:
-        """Squared distance below which a pair is alike."""
+        """Squared distance below which a pair is similar."""
         return float(self._released()["b"])
 
     def _labels(self) -> tuple[Any, ...]:
@@ -351,7 +351,7 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return how far the squared distance of each pair is from the threshold, shape (n,); costs no privacy.
+        """Return the threshold less the squared distance of each pair, shape (n,); costs no privacy.
 
         It is above 0 for the second of `classes_`.
         """
@@ -360,11 +360,11 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         return self._in_order(np.asarray(self.threshold_ - (mapped**2).sum(axis=1)))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Say which pairs are alike, shape (n,); costs no privacy."""
+        """Predict the label of each pair, shape (n,); costs no privacy."""
         return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
 
     def transform(self, X: ArrayLike) -> Array:
-        """Map objects to where their Euclidean distance is the learnt one, shape (n, features); costs no privacy."""
+        """Map objects so that Euclidean distance is the learnt distance, shape (n, features); costs no privacy."""
         factor = self._factor()
         return np.asarray(checked(self, "transform", X, reset=False) @ factor)
 

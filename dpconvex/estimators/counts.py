@@ -163,11 +163,11 @@ class LogLinkRegressor(PrivateRegressor):
 
 
 class PoissonRegressor(LogLinkRegressor, problem="poisson_regression"):
-    """Poisson regression of counts: `problems/poisson_regression.py`."""
+    """Fit Poisson regression to counts: `problems/poisson_regression.py`."""
 
 
 class GammaRegressor(LogLinkRegressor, problem="gamma_regression"):
-    """Gamma regression of costs and other positive amounts: `problems/gamma_regression.py`."""
+    """Fit gamma regression to costs and other positive amounts: `problems/gamma_regression.py`."""
 
     @property
     def _power(self) -> float:
@@ -175,12 +175,12 @@ class GammaRegressor(LogLinkRegressor, problem="gamma_regression"):
 
 
 class TweedieRegressor(LogLinkRegressor, problem="tweedie_regression"):
-    """Tweedie regression of amounts that are often zero: `problems/tweedie_regression.py`.
+    """Fit Tweedie regression to amounts that are often zero: `problems/tweedie_regression.py`.
 
     Parameters
     ----------
     power : float
-        Of the mean that the variance is proportional to: 1 for Poisson, 2 for gamma, between them for sums of gamma amounts.
+        Exponent of the mean in the variance: 1 for Poisson, 2 for gamma, between them for sums of gamma amounts.
     """
 
     power: float = 1.5

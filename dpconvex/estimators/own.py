@@ -15,10 +15,10 @@ from dpconvex.model.template import Template
 
 
 class PrivateEstimator(Private):
-    """A classifier or regressor that fits a template of your own.
+    """Fit a template of your own as a classifier or regressor.
 
-    The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.  The options `regularization`,
-    `radius`, `fit_intercept` and `intercept_scaling` are not used: the template says all that.
+    The template's record has a vector x and a label y.  The estimator is a classifier if y is a `Choice`. The options
+    `regularization`, `radius`, `fit_intercept` and `intercept_scaling` are not used, because the template declares these.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class PrivateEstimator(Private):
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Return the share of right labels, or R squared.  It is computed from these data, and is not private."""
+        """Return the accuracy, or R squared.  It is computed from these data, and is not private."""
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
 
     @property

@@ -122,16 +122,16 @@ def needs_bound(estimator: Any) -> bool:
 
 
 class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
-    """Least squares with a ridge: `problems/ridge_regression.py`.
+    """Fit least squares with a ridge: `problems/ridge_regression.py`.
 
-    A ball may hold the coefficients; an intercept is free.  With one, where no statistics are released, squares of residuals
-    that are longer than the target's range go on as lines: no prediction within the bounds has such a residual.
+    `bound` limits the coefficients, not an intercept.  With an intercept, and without released statistics, squares of residuals
+    longer than the target's range continue as lines: no prediction within the bounds has such a residual.
 
     Parameters
     ----------
     bound : float or None
-        Bound on the norm of the coefficients, for a target between -1 and 1.  None is no bound where adaptive steps are taken,
-        the usual mechanism with a delta, and else 1.
+        Bound on the norm of the coefficients, for a target between -1 and 1. None means no bound with adaptive steps, the usual
+        mechanism with a delta, and otherwise 1.
     """
 
     bound: float | None = None
@@ -150,7 +150,7 @@ class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
-    """Robust linear regression: `problems/huber_regression.py`.
+    """Fit robust linear regression: `problems/huber_regression.py`.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ class HuberRegressor(PrivateRegressor, problem="huber_regression"):
 
 
 class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
-    """Linear regression to a quantile: `problems/quantile_regression.py`.
+    """Fit linear regression to a quantile: `problems/quantile_regression.py`.
 
     Parameters
     ----------
     quantile : float
         Between 0 and 1; 0.5 is the median.
     width : float
-        Of the smoothed kink, for a target between -1 and 1.
+        Width of the smoothing at the nonsmooth point, for a target between -1 and 1.
     """
 
     quantile: float = 0.5
@@ -181,18 +181,18 @@ class NoStandardErrors(NotConverged, AttributeError):
 
 
 class LinearRegression(PrivateRegressor, problem="linear_regression"):
-    """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
+    """Fit least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
-    The sums that least squares need are released once; estimates, standard errors and intervals follow from them free of charge.
-    Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, or,
-    under a pure guarantee where public numbers tell, the fit of `Ridge` (a mechanism by name leaves that out); `coefficients_`
-    and `coef_std_` then raise `NotConverged`.  With `fit_intercept` there is a parameter for the constant, which makes records
-    no longer here: `intercept_scaling` is not used.
+    The sums for least squares are released once.  Estimates, standard errors and intervals follow from them at no cost.  If
+    noise is too large for standard errors, the coefficients are a ridge regression of the size of the noise.  Under a pure
+    guarantee they are the fit of `Ridge` if public numbers show this beforehand and no mechanism is named.  `coefficients_` and
+    `coef_std_` then raise `NotConverged`. With `fit_intercept` the constant is a parameter, which makes records no longer here:
+    `intercept_scaling` is not used.
 
     Parameters
     ----------
     confidence : float
-        Of each interval by itself.
+        Confidence of each interval separately.
 
     Attributes
     ----------
@@ -263,7 +263,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
-        """Fit privately; a schema whose categories make the coefficients undetermined is refused before that."""
+        """Fit privately.  A schema whose categories leave the coefficients undetermined raises an error before the fit."""
         data, schema = self._data(X, y), self.schema_
         if schema is not None:
             alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]

@@ -124,7 +124,7 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
 
 @dataclass(eq=False, repr=False)
 class SchemaEncoder(TableTransformer):
-    """Features in the unit ball from a table that a schema declares, as a step of a pipeline.
+    """Encode a table as features in the unit ball by its schema, as a step of a pipeline.
 
     Parameters
     ----------

@@ -58,14 +58,14 @@ class PiecewiseQuadratic:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A convex function of one real variable, with declared constants.
+    """Declare a convex function of one real variable, with its constants.
 
-    Calling it on a CVXPY expression returns an expression, entry by entry, for use in a loss.
+    Call it on a CVXPY expression inside a loss; it applies to each entry.
 
     Parameters
     ----------
     name : str
-        What certificates and errors call it.
+        Name in certificates and errors.
     function : callable
         A function of one scalar, convex and continuously differentiable on the real line, written with arithmetic and NumPy's
         functions, or with those of `jax.numpy`, where JAX is installed.
@@ -119,7 +119,7 @@ class Atom:
         return received, (self.running, self.name, self.slope, self.curvature, self.lower)
 
     def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function that runs, or its first or second derivative, entry by entry, with NumPy or JAX."""
+        """Evaluate the function that fits use, or its first or second derivative, entry by entry, with NumPy or JAX."""
         return self.running.evaluate(value, order, xp)
 
     def attack(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ class Atom:
         Returns
         -------
         dict of str to float
-            Observed over declared, for the slope and the curvature; at most 1.
+            Ratio of observed to declared constants, for the slope and the curvature; at most 1.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Atom:
 
     @cached_property
     def running(self) -> PiecewiseQuadratic:
-        """The function that runs: it has the declared constants, or is refused where the user's visibly has not."""
+        """The function that fits use, with the declared constants; raise if the user's function visibly violates them."""
         return built(self)
 
     def _sample(self, points: Array) -> Array:

@@ -39,9 +39,9 @@ class LogNormcdf(Elementwise):
 def log_normcdf(expr: cp.Expression | ArrayLike) -> cp.Expression:
     """Return the exact logarithm of the standard normal distribution function, entry by entry, for probit models.
 
-    `cvxpy.log_normcdf` is an approximation by quadratic pieces that is good between -4 and 4, and has no bounded error beyond.
-    This one is concave and has no conic form.  Slopes grow without bound to the left: mechanisms that rest on a bound on the loss
-    need constraints that bound the argument from below.
+    `cvxpy.log_normcdf` approximates it by quadratic pieces, which are good between -4 and 4 only, with an unbounded error
+    beyond.  This function is concave and has no conic form.  Its slopes grow without bound to the left: mechanisms that need a
+    bound on the loss need constraints that bound the argument from below.
 
     Parameters
     ----------

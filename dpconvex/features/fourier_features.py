@@ -25,7 +25,7 @@ KERNELS = ("gaussian", "laplace", "cauchy")
 
 @dataclass(frozen=True)
 class RandomFourierFeatures:
-    """A public random map whose inner products approximate a shift-invariant kernel.
+    """Map records by a public random map whose inner products approximate a shift-invariant kernel.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class RandomFourierFeatures:
     def transform(self, x: ArrayLike) -> Array:
         """Map records, array_like or a SciPy sparse matrix of shape (n, features), to features, shape (n, dim).
 
-        Those of a record depend on it alone, to the last bit: not on how many others came with it, nor on how they are stored.
+        The features of a record depend on that record alone, to the last bit, not on other records or their storage.
         """
         records = finite_numbers("x", x, (self.features,))
         frequencies, phase = self._drawn

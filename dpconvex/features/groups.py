@@ -19,9 +19,9 @@ SMALLEST, INSIDE = 1e-300, 1 - 1e-6
 
 @dataclass(eq=False, repr=False)
 class GroupNormalizer(LearnsNothing):
-    """Groups of features centred and scaled by their own mean and deviation in each record, which is then at most 1 long.
+    """Centre and scale groups of features by their own mean and deviation in each record, to a length of at most 1.
 
-    No other record matters, and nothing is learnt, so nobody pays.  A record whose groups are all constant becomes 0.
+    Each record is treated alone, so this costs no privacy.  A record whose groups are all constant becomes 0.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class GroupNormalizer(LearnsNothing):
         Number of groups, each of as many consecutive features: 27 for the 3,969 scattering coefficients of 28 x 28 pixels
         are of three paths each.
     floor : float
-        Is added to the variance of each group, so that what is constant but for rounding stays nearly 0; positive.
+        Added to the variance of each group, so that a group that is constant up to rounding stays near 0; positive.
 
     Notes
     -----

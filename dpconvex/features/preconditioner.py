@@ -18,10 +18,10 @@ from dpconvex.util.plain_data import is_real
 
 @dataclass(eq=False, repr=False)
 class PublicPreconditioner(LearnsNothing):
-    """Records turned and scaled by the second moment of public records, and made 1 long: ``(C + ridge)^(-power) x``.
+    """Rotate and scale records by the second moment of public records, ``(C + ridge)^(-power) x``, to length 1.
 
-    Directions in which public records hardly differ are made longer, so that a private whitening finds them above its noise.
-    Nothing is learnt from private records: C is of the `records` that are given, which must be public or invented.
+    Directions in which public records hardly differ are enlarged, so that a private whitening finds them above its noise.
+    Nothing is learnt from private records: C is computed from `records`, which must be public or synthetic.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class PublicPreconditioner(LearnsNothing):
     power : float
         Between 0, which changes no direction, and 1/2, which makes public records round.
     ridge : float
-        Is added to the eigenvalues of C, whose sum is the mean squared length of a public record; positive.
+        Added to the eigenvalues of C, whose sum is the mean squared length of a public record; positive.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class PublicPreconditioner(LearnsNothing):
     ridge: float = 1e-4
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return records that are 1 long, shape (n, d), in single precision if they were; those of 0 stay so."""
+        """Return records of length 1, shape (n, d), in the precision of X; zero records stay 0."""
         rows = self._read(X)
         return self._map()(rows, rows.dtype)  # multiples of 2^-20, which single precision holds
 

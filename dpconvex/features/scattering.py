@@ -30,16 +30,16 @@ WIDTH, FREQUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
 
 @dataclass(eq=False, repr=False)
 class ScatteringFeatures(LearnsNothing):
-    """Scattering coefficients of images: how much there is of each scale and direction, and of each pair of them, place by place.
+    """Compute scattering coefficients of images: averages of wavelet coefficients by scale, direction and position.
 
-    An image is convolved with wavelets of `J` scales and `L` directions, absolute values are taken, and these are averaged over
-    2^J pixels; before, they can be convolved with wavelets of coarser scales once more.  Coefficients hardly change when
-    an image is moved or bent a little.  Nothing is learnt, so nobody pays.
+    An image is convolved with wavelets of `J` scales and `L` directions.  Absolute values are taken, and may be convolved with
+    wavelets of coarser scales once more.  The results are averaged over 2^J pixels.  Coefficients change little when an image is
+    moved or bent a little.  Nothing is learnt, so this costs no privacy.
 
     Parameters
     ----------
     shape : sequence of int
-        Height and width of an image, and for several colours their number, which comes last; at least 2^J pixels each way.
+        Height and width of an image, at least 2^J pixels each.  For several colours their number comes last.
     J : int
         Number of scales.
     L : int
@@ -64,9 +64,9 @@ class ScatteringFeatures(LearnsNothing):
     L: int = 8
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the coefficients of images, given in their shape or as rows of pixels: shape (n, all coefficients of one).
+        """Return the coefficients of images (in their shape, or as rows of pixels), shape (n, coefficients).
 
-        They are float64 of float64, else float32; those of an image depend on it alone, to the last bit.
+        float64 for float64 input, otherwise float32. The coefficients of an image depend on it alone, to the last bit.
         """
         images = self._read(X)
         height, width, colours = images.shape[1:]

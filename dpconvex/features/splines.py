@@ -138,22 +138,22 @@ class Block:
 
 @dataclass(eq=False, repr=False)
 class SplineEncoder(TableTransformer):
-    """Features of length at most 1 from a table that a schema declares: a spline of each number, and all levels of categories.
+    """Encode a table by its schema as splines of numbers and levels of categories, with rows of length at most 1.
 
-    Fit any linear learner to them, and it is an additive one; `AdditiveClassifier` and `AdditiveRegressor` show the curves, too.
-    Everything is public: nothing is learnt from the data.
+    A linear learner on these features is an additive model.  `AdditiveClassifier` and `AdditiveRegressor` also show the curves.
+    Nothing is learnt from the data.
 
     Parameters
     ----------
     schema : Schema
-        Its `unit` and `constant` do not matter: the features of every column have a constant among their sums.
+        Its `unit` and `constant` are ignored: sums of each column's features include a constant.
     knots : mapping of str to sequence of float, optional
         Knots of numeric columns in their own units, between the declared bounds, which are knots in any case.  By default there
         are 17 even ones, and 12 others that double their distance from one of the ends.
     pairs : sequence of pairs of str
-        Columns whose effect together is fitted, too: curves over both, on five knots of each.
+        Pairs of columns with a joint effect: surfaces over both, on five knots of each.
     kept : float
-        Features whose variance in the prior is at most this part of the largest of their curve's are left out; below 1.
+        Drop features whose prior variance is at most this fraction of the largest of their curve; below 1.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class SplineEncoder(TableTransformer):
         return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
 
     def blocks(self) -> list[Block]:
-        """Return the blocks of features, one for each column and then one for each pair, or refuse the options."""
+        """Return the blocks of features, one for each column and then one for each pair; raise for invalid options."""
         schema, given = self._schema(), dict(self.knots or {})
         if not (is_real(self.kept) and 0 <= self.kept < 1):
             raise TemplateError(f"kept must be a number from 0 to below 1, not {self.kept!r}.")

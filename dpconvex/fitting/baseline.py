@@ -45,10 +45,10 @@ def solve_without_privacy(
     clip: bool = False,
     tolerance: float = 1e-6,
 ) -> Baseline:
-    """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
+    """Fit a template without privacy, for comparison.  The result is marked as not private, with its accuracy.
 
-    Smooth, strongly convex objectives are minimised to within the tolerance, or as near as rounding allows: the distance is
-    proved.  Everything else that CVXPY can solve goes to a conic solver, whose duality gap tells how far the answer can be off.
+    Smooth, strongly convex objectives are minimised to the tolerance, or as closely as rounding allows, with a proved distance.
+    Other objectives go to a conic solver through CVXPY, whose duality gap bounds the error of the answer.
 
     Parameters
     ----------
@@ -57,14 +57,13 @@ def solve_without_privacy(
     backend : str or object, optional
         For objectives that are smooth and strongly convex.
     tolerance : float
-        Distance from the exact minimiser to reach, where that is proved; a fraction of the length of the parameters if these
-        are longer than 1.
+        Distance from the exact minimiser, where it is proved.  If the parameters are longer than 1, a fraction of their length.
 
     Returns
     -------
     Release
-        Not private; its `status` says how accurate it is.  `distance` and `gap` bound how far it is from the minimiser, and its
-        mean objective above the least one.
+        Not private.  Its `status` states the accuracy.  `distance` bounds the distance from the minimiser, and `gap` the excess
+        of the mean objective over its minimum.
 
     Examples
     --------

@@ -59,31 +59,31 @@ def intervals(
     entry: str = "intervals",
     seed: int | None = None,
 ) -> Coefficients:
-    """Estimate the parameters that minimise the expected loss, with intervals for sampling and noise; this is paid for.
+    """Estimate confidence intervals of the parameters for sampling and noise, at a privacy cost of its own.
 
-    At a fit by objective perturbation the gradient of all losses is known, but for noise whose law is known.  So a Newton step,
-    which takes off what regularization did, needs the Hessian alone: it is released here, with the second moment of gradients.
-    Intervals are those of the sandwich, and of both noises (docs/theory.md, section 22).  They hold for many records, and
-    where the Hessian stands out of its noise; else they are refused, after payment, by what was released.
+    A fit by objective perturbation reveals the gradient of all losses up to noise of a known distribution.  So a Newton step,
+    which removes the shift by regularization, needs only the Hessian.  This function releases it with the second moment of
+    gradients.  Intervals are those of the sandwich estimator plus both noises (docs/theory.md, section 22). They hold for many
+    records if the Hessian exceeds its noise.  Otherwise `NotConverged` is raised, after payment, by a test on released numbers.
 
     Parameters
     ----------
     template : Template
-        The learner; its losses have bounded gradients.  Of losses of several scores, such as softmax, intervals are those of a
-        model whose probabilities are right (the second moment of gradients stands for the Hessian).
+        The learner; its losses have bounded gradients.  For losses of several scores, such as softmax, intervals assume that the
+        model's probabilities are right (the second moment of gradients replaces the Hessian).
     release : Release
-        A fit of the template with ``mechanism=dp.ObjectivePerturbation(...), whitening=False``; others are refused.
+        A fit of the template with ``mechanism=dp.ObjectivePerturbation(...), whitening=False``. Other fits raise an error.
     privacy : Privacy
-        Of the second moments, beside that of the fit.
+        Guarantee of the second moments, in addition to the fit's.
     confidence : float
-        Of each interval by itself.
+        Confidence of each interval separately.
     data, size, clip, budget, entry, seed
         As for `solve`.
 
     Raises
     ------
     NotConverged
-        If no intervals hold; the fit stands.
+        If no intervals hold.  The fit stays valid.
 
     Examples
     --------

@@ -37,7 +37,7 @@ def problems() -> dict[str, str]:
 
 
 def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
-    """Declare the learner of a problem file; its ``source`` holds the name (or absolute path) and the options.
+    """Load the template of a problem file.  Its ``source`` holds the name (or absolute path) and the options.
 
     Parameters
     ----------

@@ -39,28 +39,28 @@ REMEDY = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(Released, Mapping[str, Array]):
-    """The released parameters, by variable name, and what was proved and spent for them.
+    """Hold released parameters by variable name, with their certificate and their cost.
 
     Parameters
     ----------
     parameters : mapping of str to array_like
-        Finite real arrays; copied, and read-only from then on.
+        Finite real arrays; copied and made read-only.
     certificate : Certificate or BoundCertificate, optional
         The proof.
     spent : Privacy, optional
         The guarantee that was kept.
     not_private_because : str
-        Why there is none, such as "drawn with a seed".  Exactly one of `spent` and this is given.
+        Reason for no guarantee, such as "drawn with a seed". Pass exactly one of `spent` and this.
     source : tuple of (str, dict), optional
         Name and options of the shipped problem that declared the learner, if JSON can hold them.
     predictor, decision, probabilities : callable, optional
         The template's functions, of (parameters, x).
     schema, whitening : optional
-        The declared columns, and the public matrix that records were whitened with: further records are read and whitened alike.
+        The declared columns, and the matrix that whitened the records.  New records are read and whitened in the same way.
     names : tuple of str, optional
         Names of the columns, where the features were a data frame: other data frames must have them in this order.
     labels : tuple, optional
-        The labels in the order in which scores and probabilities have them: as the template declares them.
+        The labels in the order of the columns of scores and probabilities, as the template declares them.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class Release(Released, Mapping[str, Array]):
         return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; it costs nothing."""
+        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy."""
         return self._applied("predict", self.predictor, x)
 
     def decision_function(self, x: ArrayLike) -> NDArray[Any]:
@@ -162,12 +162,12 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
     def check_data(self, caller: str, data: Any, field: str | None = None) -> None:
-        """Raise if settled data are of other columns than those of the fit, or of another schema."""
+        """Raise if data have other columns than those of the fit, or another schema."""
         check_encoded(caller, self.schema, schema_of(data))
         self.check_names(caller, feature_names(data, field))
 
     def check_names(self, caller: str, given: Sequence[str] | None) -> None:
-        """Raise if features have names, and these are not those of the fit, where they are known."""
+        """Raise if the features' names differ from those of the fit, where both are known."""
         check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:

@@ -64,36 +64,36 @@ def solve(
     checked: bool = False,
     unit: ArrayLike | None = None,
 ) -> Release:
-    """Fit a template privately: the answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
+    """Fit a template privately: add noise, solve, add residual noise on a grid, project on K (docs/release.md).
 
     Parameters
     ----------
     template, privacy, mechanism, residual_noise, whitening, checked
-        As for `verify`.  After whitening, parameters are those for whitened records, and the release predicts from original ones.
+        As for `verify`. After whitening, parameters refer to whitened records, and the release predicts from original ones.
     data : mapping of str to array_like
         One entry per field of the record.
     backend : str or object, optional
-        How to solve: "conic", "first-order", or a configured backend.
+        Solver: "conic", "first-order", or a configured backend.
     size : int, optional
-        Public number of records.  Under replace-one it is the number of records; under add-remove it must be given,
-        because the number of records is itself protected.
+        Public number of records.  Under replace-one it is the number of records.  Under add-remove you must pass a nominal
+        number, because the true number is protected.
     clip : bool
         Project records onto their declared domain instead of raising.
     budget : Budget, optional
-        A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
+        A ledger that records the cost before the data are read.  A failed fit stays charged.
     entry : str
         Name of the spend in the ledger.
     seed : int, optional
-        For tests.  The release then says that it is not private.
+        For tests.  The release is then marked as not private.
     unit : array_like, shape (n,), optional
-        Where the guarantee has a unit, an identifier for each record of whose it is; of partitions, in their order.
+        Identifiers of the people whose records these are, if the guarantee has a unit; for partitions, in their order.
 
     Raises
     ------
     NotPrivate, TemplateError, BudgetExceeded
-        If there is no proof, an argument makes no sense, or the ledger has not enough left; no data are read.
+        If there is no proof, an argument is invalid, or the ledger has too little left; no data are read.
     DomainError, NotConverged
-        If a record is outside its declared domain, or the answer could not be certified to be close enough; nothing is released.
+        If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
     method = Method(mechanism, residual_noise, whitening, checked, units=True)
     fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
@@ -116,18 +116,18 @@ def statistics(
     whitening: Whitened = None,
     unit: ArrayLike | None = None,
 ) -> Statistics:
-    """Release what a quadratic loss takes from the data, once: `Statistics.fit` then fits any template with the same loss.
+    """Release noisy sums that determine a quadratic loss, once.  `Statistics.fit` then fits any template with that loss.
 
     Parameters
     ----------
     template : Template
-        Its loss is quadratic in the parameters; regularizer and constraints do not matter here.
+        Its loss is quadratic in the parameters.  Regularizer and constraints are not used here.
     privacy : Privacy
-        Of the release, and of all fits together.
+        Guarantee of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
         By default with Gaussian noise, or Gamma noise for a guarantee without delta; `coefficients` need ``residuals=True``.
     whitening : PrivateWhitening, bool or "auto", optional
-        As for `verify`: statistics of whitened and weighted records are far more accurate where features vary more in some
+        As for `verify`. Statistics of whitened and weighted records are far more accurate if features vary more in some
         directions than in others.
     data, size, clip, budget, entry, seed, residual_noise, unit
         As for `solve`.

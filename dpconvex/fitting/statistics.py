@@ -33,16 +33,16 @@ HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics(Released):
-    """Noisy sums of all that a quadratic loss takes from a record; any template with that loss is fitted from them for free.
+    """Hold noisy sums that determine a quadratic loss.  Any template with that loss is fitted from them at no cost.
 
     Attributes
     ----------
     values : ndarray, shape (statistics,)
-        Noisy sums over the records, on a fixed grid; `moments` says of what, `fields` of which records.
+        Noisy sums over the records, on a fixed grid.  `moments` names the summed terms, `fields` the domains.
     certificate, spent, not_private_because, whitening, schema, names
-        As of a `Release`; the statistics are those of whitened records.
+        As for `Release`. The statistics are those of whitened records.
     template : Template or None
-        What they were released for.
+        The template of the release.
     """
 
     form = "dpconvex statistics"
@@ -81,7 +81,7 @@ class Statistics(Released):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of all noise on each statistic."""
+        """Standard deviation of the total noise on each statistic."""
         certificate = self.certificate
         own = SPHERICAL[certificate.noise].square(certificate.noise_dimension, certificate.noise_scale)
         assert certificate.cover is not None
@@ -96,11 +96,11 @@ class Statistics(Released):
         Parameters
         ----------
         template : Template, optional
-            By default, the one that the statistics were released for.  Another one is for the same record, with a loss whose Q
-            and q are linear in the same moments, else a `TemplateError` is raised; regularizer and constraints are free.
+            By default, the template of the release.  Another one must have the same record, and a loss whose Q and q are linear
+            in the same moments; otherwise a `TemplateError` is raised.  Regularizer and constraints are free.
         ridge : float, optional
-            What to add to the noisy Q, in sum form, after it was projected on positive semidefinite matrices.  By default 0.7
-            times the largest eigenvalue of the noise on it; of whitened records, in their coordinates, half of that eigenvalue.
+            Ridge added to the noisy Q, in sum form, after projection on positive semidefinite matrices.  By default 0.7 times
+            the largest eigenvalue of its noise; for whitened records, in their coordinates, half of that eigenvalue.
         """
         chosen = self.matching(template)
         if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
@@ -114,7 +114,7 @@ class Statistics(Released):
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)
 
     def noise_map(self, release: Release) -> Array:
-        """Return the linear map from standard noise to what it adds to a free fit of `template`, to first order at this one."""
+        """Return the linear map from standard noise to the change of a free fit of `template`, to first order at this one."""
         form, noisy = form_of(self.matching(None)), self.quadratic()
         turn = self.turn(noisy, form)
         hessian = noisy.convex(None, RIDGE if self.whitening is None else WHITENED_RIDGE)
@@ -136,7 +136,7 @@ class Statistics(Released):
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
     def matching(self, template: Template | None) -> Template:
-        """Return the template that a fit is for, or raise `TemplateError` if it is for other records."""
+        """Return the template of a fit, or raise `TemplateError` if it has another record."""
         chosen = self.template if template is None else template
         if not isinstance(chosen, Template):
             raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
@@ -163,23 +163,23 @@ def fields_of(template: Template) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coefficients:
-    """Estimates of a linear regression, and how far they can be from the truth; it prints as a table.
+    """Hold estimates with standard errors and confidence intervals; print them as a table.
 
     Attributes
     ----------
     names : tuple of str
         Such as ``w[0]``.
     estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
-        The last are the part of the standard errors that the noise for privacy makes.
+        `noise_errors` are the part of the standard errors that the noise for privacy causes.
     lower, upper : ndarray, shape (coefficients,)
         Ends of the confidence intervals.
     confidence : float
     residual_deviation : float or None
-        Estimated standard deviation of the residuals; None of other losses than squares.
+        Estimated standard deviation of the residuals; None for losses other than squares.
     spent : Privacy or None
-        What `intervals` paid; None with a seed, and where all of it is post-processing.
+        Cost of `intervals`; None with a seed, and if all of it is post-processing.
     not_private_because : str
-        Why they are not private, such as a seed of the fit; empty if they are.
+        Reason why they are not private, such as a seed of the fit; empty if they are.
     """
 
     names: tuple[str, ...]
@@ -197,7 +197,7 @@ class Coefficients:
     def around(
         cls, space: Space, estimates: Array, variances: Array, of_noise: Array, confidence: float, **further: Any
     ) -> Self:
-        """Return estimates with normal intervals, from the variances of each and the parts of them that are of noise."""
+        """Return estimates with normal intervals from their variances and the parts of these due to noise."""
         errors, level = np.sqrt(variances), float(confidence)
         reach = errors * float(norm.isf((1 - level) / 2))
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
@@ -219,18 +219,18 @@ class Coefficients:
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
-    """Estimate a linear regression from released statistics, with standard errors; it costs nothing.
+    """Estimate a linear regression from released statistics, with standard errors; costs no privacy.
 
-    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
-    model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
-    Of statistics of whitened records, they are those of weighted least squares, and hold more often than they say.
+    Estimates are least squares; regularizer and constraints of the template are ignored.  Intervals assume a linear model with
+    residuals of one variance.  They hold for many records, and if the noise is small beside the variation of the features.  For
+    statistics of whitened records they are those of weighted least squares, and cover more often than stated.
 
     Parameters
     ----------
     statistics : Statistics
-        Released with ``SufficientStatistics(residuals=True)``.  Noise that is too large for intervals is refused.
+        Released with ``SufficientStatistics(residuals=True)``. If their noise is too large for intervals, an error is raised.
     template : Template, optional
-        By default, the one that they were released for.  Its loss is the squared residual of one response, times a number.
+        By default, the template of the release.  Its loss is the squared residual of one response, times a number.
     confidence : float
         Of each interval by itself.
     """

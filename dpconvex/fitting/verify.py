@@ -91,22 +91,23 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default what has the lowest error on problems of that size (docs/choosing.md).  With delta: `SufficientStatistics` of
-        a quadratic loss; where there are few records for each parameter of a classifier, gradient descent on clipped gradients,
-        which need not converge to the ERM solution.  Else what is proved private with the smallest foreseen excess risk.
+        By default the mechanism with the lowest expected error for this size (docs/choosing.md). With delta: `AdaptiveSteps` for
+        smooth losses of linear scores, `SufficientStatistics` for other quadratic losses, and gradient descent on clipped
+        gradients for classifiers with few records per parameter.  The last need not converge to the ERM solution.  Otherwise the
+        provable mechanism with the smallest predicted excess risk.
     residual_noise : ResidualNoise, optional
-        What hides the distance from the computed to the exact answer; by default, from 1 % of the guarantee.
+        Noise that hides the distance of the computed answer from the exact one; by default from 1 % of the guarantee.
     whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, from a share of the same guarantee.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
-        descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
-        size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
-        mechanism is named, one that is proved to end near a minimiser.
+        A first stage, paid by a share of the same guarantee.  True is a `PrivateWhitening()`. If no mechanism is given, it is
+        followed by gradient descent on clipped gradients, or by the statistics of a quadratic loss.  "auto" whitens where it is
+        usual for the size (docs/choosing.md); so does None if no mechanism is given.  False never whitens, and if no mechanism
+        is given, picks one that is proved to end near a minimiser.
     proof : bool
-        Whether the certificate has a proof that `Certificate.check` replays; it is written when it is asked for.
+        Attach a proof, which `Certificate.check` replays.  It is written when it is first used.
     checked : bool
-        Certify only what is replayed to its end.  Where the checker's plainer bounds do not reach the certificate's noise, there
-        is as much as a smaller guarantee asks for, the largest that helps, to a hundredth.  Mostly that changes nothing; where it
-        does, it takes some seconds.  If a quarter of the guarantee does not help, the step that is not replayed is told.
+        Certify only proofs that the checker accepts completely.  If its simpler bounds do not prove the noise, the noise is that
+        of a smaller guarantee, the largest that the checker accepts, to a hundredth.  Usually nothing changes; if it does, this
+        takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
     """
     if not isinstance(proof, bool):
         raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
@@ -307,7 +308,7 @@ def is_private(
     *,
     whitening: Whitened = None,
 ) -> bool:
-    """Say whether `verify` finds a proof."""
+    """Return whether `verify` finds a proof."""
     try:
         verify(template, privacy, size, mechanism, residual_noise, whitening=whitening)
     except NotPrivate:

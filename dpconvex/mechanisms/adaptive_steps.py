@@ -30,11 +30,11 @@ NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee 
 
 @dataclass(frozen=True)
 class AdaptiveSteps(ForUnits):
-    """Clipped gradient steps in the metric of a noisy second moment, with a clip that adapts to the slopes.
+    """Take clipped gradient steps in the metric of a noisy second moment, with a clip that adapts to the slopes.
 
-    For losses with a derivative.  It learns most from scores that are linear in the parameters, such as ``x @ w + b``: one score
-    or several, of one field or several, which may share parameters.  It needs a delta, and nothing else: no bound on the loss,
-    its curvature or the parameters.  Nothing is claimed about accuracy.
+    For losses with a derivative.  It is most accurate for scores that are linear in the parameters, such as ``x @ w + b``: one
+    or several, of one field or several, which may share parameters.  It needs a delta, but no bound on the loss, its curvature
+    or the parameters.  Nothing is claimed about accuracy.
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 8.9.
 
@@ -86,7 +86,7 @@ class AdaptiveSteps(ForUnits):
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
-        """Refuse: the steps are taken by `dp.solve`."""
+        """Raise: `dp.solve` takes the steps."""
         raise TemplateError(f"{type(self).__name__}: use dp.solve.")
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:

@@ -56,32 +56,31 @@ CLIPPED = (
 
 @dataclass(frozen=True)
 class NoisyGradientDescent(base.ForUnits):
-    """Projected gradient descent with Gaussian noise; releases the average iterate, or with clipped gradients the last one.
+    """Run projected gradient descent with Gaussian noise; release the average iterate or, with a clip, the last one.
 
-    Needs a guarantee with delta, and a projection on the set K.  Without a clip, K has to be bounded, and the loss Lipschitz on
-    it; it may have kinks, and the regularizer may be none.
+    It needs a guarantee with delta and a projection on K. Without a clip, K must be bounded and the loss Lipschitz on it.  The
+    loss may be nonsmooth, and the regularizer 0.
 
-    With a clip, every record's gradient is scaled down to that norm, and nothing else is asked of the loss: no convexity, no
-    bound on its slope or on K.  Nothing is then claimed about accuracy.
+    With a clip, every record's gradient is scaled down to that norm.  The loss then needs no convexity and no bound on its
+    slope, and K need not be bounded.  Nothing is claimed about accuracy.
 
     Parameters
     ----------
     steps : int or None
-        Number T of steps.  None picks the number from which on more steps would not help much, at most 1000.
+        Number T of steps.  None picks the number beyond which more steps help little, at most 1000.
     step_size : float or None
         In sum form; None is ``R / (B sqrt(T))``, and with a clip a rule from public numbers (docs/theory.md).
     clip : float or None
-        Largest norm of a record's gradient (loss per unit of the parameters).  A quarter of the gradient bound is a good choice;
-        more than all of it changes nothing.
+        Clipping norm of a record's gradient (loss per unit of the parameters). A quarter of the gradient bound is a good choice.
+        Above the gradient bound it changes nothing.
     sampling : float or None
         With a clip, under add-remove: the probability with which each record takes part in each step, independently.
-        Privacy-loss distributions account for it.  None takes all records.
+        Privacy-loss distributions give the cost.  None takes all records.
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
     length_steps : int
-        With a clip and without sampling: how many steps, the last ones, look for the length of the parameters alone, which
-        clipped gradients often make too long for the loss.  With many records and one score, the last of the other iterates are
-        averaged, too.
+        With a clip and without sampling: number of final steps that search only the length of the parameters.  Clipped gradients
+        often make it too long for the loss.  With many records and one score, the last of the other iterates are averaged, too.
 
     Examples
     --------
@@ -116,7 +115,7 @@ class NoisyGradientDescent(base.ForUnits):
 
     @property
     def bounds_gradients(self) -> bool:
-        """Whether gradients are clipped, so that no bound on those of the loss is needed."""
+        """Whether gradients are clipped, so that the loss needs no gradient bound."""
         return self.clip is not None
 
     @property
@@ -214,7 +213,7 @@ class NoisyGradientDescent(base.ForUnits):
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with noise that hides rounding in sums, too; with samples, that has a share of its own."""
+        """Return the certificate with noise that also hides rounding in sums; with samples, rounding has its own share."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + 1e-12)

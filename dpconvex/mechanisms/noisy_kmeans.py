@@ -44,7 +44,7 @@ COMPOSED = {
 
 @dataclass(frozen=True)
 class NoisyKMeans:
-    """Private k-means within every class, in a fixed number of rounds.
+    """Run private k-means within every class, in a fixed number of rounds.
 
     The first round releases the mean of every class.  Centres then start around it in public directions, and every further
     round moves each centre to the mean of the records that are nearest to it.
@@ -52,8 +52,8 @@ class NoisyKMeans:
     Parameters
     ----------
     rounds : int or None
-        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure guarantee,
-        so None stands for 5 rounds, or 3 for a pure guarantee.
+        T: number of releases of counts and sums; at least 2. Noise on each grows with sqrt(T), or with T for a pure guarantee.
+        So None means 5 rounds, or 3 for a pure guarantee.
     """
 
     rounds: int | None = None
@@ -97,7 +97,7 @@ class NoisyKMeans:
         return chosen
 
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
-        """Cluster; `statistics` maps centres, in steps, to sums and numbers of cells, (C, k); returns centres, (C, K, d)."""
+        """Cluster.  `statistics` maps centres, in steps, to sums and numbers of cells, (C, k). Return centres, (C, K, d)."""
         centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
         spread = start_directions(noise.components, noise.features)
         centers = np.rint(centers + spread * (noise.radius / noise.step / 2))

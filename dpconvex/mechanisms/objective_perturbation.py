@@ -34,7 +34,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class ObjectivePerturbation(base.ForUnits):
-    """Objective perturbation with a choice of noise.
+    """Perturb the objective by a random linear term, with a choice of noise.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class ObjectivePerturbation(base.ForUnits):
         Modulus of a quadratic to add to the objective, in sum form; None picks one from public numbers only, by
         the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
     reference_norm : float or None
-        A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
+        A public guess of the norm of the minimiser.  It only affects the choice of `added`: every choice is private.
     """
 
     noise: str = "gamma"
@@ -106,7 +106,7 @@ class ObjectivePerturbation(base.ForUnits):
         return LAWS[self.noise].bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
-        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`residual_noise`)."""
+        """Bound the effect of floating-point drawing on the noise, beyond the bound by its norm (`residual_noise`)."""
         return LAWS[self.noise].rounding(certificate, probability)
 
     def _choose(self, law: Law, analysis: Analysis, privacy: Privacy, size: int) -> float:

@@ -30,7 +30,7 @@ SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
 
 @dataclass(frozen=True)
 class OutputPerturbation(base.ForUnits):
-    """Output perturbation with a choice of noise; the loss may have kinks.
+    """Add noise to the minimiser, with a choice of noise; the loss may be nonsmooth.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class OutputPerturbation(base.ForUnits):
         Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
         risk, which uses public numbers only.
     reference_norm : float or None
-        A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
+        A public guess of the norm of the minimiser.  It only affects the choice of `added`: every choice is private.
     """
 
     noise: str = "gamma"

@@ -57,22 +57,22 @@ def select(
 
 @dataclass(frozen=True)
 class Repetitions:
-    """A random number of private runs of which the best is released: its law, and the share of the score.
+    """Describe a random number of private runs, of which the best is released: its distribution, and the score's share.
 
     Parameters
     ----------
     mean : float
-        Mean number of runs; above 1.  That is the expected work, in fits.
+        Mean number of runs, which is the expected work in fits; above 1.
     shape : float
-        eta of the truncated negative binomial law, above -1: 0 is the logarithmic, 1 the geometric law.  The larger, the less
-        the number varies, and the more the choice costs.
+        eta of the truncated negative binomial distribution, above -1: 0 is logarithmic, 1 geometric.  A larger eta varies the
+        number less, and costs more.
     share : float
         Fraction of a run's cost that pays for its score, in (0, 1).
 
     Notes
     -----
-    A Poisson number of runs is not offered: it can be 0, and then there is nothing to release; and for a mean of 10 or more it
-    costs more than the logarithmic law.
+    A Poisson number of runs is not available.  It can be 0, with nothing to release, and for a mean of 10 or more it costs more
+    than the logarithmic distribution.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Repetitions:
 
     @property
     def gamma(self) -> float:
-        """The law's second parameter, in (0, 1), that gives the mean."""
+        """Second parameter of the distribution, in (0, 1), which follows from the mean."""
         return math.exp(-log_inverse_gamma(self.mean, self.shape))
 
     def probabilities(self, count: int) -> NDArray[np.float64]:
@@ -107,17 +107,17 @@ class Repetitions:
         return np.asarray(first * np.cumprod([1.0, *(rest * (k + self.shape) / (k + 1) for k in range(1, count))]))
 
     def quantile(self, probability: float) -> int:
-        """Return the number of runs that is not exceeded with the given probability: how much work there may be."""
+        """Return the quantile of the number of runs at a probability: a limit on the work."""
         if not 0 <= probability < 1:
             raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
         return self._invert(Decimal(probability))
 
     def draw(self, rng: np.random.Generator | None = None) -> int:
-        """Draw the number of runs, which must stay secret, exactly but for a probability far below 2^-100."""
+        """Draw the number of runs, exactly up to a probability far below 2^-100. Keep it secret."""
         return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:
-        """Return what the best of all runs costs, if each run costs `run`."""
+        """Return the cost of the best of all runs, if each run costs `run`."""
         # 2 artanh(tanh(a/2) tanh(b/2)) without cancelling, for a <= b; 1 + eta < 1001, so that rounding is within the slack.
         a, b = sorted((run.epsilon, log_inverse_gamma(self.mean, self.shape)))
         choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
@@ -125,7 +125,7 @@ class Repetitions:
         return run.part(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK))
 
     def each(self, whole: Privacy) -> Privacy:
-        """Return what each run may cost for the best of all to keep a guarantee; rounded down."""
+        """Return the guarantee of each run that gives the best of all runs a guarantee; rounded down."""
         low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
         return whole.part(low, whole.delta / (self.mean * (1 + 2 * SLACK)))
 

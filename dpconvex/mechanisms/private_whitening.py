@@ -43,18 +43,18 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class PrivateWhitening:
-    """A first stage, for `verify` and `solve`, that makes records round before any mechanism sees them.
+    """Whiten records by a noisy second moment, as a first stage of `verify` and `solve`.
 
-    Whitened records need fewer steps and less noise.  Predictions are made from the original records: a release carries the
-    matrix, which shows as much as the noisy second moment.
+    Whitened records need fewer steps and less noise.  The release carries the matrix, which reveals as much as the noisy second
+    moment, and predicts from original records.
 
     Parameters
     ----------
     share : float
-        What it may cost, in (0, 1): the fraction of the squared level of one Gaussian mechanism, where the second stage is
-        Gaussian too, and of epsilon and delta elsewhere.
+        Share of the cost, in (0, 1): of the squared level of one Gaussian mechanism, if the second stage is Gaussian too,
+        otherwise of epsilon and delta.
     field : str, optional
-        The field of the record to be whitened, a `Ball` in the Euclidean norm.  By default the only one there is.
+        The field to whiten, a `Ball` in the Euclidean norm.  By default the only such field.
 
     Examples
     --------

@@ -64,7 +64,7 @@ COVER_SOURCE = {
 
 @dataclass(frozen=True)
 class ResidualNoise:
-    """Noise that hides the distance between the computed answer and the exact one.
+    """Hide the distance between the computed answer and the exact one by noise.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ class ResidualNoise:
         Fraction of epsilon (and of delta) that pays for the residual noise, in (0, 1); at most 0.1 of epsilon is ever
         used.  Under add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
-        Largest distance from the exact answer that a solver may leave.  By default as small as makes the residual noise
-        negligible next to the mechanism's noise, but above what rounding allows to certify for any data.
+        Largest distance from the exact answer that a solver may leave.  The default makes the residual noise negligible beside
+        the mechanism's noise, but stays above the rounding floor of all data.
     """
 
     share: float = SHARE
@@ -93,7 +93,7 @@ class ResidualNoise:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private with residual noise; where that is larger, an automatic choice has the least of both."""
+        """Prove a mechanism private with residual noise.  Choose the mechanism with the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
         others = getattr(mechanism, "others", None)
         for other in others(analysis, best) if best.is_drowned and callable(others) else ():

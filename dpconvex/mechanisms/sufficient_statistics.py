@@ -41,10 +41,10 @@ PART = 0.7
 
 @dataclass(frozen=True)
 class SufficientStatistics(ForUnits):
-    """Release what a quadratic loss takes from the data, once; every fit is post-processing.
+    """Release noisy sums that determine a quadratic loss, once; every fit is post-processing.
 
-    The loss must be a quadratic function of the parameters with coefficients that are polynomials of the record's continuous
-    fields; regularizer and constraints may be anything convex, and need not make the objective strongly convex.
+    The loss must be quadratic in the parameters, with coefficients that are polynomials of the record's continuous fields.
+    Regularizer and constraints may be any convex ones, and need not make the objective strongly convex.
 
     Parameters
     ----------
@@ -52,10 +52,10 @@ class SufficientStatistics(ForUnits):
         Independent normal noise on every statistic, for (epsilon, delta), or noise with density proportional to
         ``exp(-beta ||b||)``, for pure epsilon.
     weight : float
-        Statistics that occur beside no square of the parameters (such as x y in least squares) are multiplied by this before
-        noise is added.  In units in which both groups of one record are at most 1 long.
+        Factor on statistics of linear terms (such as x y in least squares), applied before noise is added.  In units in which
+        both groups of one record are at most 1 long.
     residuals : bool
-        Release the part of the loss that no parameter enters, too (such as y^2): what the variance of residuals needs.
+        Also release the part of the loss without parameters (such as y^2), which the variance of residuals needs.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class SufficientStatistics(ForUnits):
         )
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with a bound on what rounding does to sums over so many records."""
+        """Return the certificate with a bound on rounding in sums over that many records."""
         moments = self.moments(analysis.form, certificate.privacy.adjacency)
         tolerance = summation_error(moments, certificate.gradient_bound, records)
         return certificate.copied(event=certificate.event, tolerance=tolerance)
@@ -143,7 +143,7 @@ class SufficientStatistics(ForUnits):
         return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Refuse: statistics are released as they are, and fitted afterwards; `solve` does both."""
+        """Raise: `solve` releases statistics as they are, and fits afterwards."""
         raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics.")
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:

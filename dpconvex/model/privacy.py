@@ -34,26 +34,26 @@ ONE_ROW = Person()
 
 @dataclass(frozen=True)
 class Privacy:
-    """The guarantee that one person's record hardly changes what may be released.
+    """Declare a guarantee of (epsilon, delta)-differential privacy.
 
     Parameters
     ----------
     epsilon : float
         Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
     delta : float
-        Probability mass that the bound may miss; in [0, 1), and 0 for a pure guarantee, which a release keeps up to a probability
-        of 2^-100 (docs/release.md, section 5).
+        Probability mass outside the bound, in [0, 1). 0 is a pure guarantee, which a release keeps except with a probability of
+        2^-100 (docs/release.md, section 5).
     adjacency : {"replace-one", "add-remove"}
         Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
         under "add-remove" one record is added or taken away, and the number of records is itself protected.
     unit : str, optional
-        Whom the guarantee protects, such as "patient", where one may have several records (docs/unit.md): neighbours then differ
-        in all records of one patient, replaced or added or taken away.  By default every record is somebody else's.
+        Whom the guarantee protects if one person has several records, such as "patient" (docs/unit.md). Neighbours then differ
+        in all records of one patient, replaced or added or removed.  By default each record belongs to another person.
     most : int
-        So many records of one unit there are at most, which is public.
+        Public bound on the number of records of one unit.
     keep : {"first", "random", "weights"}, optional
-        What becomes of units with more records: by default, data that have any are refused.  "first" and "random" keep `most` of
-        them.  With "weights" each of a unit's records, `most` at most, weighs one over their number, and units are counted.
+        Units above the limit.  By default the data are refused.  "first" and "random" keep `most` of their records.  "weights"
+        refuses them too, weighs each of a unit's records one over their number, and counts units.
 
     Examples
     --------
@@ -94,12 +94,12 @@ class Privacy:
 
     @property
     def person(self) -> Person:
-        """What one unit has of the records, in the sums that its guarantee is about."""
+        """Number and weight of one unit's records in the sums."""
         return Person(self.most, 1.0 if self.keep == "weights" else float(self.most))
 
     @property
     def whose(self) -> str:
-        """What neighbours differ in, in words."""
+        """The difference between neighbours, in words."""
         return "one record" if self.unit is None else f"all records, {self.most} at most, of one {self.unit}"
 
     @property
@@ -109,11 +109,11 @@ class Privacy:
 
     @property
     def claims(self) -> dict[str, float]:
-        """What a derivation claims: epsilon, and a delta that is not 0."""
+        """Claims of a derivation: epsilon, and delta if it is not 0."""
         return {"epsilon": self.epsilon} | ({} if self.pure else {"delta": self.delta})
 
     def minus(self, part: "Privacy") -> "Privacy":
-        """Return what a part leaves of the guarantee, rounded down, so that the two together do not exceed it."""
+        """Return the guarantee less a part, rounded down, so that the sum does not exceed it."""
         return self.part(left(self.epsilon, part.epsilon), left(self.delta, part.delta))
 
     def part(self, epsilon: float, delta: float = 0.0) -> "Privacy":
@@ -129,7 +129,7 @@ class Privacy:
         return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}{whom}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-able values; without a unit, nothing is said about one."""
+        """Return the fields as JSON-able values; without a unit, its fields are left out."""
         found = asdict(self)
         return found if self.unit is not None else {key: found[key] for key in ("epsilon", "delta", "adjacency")}
 

@@ -59,7 +59,7 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     expr : cvxpy.Expression or array_like
         Margin violations.  For a DCP loss it must be convex.
     width : float
-        Half the length of the interval on which the hinge is rounded off; positive and finite.
+        Half the length of the interval of smoothing; positive and finite.
 
     Examples
     --------
@@ -73,26 +73,27 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
 
 
 class Template(Sealed):
-    """A learner that minimises the mean loss plus a regularizer, subject to constraints.
+    """Declare a learner that minimises the mean loss plus a regularizer, subject to constraints.
 
     Parameters
     ----------
     record : Record
-        What is publicly known about one record.
+        The public domain of one record.
     loss : callable
         ``loss(**fields)`` returns the loss of one record as a scalar CVXPY expression.  Continuous fields arrive as CVXPY
         parameters, discrete fields as plain Python values; it is called once for every combination of the latter.
     regularizer : cvxpy.Expression or float
         Convex, public; added to the *mean* loss.
     constraints : sequence of cvxpy.Constraint
-        Convex, public.  Attributes of variables (``PSD=True``, ``nonneg=True``, ``bounds=...``) count as constraints.
-        CVXPY parameters that are no fields of the record are public numbers: the values that they have now.
+        Convex, public.  Attributes of variables (``PSD=True``, ``nonneg=True``, ``bounds=...``) count as constraints.  CVXPY
+        parameters that are not fields of the record are public numbers, with their current values.
     predict, decision : callable, optional
-        NumPy functions of the released parameters and a batch of features: ``decision(parameters, x)`` returns scores of shape
-        (n,), above 0 for the second of two labels, or (n, labels), the largest for the label that is predicted; where y is a
-        number, predictions.  By default `predict` follows from it and the values of the field y.
+        NumPy functions of the released parameters and a batch of features.  ``decision(parameters, x)`` returns scores of shape
+        (n,), above 0 for the second of two labels, or (n, labels), the largest for the predicted label.  If y is a number, it
+        returns predictions.  By default `predict` follows from it and the values of the field y.
     probabilities : callable or "softmax", optional
-        ``probabilities(parameters, x)`` of shape (n, labels); "softmax" makes them of the scores, as logistic losses do.
+        ``probabilities(parameters, x)`` returns shape (n, labels). "softmax" computes them from the scores, as logistic losses
+        do.
     source : tuple of (str, dict), optional
         Name and options of the problem file that built this template, so that a saved release can find it again.
 
@@ -101,7 +102,7 @@ class Template(Sealed):
     losses : tuple of Expression
         The loss for each entry of ``record.combinations``, in the core language and in normal form (docs/theory.md, section 2).
     regularizer, constraints, variables
-        As they were read; the variables in the order in which they were made.
+        As read; the variables in the order of their creation.
 
     Examples
     --------
@@ -165,11 +166,11 @@ class Template(Sealed):
     def from_problem(
         cls, problem: cp.Problem, records: Mapping[cp.Parameter | str, Domain], predict: Predict | None = None
     ) -> Self:
-        """Make a template of a problem whose objective is a sum over the rows of data.
+        """Make a template from a problem whose objective is a sum over the rows of data.
 
-        The data are `cvxpy.Parameter` objects with a row for each record, whose values are not read.  Their names become the
-        fields of the record, and the objective is the mean of the template's losses plus its regularizer.  A term that mixes
-        records is refused, and shown.  Other parameters, and `predict`, are as for `Template`.
+        The data are `cvxpy.Parameter` objects with one row per record; their values are not read.  Their names become the fields
+        of the record.  The objective is the mean of the template's losses plus its regularizer.  A term that mixes records
+        raises an error that shows it.  Other parameters, and `predict`, are as for `Template`.
 
         Parameters
         ----------
@@ -200,17 +201,17 @@ class Template(Sealed):
         """Return the program over a batch as a `cvxpy.Problem`, to print, to export, or to solve with any solver.
 
         Its objective is the sum form of docs/theory.md: the sum of the losses, `size` times the regularizer, half of `added`
-        times the squared parameters, and the inner product of noise and parameters.  It holds the data, and what a solver makes
-        of it is not private, with any noise: only `solve` covers the distance to the exact minimiser.
+        times the squared parameters, and the inner product of noise and parameters.  It contains the data.  A solver's answer to
+        it is not private, even with noise: only `solve` hides the distance to the exact minimiser.
 
         Parameters
         ----------
         data, clip
             As for `Record.validate`.
         noise : mapping of str to array_like, optional
-            For each variable, by name, an array of its shape; those that are missing get none.
+            For each variable, by name, an array of its shape; missing variables get no noise.
         added, size : float, optional
-            Modulus of the added quadratic, such as a certificate's; the public number of records, by default those there are.
+            Modulus of the added quadratic, such as a certificate's; public number of records, by default the actual one.
 
         Examples
         --------
@@ -231,7 +232,7 @@ class Template(Sealed):
         return perturbed_program(whole, {v.name: variable_like(v) for v in self.variables})
 
     def with_parts(self, **parts: Any) -> Self:
-        """Return a template of other parts, which are given in its variables and were read before."""
+        """Return a template of other parts in its own variables, which were read before."""
         result = copy(self)
         result.__dict__.update(parts)
         return result

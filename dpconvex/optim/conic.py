@@ -31,19 +31,18 @@ class SolverFailed(NotConverged):
 
 @dataclass(frozen=True, init=False)
 class ConicSolver:
-    """Solve through CVXPY.
+    """Solve by a conic solver through CVXPY.
 
-    The solver's answer, exact or not, is brought to the tolerance.  Where it raises an error, returns no point, or cannot be
-    given an atom of the loss (an own `Atom`), the first-order backend answers, as it does where a limit of the solver's own ends
-    it early: whether there is a release must not depend on one record.  A limit that you state, of iterations or time, is kept:
-    a fit that reaches it is an error.
+    The solver's answer is improved to the tolerance.  The first-order backend replaces a solver that raises an error, returns no
+    point, stops at a limit of its own, or cannot handle an atom (your own `Atom`), because whether there is a release must not
+    depend on one record.  A limit that you set, on iterations or time, is kept: a fit that reaches it raises an error.
 
     Parameters
     ----------
     solver : str
-        A solver that CVXPY finds installed, such as "CLARABEL" or "SCS".
+        An installed solver that CVXPY finds, such as "CLARABEL" or "SCS".
     polish_steps : int
-        How many steps may be spent on bringing the solver's answer to the tolerance; with 0 it must be there already.
+        Largest number of steps that improve the solver's answer to the tolerance.  With 0 its answer must meet the tolerance.
     **options
         Options of the solver, such as ``max_iter=100``; hashable.
 

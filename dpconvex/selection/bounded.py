@@ -25,26 +25,25 @@ from dpconvex.util.plain_data import is_real, is_whole
 
 
 class PrivateBound(Sealed):
-    """A private bound in the constraints of an otherwise public problem, such as a capacity that people's data decide.
+    """Declare a private bound in the constraints of a public problem, such as a capacity that depends on people's data.
 
-    Write `parameter` into the constraints.  Values are given to `solve_bounded` only, which tightens them by noise first
-    (A. Muñoz Medina, U. Syed, S. Vassilvitskii, E. Vitercik, "Private optimization without constraint violations", 2021;
-    docs/theory.md, section 19).
+    Write `parameter` into the constraints.  Pass values to `solve_bounded` only, which first tightens them by noise (A. Muñoz
+    Medina, U. Syed, S. Vassilvitskii, E. Vitercik, "Private optimization without constraint violations", 2021; docs/theory.md,
+    section 19).
 
     Parameters
     ----------
     name, shape : str, and int or tuple of int
-        Of the parameter, and of the noisy values in a release; () for a single number.
+        Name and shape of the parameter and of the noisy values in a release; () for a single number.
     sensitivity : float
-        Public: the most by which one person can change the values, as the sum of absolute changes of all entries, whatever the
-        data; of neighbours in the sense of the guarantee.
+        Public bound on the change by one person: the sum of absolute changes of all entries between neighbours, for any data.
     minimum : array_like
-        Public: what each value is at least, whatever the data; a number or an array of the shape.
+        Public lower bound on each value, for any data; a number or an array of the shape.
 
     Attributes
     ----------
     parameter : cvxpy.Parameter
-        It holds public and noisy values only; it is declared non-negative if the minimum is.
+        It holds only public and noisy values; it is declared non-negative if the minimum is.
 
     Examples
     --------
@@ -82,16 +81,17 @@ class PrivateBound(Sealed):
 def verify_bounded(
     problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, *, solver: str | None = None
 ) -> BoundCertificate:
-    """Prove that a problem can be solved privately for all values of its private bounds, or raise `NotPrivate` and say why not.
+    """Prove that a problem can be solved privately for all values of its private bounds, or raise `NotPrivate`.
 
     Parameters
     ----------
     problem : cvxpy.Problem
-        Convex by CVXPY's rules; public but for the bounds.  With all of them at their minimum it must have an answer.
+        Convex by CVXPY's rules, and public except the bounds.  With all bounds at their minimum it must have an answer.
     bounds : sequence of PrivateBound
-        Those that its constraints mention, not in equations, nor where lowering one might allow more.  They share the guarantee.
+        The bounds in its constraints.  They may not stand in equations, nor where a lower value allows more.  They share the
+        guarantee.
     privacy : Privacy
-        With a delta: noise that never exceeds a bound needs one.
+        It needs a delta, because bounded noise does.
     solver : str, optional
         As for ``problem.solve``.
     """
@@ -109,15 +109,15 @@ def solve_bounded(
     entry: str = "solve_bounded",
     seed: int | None = None,
 ) -> Release:
-    """Solve a problem whose private bounds are tightened by noise, so that its answer keeps the true ones.
+    """Solve a problem with private bounds, tightened by noise; the answer satisfies the true bounds.
 
-    The release holds the variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so
-    that further problems with the same bounds can be solved at no cost.
+    The release holds the variables and, under their names, the noisy bounds.  The bounds' parameters keep the noisy values, so
+    further problems with the same bounds cost nothing.
 
     Parameters
     ----------
     values : mapping of PrivateBound to array_like
-        The true bounds, in the shapes that were declared.
+        The true bounds, in their declared shapes.
     problem, privacy, solver
         As for `verify_bounded`.
     budget, entry, seed

@@ -38,12 +38,12 @@ FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ComponentCenters(Released):
-    """K centres for each of C classes.
+    """Hold K centres for each of C classes.
 
     Parameters
     ----------
     centers : array_like, shape (C, K, d)
-        Finite, at most twice the radius away from the middle of the domain.  They are rounded to the grid.
+        Finite, at most twice the radius from the middle of the domain; rounded to the grid.
     classes : sequence, optional
         The declared labels, in the order of the first axis; none if there is one clustering of all records.
     radius, middle : float, and float or array_like of shape (d,)
@@ -51,9 +51,9 @@ class ComponentCenters(Released):
     step : float
         Grid step that records and centres are rounded to, a power of two; 0 picks between 2^-17 and 2^-16 of the radius.
     noise, derivation, spent, not_private_because : optional
-        How they were learnt, why that was private, and what it cost or why it was not; none of it for declared centres.
+        The noise and proof of learnt centres, their cost, or the reason for no guarantee; None for declared centres.
     names : tuple of str, optional
-        Names of the features' columns; `assign` asks for the same.
+        Names of the features' columns; `assign` requires the same.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class ComponentCenters(Released):
 
     @property
     def declared(self) -> bool:
-        """Whether the centres were declared without data, and cost nothing."""
+        """Whether the centres were declared without data, at no cost."""
         return self.noise is None
 
     @property
@@ -181,7 +181,7 @@ def cluster(
     entry: str = "cluster",
     seed: int | None = None,
 ) -> ComponentCenters:
-    """Cluster the records of every class privately; a fit that uses the labels costs its own guarantee on top.
+    """Cluster the records of every class privately.  A fit that uses the labels has its own cost in addition.
 
     Parameters
     ----------
@@ -191,9 +191,9 @@ def cluster(
         K: number of centres for each class.
     clustering : NoisyKMeans, optional
     features, group : str
-        The field that is clustered, and the one whose values are the classes; None for one clustering of all records.
+        The field to cluster, and the field of the classes; None for one clustering of all records.
     data, privacy, clip, budget, entry, seed
-        As for `solve`; other fields of the data are not looked at.
+        As for `solve`. Other fields of the data are not read.
     """
     check_privacy("cluster", privacy)
     whole = record.record if isinstance(record, Template) else record

@@ -39,14 +39,14 @@ SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A mixture, fitted with component labels of its own.
+    """Hold a fitted mixture and the centres of its components.
 
     Attributes
     ----------
     components, release : ComponentCenters and Release
-        The centres that gave the labels, and the fit, whose certificate is that of the whole.
+        The centres that gave the labels, and the fit, with the certificate of the whole.
     spent : Privacy or None
-        What both cost together.  None if a seed was given.
+        Cost of both together; None if a seed was given.
     """
 
     components: ComponentCenters
@@ -73,7 +73,7 @@ def verify_mixture(
     component: str = "m",
     whitening: Whitened = None,
 ) -> Certificate:
-    """Prove private what `solve_mixture` does, without data; parameters as there, and errors as for `verify`."""
+    """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
     plan = Plan(template, privacy, clustering, share, features, group, component)
     return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
 
@@ -99,20 +99,20 @@ def solve_mixture(
     residual_noise: ResidualNoise | None = None,
     whitening: Whitened = None,
 ) -> Mixture:
-    """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one guarantee.
+    """Cluster the records of every class privately, and fit a template on the labels, under one guarantee.
 
     Parameters
     ----------
     template : Template
-        Its record has a field for the component, which the data do not have.
+        Its record has a field for the component, which the data lack.
     clustering : NoisyKMeans or ComponentCenters, optional
-        How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the guarantee.
+        Settings of the clustering, or centres declared without data.  These cost nothing: the fit gets the whole guarantee.
     share : float
         Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
     features, group, component : str
-        The fields that are clustered, that hold the class (None for none) and that get the component.
+        The field to cluster, the field of the class (None for none), and the field that gets the component.
     data, privacy, mechanism, backend, size, clip, budget, entry, seed, residual_noise, whitening
-        Of the fit, as for `solve`; components are learnt from original records.
+        As for `solve`, for the fit.  Components are learnt from original records.
 
     Examples
     --------

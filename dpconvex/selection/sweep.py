@@ -54,29 +54,29 @@ def sweep(
     whitening: Whitened = None,
     workers: Any = None,
 ) -> Iterator[Release]:
-    """Fit privately, again and again; yield releases in order of templates, then guarantees, then draws, each with its own noise.
+    """Fit repeatedly with fresh noise, and yield releases in order of templates, then guarantees, then draws.
 
-    The data are checked once, and each fit starts from the last answer, which changes how long it takes and nothing else.
-    Whoever stops in between, or interrupts, has every release that was yielded; a fit that was begun is paid for.
+    The data are checked once.  Each fit starts from the last answer, which changes only its running time.  If you stop or
+    interrupt the iteration, you keep every yielded release.  A fit that has begun is charged.
 
     Parameters
     ----------
     template : Template or sequence of Template
         For instance one learner with several regularizations.
     privacies : Privacy or sequence of Privacy, optional
-        The guarantee of each release by itself.
+        The guarantee of each release separately.
     total : Privacy, optional
-        In place of `privacies`, the guarantee of all releases together, of which each gets as much as accounting proves
-        (`calibrate`).  It is charged to the budget in whole, before the first fit.
+        Instead of `privacies`, the guarantee of all releases together.  `calibrate` finds the guarantee of each.  The total is
+        charged to the budget before the first fit.
     draws : int
         Fits for each template and guarantee.
     data, mechanism, backend, size, clip, budget, residual_noise, whitening
         As for `solve`.
     seed : int, optional
-        For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
+        For tests: fit number k uses ``seed + k``, and is marked as not private.
     workers : int, optional
-        Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
-        seed every number of workers gives the bits of single fits; so many are begun, and paid for, ahead.
+        Number of fits at a time, in threads of this process (docs/performance.md). Each fit then starts from zero, so with a
+        seed every number of workers gives the bits of single fits.  That many fits are begun, and charged, ahead.
     """
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
@@ -137,14 +137,14 @@ def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) ->
 
 @dataclass(frozen=True)
 class Calibration:
-    """What each of several releases may guarantee, so that all together keep one guarantee.
+    """Hold the guarantee of each of several releases that together keep one guarantee.
 
     Attributes
     ----------
     each, mechanism : Privacy and Mechanism or None
-        What `solve` takes for one release; the mechanism is None where it is the default.
+        Arguments of `solve` for one release; the mechanism is None if it is the default.
     total, event : Total and Event
-        What they cost together, at the delta of the whole, and by which rule; and what they are for a `Budget`.
+        Cost of all together at the total delta, with its accountant; and its event for a `Budget`.
     """
 
     each: Privacy
@@ -178,22 +178,22 @@ def calibrate(
     *,
     whitening: Whitened = None,
 ) -> Calibration:
-    """Find how much each of several releases may guarantee for all of them to keep one guarantee; no data are needed.
+    """Find the guarantee of each of several releases so that all together keep one guarantee; no data are needed.
 
     The total is the smallest of basic composition and of the RDP, GDP and PLD accountants.  It holds for non-adaptive
-    composition; for releases that are chosen one after the other, keep a `Budget`.
+    composition.  If later releases depend on earlier ones, use a `Budget`.
 
     Parameters
     ----------
     template, privacy
         As for `sweep`, and its total.
     size, residual_noise, whitening
-        As for `verify`: each release whitens by a noisy second moment of its own.
+        As for `verify`. Each release whitens by its own noisy second moment.
     releases : int
-        How often each template is fitted.
+        Number of fits of each template.
     mechanism : Mechanism, optional
-        By default what `verify` chooses for each release; where that ends near a minimiser for all templates, the one with the
-        smallest predicted excess risk of all releases together.
+        By default the choice of `verify` for each release.  If that ends near a minimiser for all templates, the mechanism with
+        the smallest predicted excess risk of all releases together.
     """
     learners = list(template) if isinstance(template, Iterable) else [template]
     return planned(learners, privacy, size, releases, Method(mechanism, residual_noise, whitening), None)

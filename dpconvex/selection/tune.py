@@ -88,23 +88,23 @@ def tune(
     workers: Any = None,
     unit: ArrayLike | None = None,
 ) -> Tuning:
-    """Fit several templates privately and choose one privately; the whole keeps one guarantee.
+    """Fit several templates privately and choose one privately, under one guarantee.
 
     Parameters
     ----------
     candidates : mapping of str to Template, sequence of Template, or estimator
-        Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
-        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits; its
-        options that say anything else are refused: pass them to `tune`.
+        Public: fixed without looking at the data.  All need the same record (fields, domains and labels) and a `predict` that
+        treats every record alone.  A scikit-learn estimator of this package represents the template that it fits.  Its other
+        options raise an error: pass them to `tune`.
     grid : mapping of str to sequence, optional
-        For one estimator: values of its options, of which all combinations are candidates.
+        For one estimator: values of its options.  All combinations are candidates.
     privacy : Privacy
         The guarantee of the whole.
     selection : {"permute-and-flip", "exponential"}
     split : bool
-        Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
-        chosen by their mistakes on the same; then they share the guarantee by accounting, with noise that grows as the root of
-        their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
+        Fit every candidate on its own part of the data.  Otherwise all are fitted on all of the data, and chosen by their
+        mistakes on it.  They then share the guarantee by accounting; Gaussian noise grows as the root of their number.  This is
+        better for a few candidates, and needs a delta.
     features, label : str
         The fields that predictions are made from and compared with.
     mechanism, whitening
@@ -116,9 +116,9 @@ def tune(
 
     Notes
     -----
-    With m candidates there are m + 1 parts, and every record takes part in one fit or in the choice, so the whole costs what one
-    of them costs; nothing but its epsilon and delta is known, for a record may be in either.  `tune_repeated` fits on all of the
-    data, with about half of epsilon for each fit, however many candidates.
+    With m candidates there are m + 1 parts.  Every record takes part in one fit or in the choice, so the whole costs as much as
+    one of them.  Only its epsilon and delta are known, because a record may be in either.  `tune_repeated` fits on all of the
+    data, with about half of epsilon for each fit, for any number of candidates.
     """
     check_privacy("tune", privacy, units=True)
     if selection not in SELECTIONS:
@@ -190,16 +190,17 @@ def tune_repeated(
     workers: Any = None,
     unit: ArrayLike | None = None,
 ) -> Tuning:
-    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one guarantee.
+    """Fit candidates on all of the data, a random number of times, and release the best, under one guarantee.
 
     Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
 
     Parameters
     ----------
     backend : str or object, optional
-        As for `solve`; it must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
+        As for `solve`. It must keep no state between fits, because the proof assumes independent repetitions.
     repetitions : Repetitions, optional
-        The law of their number, by default logarithmic with mean 10; one or two times the number of candidates is sensible.
+        The distribution of their number, by default logarithmic with mean 10. A mean of one or two times the number of
+        candidates is sensible.
     candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers, unit
         As for `tune`.
 

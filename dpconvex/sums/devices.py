@@ -80,19 +80,19 @@ current = _CURRENT.get
 
 @contextmanager
 def devices(*, count: int | None = None, memory: int | None = None, block: int = BLOCK) -> Iterator[None]:
-    """Within this context, sums over dense columns are compiled, and run on JAX's devices (docs/performance.md).
+    """Compile sums over dense columns within this context, and run them on JAX's devices (docs/performance.md).
 
-    Without it, this happens where JAX's default device is a GPU and the data are not small, on all GPUs.  Records are dealt to
-    the devices in blocks.  Those that fit into the memory limit are sent once and stay; the others are sent in every pass, while
-    those before them are computed.  Workers of a cluster, and records in partitions, stay with processors.
+    Without this context, sums run on all GPUs if JAX's default device is a GPU and the data are not small.  Records are
+    distributed to the devices in blocks.  Blocks within the memory limit are sent once and stay.  The others are sent in every
+    pass, while earlier blocks are computed.  Workers of a cluster, and records in partitions, use processors.
 
     Parameters
     ----------
     count : int, optional
-        How many of ``jax.devices()``, from the first; by default all.
+        Number of ``jax.devices()``, from the first; by default all.
     memory : int, optional
-        Bytes of records that may lie on each device at a time; at least those of two blocks.  What the
-        functions make of a block needs memory besides.  By default half of a device's memory; unlimited on processors.
+        Bytes of records on each device at a time; at least those of two blocks.  Computing on a block needs further memory.  By
+        default half of a device's memory; unlimited on processors.
     block : int
         Bytes of records in a block.  Only this decides in which order records are summed: for one number, all
         counts of equal devices and all memory limits give the same bits.
@@ -100,8 +100,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     Raises
     ------
     TemplateError
-        If an option makes no sense; from a fit, before anything is paid, if JAX is not installed, finds fewer devices or none
-        with double precision, or if the memory limit is less than two blocks.
+        If an option is invalid.  A fit raises it before any charge if JAX is not installed, finds fewer devices or none with
+        double precision, or if the memory limit is less than two blocks.
 
     Examples
     --------
