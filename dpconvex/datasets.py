@@ -1,7 +1,7 @@
 """Data sets for demonstrations, one that is shipped and one that is not, and scaling by public bounds.
 
-Scaling by the largest value in a column, or by its mean and deviation, is computed from the data and would itself have
-to be paid for.  `unit_ball` uses only bounds that are known without looking.
+Scaling by the largest value in a column, or by its mean and deviation, uses the data and has a privacy cost.  `unit_ball` uses
+only public bounds.
 """
 
 import csv
@@ -30,8 +30,8 @@ WHERE_ADULT = (
 def adult(folder: str | os.PathLike[str] | None = None) -> Any:
     """Read the UCI Adult (Census Income) data, complete cases; they are not shipped.
 
-    They are looked for in `folder`; without one in the folder named by the environment variable ``DPCONVEX_DATA``, and then
-    by scikit-learn at OpenML (``fetch_openml("adult", version=2)``), which downloads them once and keeps them.
+    The file is read from `folder`, or else from the folder in the environment variable ``DPCONVEX_DATA``. Without either,
+    scikit-learn downloads the data from OpenML once (``fetch_openml("adult", version=2)``) and stores them.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def adult(folder: str | os.PathLike[str] | None = None) -> Any:
     Raises
     ------
     DPConvexError
-        If the data are not found, are others, or pandas (or scikit-learn, for OpenML) is not installed.
+        If the data are not found, differ from the original, or pandas (or scikit-learn, for OpenML) is not installed.
 
     Notes
     -----
@@ -146,9 +146,9 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
 
 
 def drawn_shapes(count: int, shape: tuple[int, int] = (28, 28), seed: int = 0) -> NDArray[np.float32]:
-    """Draw invented images: one to four overlapping curves, ellipses and rectangles of random greys on black.
+    """Draw synthetic images: one to four overlapping curves, ellipses and rectangles of random greys on black.
 
-    Public stand-ins for private images, such as for `dp.PublicPreconditioner`; nobody is in them.
+    They can replace public images, such as for `dp.PublicPreconditioner`.
 
     Parameters
     ----------

@@ -30,10 +30,10 @@ def library() -> Any:
 
 
 def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
-    """Return a `DpEvent` of dp-accounting that is no harder to tell apart than the release (docs/interop.md).
+    """Return a `DpEvent` of dp-accounting that dominates the release (docs/interop.md).
 
-    No `DpEvent` expresses a delta: what the release loses of it beside, at most `beyond`, is yours to add to each delta.
-    Accountants keep their default neighbouring relation, as `REPLACE_ONE` counts the distance between neighbours twice.
+    A `DpEvent` cannot express a delta.  Add the release's additional delta, at most `beyond`, to each delta of the accountant.
+    Keep the accountant's default neighbouring relation: `REPLACE_ONE` counts the distance between neighbours twice.
     """
     da = library()
     events, lost = [], 0.0
@@ -57,17 +57,18 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
 
 
 def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, apart: float | None = None) -> None:
-    """Enter what another library is about to spend into a ledger; what stands there is never lowered.
+    """Charge a spend of another library to a ledger, before it runs.  Totals never decrease.
 
     Parameters
     ----------
     spend : DpEvent or Measurement
-        Of dp-accounting; or of OpenDP, on data sets: its privacy map is asked for the budget's neighbours.  Both are believed.
+        An event of dp-accounting, or a measurement of OpenDP on data sets, whose privacy map is evaluated at the ledger's
+        neighbours.  Neither is checked.
     delta : float, optional
-        At which the epsilon of a spend is entered that is not pure, beside its event.
+        Delta at which the epsilon of a spend without a pure guarantee is recorded, beside its event.
     apart : float, optional
-        How many of a `DpEvent`'s lengths of one record neighbours are apart: by default 2 where one is replaced, and else 1.
-        Of what `dp_event` returned, it is 1.  A `NoOpDpEvent` costs nothing, and makes no entry.
+        Distance between neighbours in lengths of one record: by default 2 under replace-one, otherwise 1. For an event of
+        `dp_event` it is 1. A `NoOpDpEvent` costs nothing, and makes no entry.
     """
     if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
         raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
@@ -168,11 +169,11 @@ def read(da: Any, event: Any, distance: float) -> list[Event]:
 
 
 def opendp(template: Template, privacy: Privacy, size: int, *, clip: bool = False, **options: Any) -> Any:
-    """Return an OpenDP `Measurement` from data, a mapping of arrays, to the `Release` that `dp.solve` makes of them.
+    """Return an OpenDP `Measurement` that maps data, a mapping of arrays, to the `Release` of `dp.solve`.
 
-    Its input metric counts the guarantee's neighbours: symmetric distance for add-remove, change-one distance for replace-one.
-    Its privacy map is the certificate's, of groups too.  OpenDP checks neither function nor map: it asks that you trust them,
-    by ``enable_features("contrib", "honest-but-curious")``.  Options, such as mechanism, are those of `verify`.
+    Its input metric is symmetric distance for add-remove, and change-one distance for replace-one.  Its privacy map is the
+    certificate's, also for groups.  OpenDP checks neither function nor map: you confirm that you trust them by
+    ``enable_features("contrib", "honest-but-curious")``. Options, such as mechanism, are those of `verify`.
     """
     import opendp.prelude as odp
 

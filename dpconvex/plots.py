@@ -84,7 +84,7 @@ def error_bands(
 
 
 def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw where the epsilon of a `dpconvex.Certificate` goes, in parts, or of a `dpconvex.Budget`; axes as for `error_bands`."""
+    """Draw the parts of epsilon of a `dpconvex.Certificate` or a `dpconvex.Budget`; axes as for `error_bands`."""
     if hasattr(certificate, "entries"):
         epsilon, title, unit = certificate.privacy.epsilon, f"{certificate.accounting} accounting", 1.0
         parts = [(entry.label, entry.privacy.epsilon) for entry in certificate.entries]
@@ -103,7 +103,7 @@ def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
 
 
 def risk(certificates: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw the least errors of who says whether a record is there, from a `dpconvex.Certificate`, or several by name."""
+    """Draw lower bounds on an attacker's error rates, from a `dpconvex.Certificate` or a mapping of several by name."""
     named = certificates if isinstance(certificates, Mapping) else {str(certificates.privacy): certificates}
     drawn, rates = dressed(axes, 5.5, aspect="equal"), np.linspace(0.0, 1.0, 201)
     drawn.set(xlabel="false positive rate", ylabel="false negative rate, at least", xlim=(0, 1), ylim=(0, 1))
@@ -157,7 +157,7 @@ def banded(curve: Any, marker: str, axes: Axes | None, label: str, line: Any, me
 def gaussians(
     means: Any, precisions: Any, *, labels: Any = None, coordinates: tuple[int, int] = (0, 1), axes: Axes | None = None
 ) -> Axes:
-    """Draw fitted Gaussians as ellipses, where they have fallen to exp(-1/2), from released parameters alone.
+    """Draw fitted Gaussians as ellipses at the level exp(-1/2), from released parameters alone.
 
     Parameters
     ----------
@@ -194,8 +194,8 @@ def gaussians(
 def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
     """Draw what a `dpconvex.Audit` claims and found; axes as for `error_bands`.
 
-    Where the law of the answer was computed, that is delta against epsilon, with the claim as a point; else the found share of
-    every claim, as bars.
+    If the distribution of the answer was computed, delta against epsilon, with the claim as a point.  Otherwise the found share
+    of every claim, as bars.
     """
     drawn, worst = dressed(axes), audit.worst
     if worst.masses is not None and worst.delta > 0:
@@ -218,12 +218,12 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
 
 
 def shapes(model: Any, *, across: int = 4) -> Figure:
-    """Draw the released curves of an additive model, with bands of two standard deviations of the noise for privacy, at most.
+    """Draw the released curves of an additive model, with bands of at most two standard deviations of the noise.
 
     Parameters
     ----------
     model : AdditiveClassifier, AdditiveRegressor or mapping
-        Fitted; or its ``shapes_``, or some of them.
+        A fitted model, or its ``shapes_``, or some of them.
     across : int
         Number of pictures in a row.
 

@@ -59,19 +59,19 @@ def sorted_places(labels: Sequence[Any]) -> list[int]:
 @dataclass_transform(eq_default=False, kw_only_default=True)
 @dataclass(eq=False, repr=False, kw_only=True)
 class Private(BaseEstimator):
-    """What all estimators share.
+    """Take the options of a fit, and keep its release.
 
     Parameters
     ----------
     epsilon, delta, adjacency, unit, most, keep : object
-        The guarantee of one fit, as for `dpconvex.Privacy`.
+        Guarantee of one fit, as for `dpconvex.Privacy`.
     regularization : float or None
-        Lambda; None means the problem file's own default.
+        Lambda; None means the default of the problem file.
     radius : float
         Public bound on the Euclidean norm of a record's features.
     fit_intercept : bool
-        Fit an intercept: a parameter b of its own, which is not penalized.  Linear learners do so by default; those with a
-        constant of their own refuse it.
+        Fit an intercept b, which is not penalized.  Linear learners do so by default.  Learners with a constant of their own
+        raise an error.
     intercept_scaling : float
         Factor of b, in units of the radius.  Gradients are longer with b, by ``sqrt(1 + intercept_scaling**2)``.
     clip : bool
@@ -79,10 +79,9 @@ class Private(BaseEstimator):
     size : int or None
         Public number of records; needed under add-remove.
     mechanism, backend, seed, whitening : object
-        As for `dpconvex.solve`; with a seed, a fit is not private, and says so.  Predictions are made from original records,
-        whitened or not.
+        As for `dpconvex.solve`. With a seed a fit is marked as not private.  Predictions use original records, whitened or not.
     budget : Budget or None
-        A ledger that each fit is recorded in before data are read.  Copies of the estimator share it.
+        A ledger that records each fit before data are read.  Copies of the estimator share it.
 
     Attributes
     ----------
@@ -90,9 +89,9 @@ class Private(BaseEstimator):
         The private fit; ``save(path)`` writes it with its schema, ``release_.save(path)`` alone.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
-        Where the table had names; other tables must have the same, in the same order.
+        Column names, if the table had names.  Other tables must have the same, in the same order.
     schema_ : Schema or None
-        That of the `SchemaEncoder`, where the estimator was fitted in a pipeline behind one and nothing else, or of partitions.
+        Schema of the `SchemaEncoder`, if the estimator was fitted in a pipeline directly behind one, or of partitions.
     """
 
     problem: ClassVar[str] = ""
