@@ -3,6 +3,7 @@
 import inspect
 import re
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse
@@ -157,6 +158,22 @@ def test_expectiles_shortfalls_and_sparse_models_are_what_they_are_called():
     shares = fit.predict_proba(x / np.sqrt(3))
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     assert np.mean((shares[:, 1] > 0.5) == (labels == 1)) > 0.95
+
+
+def test_steps_are_usual_for_squares_of_hinges_alone():
+    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1))
+    losses = {
+        "adaptive": lambda x, y: cp.square(cp.pos(y - x @ w)),
+        "a kink at 1": lambda x, y: cp.square(cp.maximum(y - x @ w, 1)),
+        "a kink beside": lambda x, y: cp.square(cp.pos(y - x @ w)) + cp.pos(y - x @ w),
+        "a kink alone": lambda x, y: cp.pos(y - x @ w),
+    }
+    for name, loss in losses.items():
+        template = dp.Template(record, loss, 0.01 * cp.sum_squares(w), [cp.norm(w) <= 2])
+        found = dp.verify(template, dp.Privacy(1.0, 1e-5), 5000).mechanism
+        assert (found == dp.AdaptiveSteps().name) == (name == "adaptive"), name
+    free = dp.load("expectile_regression", features=3, bound=None)
+    assert dp.verify(free, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
 
 
 @pytest.mark.parametrize(

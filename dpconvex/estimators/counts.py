@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.validation import column_or_1d
 
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
@@ -78,8 +77,8 @@ class LogLinkRegressor(PrivateRegressor):
         return 2 * self._scale()[1] / LARGEST / (self.exposure or 1.0)
 
     def _check_options(self) -> None:
-        for name in ("alpha", "exposure", "weight"):
-            value = getattr(self, name)
+        for name in ("alpha", "exposure", "weight", "power"):
+            value = getattr(self, name, 0.0)
             if not (is_real(value) and 0 <= value < np.inf):
                 raise TemplateError(f"{type(self).__name__}: {name} must be finite and not negative, not {value!r}.")
 
@@ -103,7 +102,11 @@ class LogLinkRegressor(PrivateRegressor):
                 )
             if largest:
                 plain("fit", said, column, cells=False)
-                values = np.ones(x.shape[0]) if column is None else column_or_1d(column, warn=True)
+                values = np.ones(x.shape[0]) if column is None else np.asarray(column)
+                if values.ndim != 1:
+                    raise DomainError(
+                        f"fit: {said} is one number for each record, not an array of shape {values.shape}."
+                    )
                 unit = largest if name == "exposure" else 1.0
                 columns[name] = turned(values, partial(in_units, said, Box(0.0, largest), self.clip, unit))
         return columns

@@ -14,6 +14,9 @@ import numpy as np
 
 from dpconvex.certificates.certificate import Certificate, OutputCertificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.expressions.atoms.extremes import is_hinge
+from dpconvex.expressions.atoms.powers import POWER
+from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.clipped_descent import curvature
@@ -154,7 +157,13 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
 
 
 def has_kinks(form: LossForm) -> bool:
-    return any(node.variables for node in nonsmooth_nodes(form.losses))
+    """Say whether a loss of the parameters has a nonsmooth point; squares of hinges of targets have none."""
+    hidden = set[Expression]()
+    if not form.template.record.discrete:
+        squared = {node: node.atom is POWER and node.option("p") >= 2 for node in postorder(form.losses)}
+        seen = {side for node, square in squared.items() if not square for side in node.args}
+        hidden = {node for node in squared if is_hinge(node)} - seen - set(form.losses)
+    return any(node.variables and node not in hidden for node in nonsmooth_nodes(form.losses))
 
 
 def few_statistics(form: LossForm, privacy: Privacy) -> bool:

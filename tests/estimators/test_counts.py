@@ -79,7 +79,8 @@ def test_without_a_delta_parameters_are_bounded_and_units_do_not_matter(kind):
         ({"bounds": (0, np.inf)}, {}, "bounds"),
         ({"weight": 2.0}, {"sample_weight": WEIGHTS[:-1]}, "number|length|records"),
         ({"weight": 2.0}, {"sample_weight": np.array(["a"] * SIZE)}, "numbers"),
-        ({"weight": 2.0}, {"sample_weight": X}, "1d array"),
+        ({"weight": 2.0}, {"sample_weight": X}, "one number for each record"),
+        ({"weight": 2.0}, {"sample_weight": 1.0}, "one number for each record"),
         ({"weight": 2.0}, {"sample_weight": pd.Series(WEIGHTS, index=np.arange(SIZE) + 1)}, "index"),
     ],
 )
@@ -89,6 +90,12 @@ def test_what_is_not_declared_is_refused_before_payment(options, given, message)
     with pytest.raises((dp.DPConvexError, ValueError), match=message):
         model.fit(pd.DataFrame(X, columns=["a", "b", "c"]), COUNTS, **given)
     assert not budget.entries
+
+
+def test_powers_without_a_convex_loss_are_refused():
+    for power in (0.5, 2.5, "a", np.nan):
+        with pytest.raises(dp.TemplateError, match="power"):
+            dp.TweedieRegressor(power=power, delta=1e-5, bounds=(0, 60)).fit(X, COUNTS)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 3.5, np.nan, np.inf])
