@@ -356,7 +356,9 @@ def spends_in(
         try:
             spend = built(dict[str, Any], ledger.decoded(*line))
             if "moved" in spend:
-                raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; open that.")
+                raise DPConvexError(
+                    f"{path}: this ledger was moved to {spend['moved']}; open that, or move it again if it is not there."
+                )
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")

@@ -113,6 +113,9 @@ class DatabaseLedger:
         """Make a ledger of these lines, all at once, unless there is one."""
         import sqlalchemy as sa
 
+        if self.exists():  # which whoever may only read can tell
+            return
+
         def made(connection: Any) -> None:
             if not sa.inspect(connection).has_table(self._table.name):
                 self._table.create(connection)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,39 @@ def test_a_password_is_in_no_text_and_no_pickle(server):
     assert pickle.loads(pickle.dumps(budget)).spent.epsilon == 0.5  # this server trusts whoever asks
 
 
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "READ COMMITTED"])
+def test_threads_of_several_budgets_never_overspend_whatever_the_isolation(address, level, monkeypatch):
+    """Serialisable transactions are one guard, and the numbers of rows another, which does without them."""
+    make = sa.create_engine
+    if level != "SERIALIZABLE" and "postgresql" in address:
+        monkeypatch.setattr(
+            sa, "create_engine", lambda *given, **options: make(*given, **options | {"isolation_level": level})
+        )
+    budgets = [Budget(Privacy(1.0), address) for _ in range(6)]
+
+    def spend(budget):
+        accepted = 0
+        for _ in range(3):
+            with contextlib.suppress(BudgetExceeded):
+                budget.spend(Privacy(0.1), "x")
+                accepted += 1
+        return accepted
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(spend, budgets)) == 10
+    assert {len(budget.entries) for budget in budgets} == {10}
+
+
+def test_whoever_may_only_read_can_open_and_not_charge(server):
+    address = server.new()
+    Budget(Privacy(1.0), address).spend(Privacy(0.25), "a")
+    server.sql("CREATE ROLE reader LOGIN; GRANT SELECT ON dpconvex_ledger TO reader")
+    budget = Budget.open(address.replace("owner", "reader"))
+    assert budget.spent.epsilon == 0.25
+    with pytest.raises(DPConvexError, match=r"nothing was recorded.*permission denied"):
+        budget.spend(Privacy(0.25), "b")
+
+
 def test_users_who_may_only_read_and_add_rows_can_charge(server):
     address = server.new()
     Budget(Privacy(1.0), address)
@@ -236,12 +270,14 @@ address, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 budget, number = None, 0
 while number < count:
     try:
+        asked = ""
         budget = budget or Budget.open(address)
+        asked = f"{name}.{number}"
         os.write(1, f"asked {name}.{number}\\n".encode())
         budget.spend(Privacy(1e-4), f"{name}.{number}")
         os.write(1, f"told {name}.{number}\\n".encode())
     except DPConvexError as error:
-        os.write(1, f"error {name}.{number} {error}\\n".encode())
+        os.write(1, f"error {asked or 'opening'} {error}\\n".encode())
         time.sleep(0.05)
     number += budget is not None
 """
