@@ -129,6 +129,8 @@ class Budget:
         def closing(content: bytes) -> bytes:
             first, *lines = ledger.lines_of(content, old)
             spends_in(lines, rule_in(first, old), old)
+            if not all(ledger.is_sealed(line) for line, _ in (first, *lines)):
+                raise TemplateError(f"{old}: lines of earlier versions have no checksums, and stay where they are.")
             if new.exists():
                 raise TemplateError(f"{new}: there is a ledger already; name another place.")
             return ledger.line_of({"moved": str(new)}, content)

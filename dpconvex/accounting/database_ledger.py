@@ -13,18 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dpconvex.accounting.ledger import is_sealed
 from dpconvex.errors import DPConvexError, TemplateError
 
 PATIENCE = 60.0  # Seconds for which a conflict is tried again, and a lost commit looked up
 KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 # Others wait for a transaction whose client is gone: the server ends it, and the client notices a cut, within PATIENCE.
-CUT = {
-    "connect_timeout": 10,
-    "keepalives_idle": 5,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-}
+CUT = {"connect_timeout": 10, "tcp_user_timeout": 20_000}
+CUT |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3}
 SETTINGS = {
     "sqlite": ("PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE"),  # with a write-ahead log, too
     "postgresql": (
@@ -35,14 +31,18 @@ SETTINGS = {
 }
 # Codes of PostgreSQL: not serializable, deadlock, a row or a table that is there already, a lock that was waited for too long.
 CONFLICTS = {"40001", "40P01", "23505", "42P07", "55P03"}
-# The tables change by new rows alone; whoever owns them can remove this.
-APPEND_ONLY = {
-    "sqlite": [
-        f"CREATE TRIGGER dpconvex_no_{change} BEFORE {change} ON dpconvex_ledger "
-        "BEGIN SELECT RAISE(ABORT, 'rows of a ledger are only added'); END"
-        for change in ("update", "delete")
-    ],
+ROWS = "SELECT position, id, line FROM dpconvex_ledger WHERE ledger = :ledger ORDER BY position"
+INSERT = "INSERT INTO dpconvex_ledger VALUES (:ledger, :position, :id, :line)"
+# The table changes by new rows alone; its owner can drop the triggers.
+TABLE = (
+    "CREATE TABLE dpconvex_ledger (ledger VARCHAR(200) NOT NULL, position INTEGER NOT NULL, id VARCHAR(32) NOT NULL UNIQUE, "
+    "line TEXT NOT NULL, PRIMARY KEY (ledger, position))"
+)
+REFUSES = "BEFORE {} ON dpconvex_ledger BEGIN SELECT RAISE(ABORT, 'rows of a ledger are only added'); END"
+MAKE = {
+    "sqlite": [TABLE, *(f"CREATE TRIGGER dpconvex_no_{act} {REFUSES.format(act)}" for act in ("update", "delete"))],
     "postgresql": [
+        TABLE,
         "CREATE OR REPLACE FUNCTION dpconvex_append_only() RETURNS trigger LANGUAGE plpgsql AS "
         "'BEGIN RAISE EXCEPTION ''rows of a ledger are only added''; END'",
         "CREATE TRIGGER dpconvex_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dpconvex_ledger "
@@ -89,14 +89,6 @@ class DatabaseLedger:
         public = {key: value for key, value in query.items() if "password" not in key}
         public |= {} if "ledger" not in url.query else {"ledger": name}
         self.address = sa.URL.create(self.kind, url.username, None, *parts, public).render_as_string()
-        columns: Any = [sa.Column("ledger", sa.String(200)), sa.Column("position", sa.Integer, autoincrement=False)]
-        columns += [
-            sa.Column("id", sa.String(32), nullable=False, unique=True),
-            sa.Column("line", sa.Text, nullable=False),
-        ]
-        self._table = sa.Table(
-            "dpconvex_ledger", sa.MetaData(), *columns, sa.PrimaryKeyConstraint("ledger", "position")
-        )
 
     def __str__(self) -> str:
         return self.address
@@ -107,7 +99,7 @@ class DatabaseLedger:
         if self.file is not None and not os.path.exists(self.file):
             return False
         with self._connected() as connection:
-            return sa.inspect(connection).has_table(self._table.name) and bool(self._rows(connection))
+            return sa.inspect(connection).has_table("dpconvex_ledger") and bool(self._rows(connection))
 
     def create(self, content: bytes) -> None:
         """Make a ledger of these lines, all at once, unless there is one."""
@@ -117,10 +109,8 @@ class DatabaseLedger:
             return
 
         def made(connection: Any) -> None:
-            if not sa.inspect(connection).has_table(self._table.name):
-                self._table.create(connection)
-                for statement in APPEND_ONLY[self.kind]:
-                    connection.exec_driver_sql(statement)
+            for statement in () if sa.inspect(connection).has_table("dpconvex_ledger") else MAKE[self.kind]:
+                connection.exec_driver_sql(statement)
             if not self._rows(connection):
                 for number, line in enumerate(content.splitlines()):
                     self._insert(connection, number, line, secrets.token_hex(16))
@@ -148,15 +138,16 @@ class DatabaseLedger:
         return result
 
     def _rows(self, connection: Any) -> Any:
-        table = self._table
-        wanted = table.select().where(table.c.ledger == self.name).order_by(table.c.position)
-        return connection.execute(wanted).all()
+        return self._run(connection, ROWS).all()
 
     def _insert(self, connection: Any, number: int, line: bytes, identity: str) -> None:
-        row = {"ledger": self.name, "position": number, "id": identity, "line": line.decode("ascii")}
-        added = self._table.insert().execution_options(preserve_rowcount=True)
-        if connection.execute(added, row).rowcount != 1:
+        if self._run(connection, INSERT, position=number, id=identity, line=line.decode("ascii")).rowcount != 1:
             raise DPConvexError(f"{self}: the database took no row, and said nothing; release nothing.")
+
+    def _run(self, connection: Any, statement: str, **values: Any) -> Any:
+        import sqlalchemy as sa
+
+        return connection.execute(sa.text(statement), {"ledger": self.name, **values})
 
     def _committed(self, change: Callable[[Any], None], new: bool = False) -> None:
         """Change the ledger in one transaction, which is begun anew while others are in its way or its end is not known."""
@@ -201,9 +192,8 @@ class DatabaseLedger:
         options: Any = {"timeout": PATIENCE} if self.file is not None else CUT | dict(self._url.query)
         level: Any = {"isolation_level": "SERIALIZABLE"} if writing else {}
         try:
-            engine = sa.create_engine(
-                self._url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options, **level
-            )
+            level |= {"poolclass": sa.NullPool, "hide_parameters": True}
+            engine = sa.create_engine(self._url, connect_args=options, **level)
         except ImportError:
             raise DPConvexError(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'.") from None
         try:
@@ -231,4 +221,6 @@ def content_of(rows: Any, ledger: DatabaseLedger) -> bytes:
         raise DPConvexError(f"{ledger}: {why}; make one with its total, dp.Budget(total, address).")
     if [row.position for row in rows] != list(range(len(rows))):
         raise DPConvexError(f"{ledger}: rows of this ledger are gone; restore the database.")
+    if not all(is_sealed(str(row.line).encode()) for row in rows):
+        raise DPConvexError(f"{ledger}: the checksum of a row is gone: it was changed; restore the database.")
     return "".join(f"{row.line}\n" for row in rows).encode("utf-8", errors="surrogateescape")

@@ -45,6 +45,10 @@ REMEDIES = {
 }
 
 
+def is_sealed(line: bytes) -> bool:
+    return bool(SEAL.search(line))
+
+
 def failed(path: Path, what: str, error: OSError) -> DPConvexError:
     """Return what to raise for a ledger that the system refuses, with a remedy."""
     broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP

@@ -85,6 +85,14 @@ def test_a_ledger_moves_into_a_database_and_back_with_its_chain(address, tmp_pat
         Budget.open(address)
 
 
+def test_a_file_without_checksums_is_not_moved(tmp_path):
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 0.0, "adjacency": "replace-one"}\n')
+    with pytest.raises(TemplateError, match="have no checksums"):
+        Budget.move(path, f"sqlite:///{tmp_path}/spent.db")
+    assert Budget.open(path).remaining.epsilon == 1.0
+
+
 def test_a_move_that_crashed_in_between_leaves_no_two_ledgers_and_can_be_finished(tmp_path, monkeypatch):
     from dpconvex.accounting.database_ledger import DatabaseLedger
 
@@ -115,6 +123,7 @@ FORGED = '{"label": "b", "epsilon": 1e-9, "delta": 0.0}'
         f"UPDATE dpconvex_ledger SET line = '{FORGED}' WHERE position = 3",
         "DELETE FROM dpconvex_ledger WHERE position = 2",
         "DELETE FROM dpconvex_ledger WHERE position = 0",
+        "UPDATE dpconvex_ledger SET line = replace(substr(line, 1, length(line) - 28), '0.25', '0.01') || '}'",
         "DELETE FROM dpconvex_ledger WHERE position = 2; UPDATE dpconvex_ledger SET position = 2 WHERE position = 3",
         "UPDATE dpconvex_ledger SET position = 9 WHERE position = 3",
         "UPDATE dpconvex_ledger SET position = -1 WHERE position = 0",
