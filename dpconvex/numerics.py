@@ -19,6 +19,28 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Ends = tuple[Array, Array]  # lower and upper bounds
 
+# Tolerances: each number once, with what it is for and the tests that are about it.  A slack covers the rounding of what is
+# named; the bound that a proof uses is multiplied by 1 + it.
+UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/optim/test_summation.py
+BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_rounding.py
+SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/sensitivity/test_rounding.py
+NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/sums/test_clipping.py
+TAIL_SLACK = 1e-9  # Quantiles and tails, and what a search finds: tests/noise/test_samplers.py
+FUNCTION_SLACK = 1e-13  # SciPy's special functions: tests/noise/test_profiles.py
+MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/mechanisms/test_matrix_variate.py
+GRID_SLACK = 4e-9  # The scale of integer noise beside that of real noise: tests/mechanisms/test_residual_noise.py
+LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/accounting/test_totals.py
+EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
+GRAM_ROUNDING = (
+    2.0**-44
+)  # A sum next to the absolute terms, some five hundred roundings: tests/sensitivity/test_gram.py
+CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_clipping.py
+RECORD_TOLERANCE = 1e-9  # A record outside its domain by rounding is put back: tests/data/test_columns.py
+SINGLE_TOLERANCE = 1e-6  # The same in single precision: tests/data/test_columns.py
+DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py
+TRANSLATION_TOLERANCE = (
+    1e-9  # Values here and CVXPY's at public points, next to the largest: tests/model/test_template.py
+)
 EPSILON = 2.0**-52  # The distance of 1 from the next larger number
 TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of them
 # Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from dpconvex.errors import TemplateError
-from dpconvex.noise.profiles import LARGEST_LOSS, SLACK, Orders, Profile, chi_delta, gaussian_delta, swing, table
+from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, gaussian_delta, swing, table
+from dpconvex.numerics import SUM_SLACK
 from dpconvex.util.plain_data import built, is_real, names_of
 
 SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
@@ -78,7 +79,7 @@ class Approximate(Event):
         """Return delta for so many people, one after the other: multiplied by exp(epsilon) once more for each."""
         each = max(self.epsilon, SMALLEST)
         more = math.expm1(people * each) / math.expm1(each) if people * each < 700 else 1e300
-        return min(more * self.delta * (1 + SLACK), 1 - 1e-15)
+        return min(more * self.delta * (1 + SUM_SLACK), 1 - 1e-15)
 
     def __str__(self) -> str:
         return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
@@ -163,13 +164,13 @@ class Composition(Event):
         for leaf, count in self.counted.items():
             value, more = leaf.renyi(order)
             total, lost = total + count * value, lost + count * more
-        return total * (1 + SLACK), lost * (1 + SLACK)
+        return total * (1 + SUM_SLACK), lost * (1 + SUM_SLACK)
 
     def level(self) -> tuple[float, float]:
         """Shifts add up in squares, what is lost plainly."""
         found = [(count, *leaf.level()) for leaf, count in self.counted.items()]
         root = math.hypot(*(math.sqrt(count) * mu for count, mu, _ in found))
-        return root * (1 + SLACK), sum(count * lost for count, _, lost in found) * (1 + SLACK)
+        return root * (1 + SUM_SLACK), sum(count * lost for count, _, lost in found) * (1 + SUM_SLACK)
 
     def __str__(self) -> str:
         said = [(f"{count} times " if count > 1 else "") + str(what) for what, count in self.counted.items()]

@@ -10,11 +10,12 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.profiles import bisect
+from dpconvex.numerics import EIGENVALUE_ROUNDING
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom
 from dpconvex.util.arrays import Array
 
-ROUNDING, LEAST = 1e-15, 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
+LEAST = 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
 OFFSET = 1.2345e-7  # No cell begins or ends at a number that a declaration would name, such as a kink at 0
 
 
@@ -69,9 +70,9 @@ def line_masses(
         inner = np.diff(slope)
         size = np.abs(slope[1:]) + np.abs(slope[:-1]) + scale
         with np.errstate(divide="ignore"):
-            lost = np.where(inner > 0, 4 * ROUNDING * size * np.maximum(size / scale, 1.0) / inner, 1.0)
+            lost = np.where(inner > 0, 4 * EIGENVALUE_ROUNDING * size * np.maximum(size / scale, 1.0) / inner, 1.0)
         error[1:-1] = np.maximum(error[1:-1], np.minimum(lost, 1.0))
-        error[[0, -1]] += ROUNDING * (np.abs(slope[[0, -1]]) / scale + 1) ** 2
+        error[[0, -1]] += EIGENVALUE_ROUNDING * (np.abs(slope[[0, -1]]) / scale + 1) ** 2
     return Masses(found[0], found[1], error)
 
 

@@ -13,13 +13,12 @@ from dpconvex.certificates.integer_noise import LAPLACE, measurement, two_sided
 from dpconvex.certificates.text import Printed, Rows, guarantee, odds
 from dpconvex.errors import NotPrivate
 from dpconvex.model.privacy import Privacy
-from dpconvex.numerics import float_down
+from dpconvex.numerics import TAIL_SLACK, float_down
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
 FINENESS = 1024
-SLACK = 1 + 1e-9  # Relative error of the computed delta
 # OpenDP draws 64-bit integers.
 LONGEST = 2**62
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
@@ -88,7 +87,7 @@ def least_reach(moved: int, scale: float, delta: float) -> int:
     """Return the least reach, but for rounding, whose delta is small enough: `excess` solved for r^(reach + 1)."""
     growth = math.log(math.expm1(min(moved / scale, 700.0)) + 2 * delta)
     reach = max(math.floor(scale * (growth - math.log(delta) - math.log1p(math.exp(-1 / scale)))) - 1, moved)
-    while excess(moved, scale, reach) * SLACK > delta:
+    while excess(moved, scale, reach) * (1 + TAIL_SLACK) > delta:
         reach += max(reach >> 50, 1)
     return reach
 

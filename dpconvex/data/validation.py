@@ -17,15 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, shorten
+from dpconvex.numerics import RECORD_TOLERANCE, SINGLE_TOLERANCE
 from dpconvex.util.arrays import Array, frozen
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
-# A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
-ROUNDING = 1e-9
-SINGLE_ROUNDING = 1e-6  # The same for records that were computed in single precision
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
 # A larger copy of single precision stays as it is, half as large as what is made of its blocks when they are read.
@@ -229,7 +227,7 @@ class Gate:
                 value = str(found.data[k]).replace("nan", "NaN")
                 said = f"{where} is {value}; fill it in with a public value, such as that of a Schema"
                 raise DomainError(f"field {self.name!r}: {said}.")
-        allowed = np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
+        allowed = np.inf if self.clip else SINGLE_TOLERANCE if single else RECORD_TOLERANCE
         if not largest <= allowed:
             count = len(excess) - int((excess <= allowed).sum())
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"

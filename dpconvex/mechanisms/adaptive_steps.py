@@ -12,10 +12,10 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
-from dpconvex.mechanisms.noisy_queries import ROOM
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -82,7 +82,7 @@ class AdaptiveSteps(ForUnits):
             noise="gaussian",
             mean_noise=None,
             settings=settings,
-            event=Composition((Gaussian(level * ROOM), Tail(GRID_LOSS))),
+            event=Composition((Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS))),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: object) -> Array:
@@ -106,9 +106,9 @@ def whole_level(privacy: Privacy) -> float:
     if not delta > 0:
         why = "what noise on integers loses is no part of so small a delta"
         raise NotPrivate(f"adaptive steps: {why}", f"delta = {privacy.delta:g}", "ask for a larger delta")
-    level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / ROOM**2
-    while not gaussian_delta(privacy.epsilon, level * ROOM) <= delta:
-        level /= ROOM
+    level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / (1 + NORM_SLACK) ** 2
+    while not gaussian_delta(privacy.epsilon, level * (1 + NORM_SLACK)) <= delta:
+        level /= 1 + NORM_SLACK
     return level
 
 

@@ -14,6 +14,7 @@ from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
@@ -33,7 +34,6 @@ NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
 MISSED, REACH, REACHED = 0.3, 0.7, 2000.0
 START_WITH_FEW, START = (0.75, 0.25), (1.0, 0.1)
 TYPICAL = 0.8  # Of margins, the part of their bound that is usual
-ROUNDED = 1 + 1e-12  # A computed clipped gradient is at most so much longer than the clip
 GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
 
 
@@ -53,10 +53,10 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
     """Bound one record's clipped gradient, or the clipped sum of a person's, and how far neighbours move all of them."""
     replaced, person = privacy.adjacency == "replace-one", privacy.person
     if analysis.unbounded is not None:
-        return clip * ROUNDED, (2 if replaced else 1) * clip * ROUNDED
+        return clip * (1 + NORM_SLACK), (2 if replaced else 1) * clip * (1 + NORM_SLACK)
     if clip == math.inf:
         return analysis.gradient_bound, analysis.sensitivity(privacy.adjacency, person)
-    bound = min(clip * ROUNDED, person.weight * analysis.gradient_bound)
+    bound = min(clip * (1 + NORM_SLACK), person.weight * analysis.gradient_bound)
     apart = 2 * bound if replaced else bound
     return bound, min(apart, analysis.sensitivity(privacy.adjacency, person)) if bound < clip else apart
 
@@ -138,7 +138,11 @@ def path(analysis: Analysis, certificate: DescentCertificate, records: float, si
 def slope_bound(analysis: Analysis, certificate: DescentCertificate) -> float:
     """Return how long one record's clipped slope may be in the last steps, to be hidden by the noise of a gradient."""
     replaced = certificate.privacy.adjacency == "replace-one"
-    return largest_norms(analysis, certificate.privacy, certificate.clip)[1] / (2 if replaced else 1) / ROUNDED**2
+    return (
+        largest_norms(analysis, certificate.privacy, certificate.clip)[1]
+        / (2 if replaced else 1)
+        / (1 + NORM_SLACK) ** 2
+    )
 
 
 def seen(analysis: Analysis, certificate: DescentCertificate) -> float:

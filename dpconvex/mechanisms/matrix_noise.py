@@ -14,13 +14,13 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.noise_laws import GammaLaw
 from dpconvex.model.privacy import Privacy
+from dpconvex.numerics import EPSILON, MATRIX_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.rank_one_gradients import RankOne, degrees_of_freedom, rank_one_structures
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.util.arrays import Array
 
 # Relative slack of bounds on matrices, and the moments that a bound by Markov's inequality is tried with.
-MATRIX_SLACK, ORDERS = 1 + 1e-6, 64
+ORDERS = 64
 
 
 class MatrixLaw(GammaLaw):
@@ -95,7 +95,7 @@ def noise_bound(rows: int, columns: int, scale: float, probability: float) -> fl
     """Bound the Frobenius norm but for a probability: of a row over s, ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
     freedom = degrees_of_freedom(rows, columns)
     least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
-    return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * MATRIX_SLACK
+    return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * (1 + MATRIX_SLACK)
 
 
 def rounding_bound(rows: int, columns: int, scale: float, probability: float) -> float:
@@ -116,7 +116,7 @@ def rounding_bound(rows: int, columns: int, scale: float, probability: float) ->
         logs = growth + order * np.log(length * below) + math.log(rows / probability)
         best = np.minimum(best, logs / (2 * order))
     spread = scale * (freedom + columns) / 2
-    return float((1.5 * columns + 35) * UNIT / 2 * spread * np.exp(best).sum() * MATRIX_SLACK)
+    return float((1.5 * columns + 35) * EPSILON / 2 * spread * np.exp(best).sum() * (1 + MATRIX_SLACK))
 
 
 def log_ratio(freedom: Array | float, order: float) -> Array:

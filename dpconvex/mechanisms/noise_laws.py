@@ -14,6 +14,7 @@ from dpconvex.mechanisms.base import check_delta
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
+from dpconvex.numerics import SUM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.neighbour_differences import differences, of_people
 from dpconvex.util.arrays import Array
@@ -21,7 +22,6 @@ from dpconvex.util.arrays import Array
 # Relative accuracy of the calibrated beta, one whose cost is at most epsilon; accuracy of what only serves to predict.
 ACCURATE, ROUGH = 1e-12, 1e-4
 Tally = tuple[float, ...] | None
-SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class GaussianLaw(Law):
             part = self.privacy.epsilon / rows
             kinds = (replace(self.privacy, most=1, adjacency=a) for a in {"add-remove", self.privacy.adjacency})
             single = max(h.delta(part)[0] for kind in kinds for h in hulls_of(self.analysis, kind, mu, sigma))
-            chained = math.fsum(math.exp(min(k * part, 700.0)) for k in range(rows)) * single * SLACK
+            chained = math.fsum(math.exp(min(k * part, 700.0)) for k in range(rows)) * single * (1 + SUM_SLACK)
             if chained < largest:
                 largest, how, paid = chained, f"{rows} rows, one after the other", rows * self.analysis.log_det(mu)[0]
         return hulls, largest, how, paid
@@ -168,7 +168,12 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
         hull = Hull(item.dimension, item.length / sigma, curvature, *measured(item.vertices, sigma))
         if item.slopes is not None and item.behind is not None:
             low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
-            slopes = max(high, 0.0) * SLACK, max(-low, 0.0) * SLACK, max(low, -high, 0.0) / SLACK, bend
+            slopes = (
+                max(high, 0.0) * (1 + SUM_SLACK),
+                max(-low, 0.0) * (1 + SUM_SLACK),
+                max(low, -high, 0.0) / (1 + SUM_SLACK),
+                bend,
+            )
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)

@@ -16,6 +16,7 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, seeded_generator
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import check_whole, is_whole
 
@@ -24,7 +25,6 @@ Statistics = Callable[[Array], tuple[Array, Array]]
 # The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
 FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
 LARGEST_NOISE = 2.0**26  # Noise of more radii than this on a sum leaves nothing to cluster
-SLACK = 1 + 1e-12  # Covers that the norm of a record is checked in floating point
 LARGEST = 10**7  # Numbers in the centres, at most
 # By default, and for a pure guarantee.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
@@ -80,7 +80,7 @@ class NoisyKMeans:
 
         def noise(law: str, weight: float) -> ClusteringNoise:
             once = sensitivity(law, privacy.adjacency, radius, weight)
-            whole = SPHERICAL[law].composed(once, rounds) * SLACK
+            whole = SPHERICAL[law].composed(once, rounds) * (1 + NORM_SLACK)
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
             step = grid_step(radius, scale)
             return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)

@@ -19,9 +19,9 @@ from dpconvex.certificates.integer_noise import GAUSSIAN, drawn
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.profiles import GRID_VARIANCE, TOGETHER, choice_width, integer_level
 from dpconvex.noise.samplers import below
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Indices
 
-ROOM = 1 + 1e-12  # for the rounding of levels and of their sum
 LARGEST = 2**61  # Sums beyond this are cut off, each by itself, which brings neighbours closer
 # Bits of a score's sensitivity; the logarithm of the largest ratio of two weights; bits of the smallest; what rounding widens.
 SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
@@ -57,7 +57,7 @@ class Queries:
         """Add noise to a symmetric matrix of whole numbers, which neighbours move by as much in the Frobenius norm."""
         scale, upper = self._deviation(sensitivity, level), np.triu_indices(len(sums), 1)
         # Entries off the diagonal count twice in the norm.
-        less = math.sqrt(scale**2 / 2 + GRID_VARIANCE) * ROOM
+        less = math.sqrt(scale**2 / 2 + GRID_VARIANCE) * (1 + NORM_SLACK)
         found = np.diag(self.drawn(scale, np.diag(sums)))
         found[upper] = self.drawn(less, sums[upper])
         return np.asarray(found + np.triu(found, 1).T)
@@ -80,7 +80,7 @@ class Queries:
         moved = math.ceil(Fraction(sensitivity) / unit) + 1  # of floors
         for start in range(0, count, TOGETHER):
             some = min(count - start, TOGETHER)
-            rate = (choice_width(level * math.sqrt(some / count) / ROOM, some) - WIDER) / (2 * moved)
+            rate = (choice_width(level * math.sqrt(some / count) / (1 + NORM_SLACK), some) - WIDER) / (2 * moved)
             for _ in range(some if rate > 0 else 0):
                 if not len(left):
                     break
@@ -98,7 +98,7 @@ class Queries:
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
-        granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(ROOM)
+        granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(1 + NORM_SLACK)
         if not (granted and 0 <= sensitivity < math.inf):
             raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
         return deviation(sensitivity, level)
@@ -123,7 +123,7 @@ def cut(sums: Indices) -> Indices:
 
 def deviation(sensitivity: float, level: float) -> float:
     """Return the scale of integer noise at which neighbours so far apart are told apart at this level."""
-    scale = math.sqrt((sensitivity / level) ** 2 + GRID_VARIANCE) * ROOM
+    scale = math.sqrt((sensitivity / level) ** 2 + GRID_VARIANCE) * (1 + NORM_SLACK)
     while not integer_level(sensitivity, scale) <= level:
-        scale *= ROOM
+        scale *= 1 + NORM_SLACK
     return scale

@@ -19,10 +19,10 @@ from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import bisect
 from dpconvex.noise.samplers import accepts, below
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.plain_data import is_real
 
 SELECTIONS = ("permute-and-flip", "exponential")
-SLACK = 1e-12  # Relative error of everything computed below; costs are rounded up by it
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
 DIGITS = 60
 LONGEST = 600.0  # Logarithms of 1/gamma are looked for up to here
@@ -122,12 +122,12 @@ class Repetitions:
         a, b = sorted((run.epsilon, log_inverse_gamma(self.mean, self.shape)))
         choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
         epsilon = run.epsilon + (1 + self.shape) * choice
-        return run.part(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK))
+        return run.part(epsilon * (1 + NORM_SLACK), min(run.delta * self.mean * (1 + NORM_SLACK), 1 - NORM_SLACK))
 
     def each(self, whole: Privacy) -> Privacy:
         """Return the guarantee of each run that gives the best of all runs a guarantee; rounded down."""
         low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
-        return whole.part(low, whole.delta / (self.mean * (1 + 2 * SLACK)))
+        return whole.part(low, whole.delta / (self.mean * (1 + 2 * NORM_SLACK)))
 
     def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""

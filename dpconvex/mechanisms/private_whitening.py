@@ -28,13 +28,13 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
+from dpconvex.numerics import TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.plain_data import is_real
 
 MOST_FEATURES = 4096
 SOURCE = "docs/theory.md, section 8"
-SLACK = 1 + 1e-9
 ASSUMED = (
     "The whitening's noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers; that it "
     "is not continuous is paid for."
@@ -106,7 +106,7 @@ class PrivateWhitening:
         if own is None or fit.cover is None:
             return None
         epsilon, delta = for_both(privacy, left(most, fit.noise_epsilon), fit.cover.delta)
-        first = math.sqrt(max(level(epsilon, delta) ** 2 - (own * SLACK) ** 2, 0.0)) / SLACK
+        first = math.sqrt(max(level(epsilon, delta) ** 2 - (own * (1 + TAIL_SLACK)) ** 2, 0.0)) / (1 + TAIL_SLACK)
         both = math.hypot(first, own)
         if not first > 0 or not gaussian_delta(epsilon, both) <= delta:
             return None
@@ -117,7 +117,7 @@ class PrivateWhitening:
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
         part = privacy.part(self.share * privacy.epsilon, self.share * privacy.delta)
         fit = second(privacy.minus(part))
-        first = level(*for_both(part, 0.0, 0.0)) / SLACK
+        first = level(*for_both(part, 0.0, 0.0)) / (1 + TAIL_SLACK)
         if not first > 0:
             why = "private whitening: what noise on the integers loses is no part of so small a delta"
             remedy = "ask for a larger delta or a smaller epsilon, or leave whitening out"
@@ -140,7 +140,10 @@ class Stages:
         why = "the Frobenius norm of x x' is the square of that of x; exact profile of the Gaussian mechanism"
         how = "squares of mu (GDP) add up" if noise.composed else "both parts add up"
         steps = (Derivation("whitening", "", values, why), fit.derivation)
-        first, said = (Gaussian(noise.level * SLACK), Tail(GRID_LOSS)), "private preconditioning, then the fit"
+        first, said = (
+            (Gaussian(noise.level * (1 + TAIL_SLACK)), Tail(GRID_LOSS)),
+            "private preconditioning, then the fit",
+        )
         return fit.copied(
             privacy=self.privacy,
             whitening=noise,
@@ -188,12 +191,14 @@ def level(epsilon: float, delta: float) -> float:
 
 def calibrated(name: str, ball: Ball, privacy: Privacy, first: float, **paid: float) -> WhiteningNoise:
     one = math.sqrt(2) if privacy.adjacency == "replace-one" else 1.0
-    reach = privacy.most * one * SLACK  # rows are whitened one by one, whatever they weigh
+    reach = privacy.most * one * (1 + TAIL_SLACK)  # rows are whitened one by one, whatever they weigh
     facts: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "share", "composed"), 0.0) | paid
     facts |= {"field": name, "features": int(ball.dim), "radius": float(ball.radius)}
     noise = WhiteningNoise(level=first, sensitivity=reach, sigma=reach / first, **facts)
     # Off the diagonal sums have the smaller deviation, and count twice.
-    if not integer_level(reach * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
+    if not integer_level(reach * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * (
+        1 + TAIL_SLACK
+    ):
         raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "ask for less")
     return noise
 

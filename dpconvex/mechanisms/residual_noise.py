@@ -27,8 +27,8 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
+from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.util.plain_data import is_real
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
@@ -42,8 +42,6 @@ RELATIVE_SIZE = 0.01
 FREE_ROOM, ROOM_OF_STEPS = 3.0, 10.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
-# Relative error of everything computed below, and of what is computed again for another distance.
-SLACK, ROOM = 1 + 1e-12, 1 + 4e-9
 
 DROWNED = (
     "The residual noise is larger than the mechanism's own: with these constants answers may be so large, or the objective so "
@@ -242,15 +240,15 @@ def drawing_error(
     mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float
 ) -> float:
     """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point."""
-    relative = (analysis.form.space.dim + 16) * UNIT
+    relative = (analysis.form.space.dim + 16) * EPSILON
     if isinstance(certificate, StatisticsCertificate):
         reach = records * certificate.gradient_bound
-        return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
+        return (certificate.noise_dimension + 16) * EPSILON * cap + EPSILON * (reach + cap)
     if not certificate.minimises:
         return 0.0
     if isinstance(certificate, OutputCertificate):
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
-        return relative * (cap + reach) + 4 * UNIT * reach
+        return relative * (cap + reach) + 4 * EPSILON * reach
     own = getattr(mechanism, "noise_rounding", None)
     more = float(own(certificate, TAIL)) if callable(own) else 0.0
     return (relative * cap + more) / certificate.strong_convexity
@@ -268,15 +266,15 @@ def calibrate_residual_noise(
         raise DPConvexError(f"residual noise: there is no grid for a distance of {distance!r}; rescale the problem.")
     root = math.sqrt(dimension)
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
-    total = math.floor((2 * distance * root / step + dimension) * SLACK)
+    total = math.floor((2 * distance * root / step + dimension) * (1 + NORM_SLACK))
     scale = math.nextafter(total / spent.epsilon, math.inf)
     parts = (spent.epsilon, spent.delta, distance, step, dimension)
     laplace = IntegerNoise(LAPLACE, *parts, float(total), scale, noise_cap)
     if spent.delta <= 2 * tail:  # too little for Gaussian noise
         return laplace
-    euclidean = (2 * distance / step + root) * SLACK
+    euclidean = (2 * distance / step + root) * (1 + NORM_SLACK)
     sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
-    gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, on_integers(sigma * euclidean * ROOM), noise_cap)
+    gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, on_integers(sigma * euclidean * (1 + GRID_SLACK)), noise_cap)
     return min((n for n in (laplace, gaussian) if law in ("", n.noise)), key=lambda noise: noise.size)
 
 

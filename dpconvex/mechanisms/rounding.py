@@ -14,12 +14,12 @@ from dpconvex.expressions.atoms.matrices import LOG_DET
 from dpconvex.expressions.expression import Expression
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.model.privacy import Privacy
+from dpconvex.numerics import EPSILON
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import curvature_bound
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import largest_row_sum, walked
 from dpconvex.sets.certificates import longest_row, relative_rounding
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.sets.kinks import Kinks, split_kinks
 from dpconvex.sets.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
 from dpconvex.sets.region import Region, slope_of
@@ -86,7 +86,7 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
     decrease = min(gradient * reach, gradient**2 / mu) + room
     count = sum(len(block.offset) for block in (*region.blocks, *region.cuts(region.inside)))
     # Of multipliers and rows, one for each number that is added up.
-    residual = 8 * (64 + count + region.dim) * UNIT * pulls / mu + 8 * UNIT * radius
+    residual = 8 * (64 + count + region.dim) * EPSILON * pulls / mu + 8 * EPSILON * radius
     if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
         return residual
     return math.sqrt(GAPS * relative_rounding(region, radius) * decrease / mu) + residual
@@ -154,7 +154,7 @@ def kinks_of(form: LossForm) -> Kinks:
 def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
     kinks = kinks_of(form)
-    return form.feasible.error(norm) + 4 * UNIT * norm + (kinks.error(norm, step) if kinks and step else 0.0)
+    return form.feasible.error(norm) + 4 * EPSILON * norm + (kinks.error(norm, step) if kinks and step else 0.0)
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:

@@ -15,6 +15,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.numerics import EPSILON
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import (
@@ -26,7 +27,6 @@ from dpconvex.sensitivity.moments import (
     turned_parameters,
     weighted,
 )
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.summation import MOMENT_BLOCK
@@ -155,7 +155,7 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
     degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
     roundings = MOMENT_BLOCK + combinations + records / MOMENT_BLOCK + degree + 16
-    return 2 * roundings * UNIT * max(records, 1.0) * length
+    return 2 * roundings * EPSILON * max(records, 1.0) * length
 
 
 @dataclass(frozen=True)

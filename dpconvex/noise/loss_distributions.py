@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
+from dpconvex.numerics import LOSS_ROUNDING, UNIT_ROUNDOFF
 from dpconvex.util.arrays import Array
 
 # Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
 SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
 REACH = 14.0  # Deviations of a sum about its mean that transforms hold
-ROUNDING, UNIT = 4e-15, 2.0**-53  # Relative rounding of functions; of one addition
 # Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
 TRANSFORM = 16.0
 # A guarantee of a smaller delta is refused: what is left out of the grid is a part of it.
@@ -57,7 +57,7 @@ class Losses:
         scale = math.log(float(np.exp(logs).sum()))
         tilted = np.exp(logs - scale)
         mean = float(tilted @ self.values)
-        rounding = ROUNDING * (theta * float(np.abs(self.values[[0, -1]]).max()) + abs(top + scale) + 10)
+        rounding = LOSS_ROUNDING * (theta * float(np.abs(self.values[[0, -1]]).max()) + abs(top + scale) + 10)
         return tilted, top + scale, mean, max(float(tilted @ (self.values - mean) ** 2), self.step**2), rounding
 
 
@@ -66,10 +66,10 @@ Counted = Sequence[tuple[Losses, int]]
 
 def on_grid(losses: Array, masses: Array, step: float, lost: float) -> Losses:
     """Put masses at some losses on a grid: each goes to the two points about it such that both neighbours' masses stay."""
-    losses = losses + ROUNDING * (1 + np.abs(losses))
+    losses = losses + LOSS_ROUNDING * (1 + np.abs(losses))
     place = np.floor(losses / step).astype(np.int64)
     first = int(place.min())
-    up = np.clip(-np.expm1(step * place - losses) / -math.expm1(-step) * (1 + ROUNDING) + ROUNDING, 0.0, 1.0)
+    up = np.clip(-np.expm1(step * place - losses) / -math.expm1(-step) * (1 + LOSS_ROUNDING) + LOSS_ROUNDING, 0.0, 1.0)
     size = int(place.max()) - first + 2
     below = np.bincount(place - first, masses * (1 - up), size)
     probabilities = below + np.bincount(place - first + 1, masses * up, size)
@@ -79,8 +79,8 @@ def on_grid(losses: Array, masses: Array, step: float, lost: float) -> Losses:
 def composed_delta(parts: Counted, epsilon: float) -> float:
     """Bound ``E[(1 - exp(epsilon - L))_+]`` for L the sum of so many losses of each kind, all on one grid."""
     step = parts[0][0].step
-    lost = sum(count * item.lost for item, count in parts) * (1 + ROUNDING)
-    epsilon -= ROUNDING * abs(epsilon)
+    lost = sum(count * item.lost for item, count in parts) * (1 + LOSS_ROUNDING)
+    epsilon -= LOSS_ROUNDING * abs(epsilon)
     first = sum(count * item.first for item, count in parts)
     if epsilon >= step * (first + sum(count * (len(item.probabilities) - 1) for item, count in parts)):
         return lost
@@ -92,11 +92,11 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     base = round(max(mean, epsilon) / step) - size // 2
     product = np.ones(size // 2 + 1, dtype=complex)
     # Rounding: of all transforms and of the powers, in Euclidean norm.
-    unit, growth, norms, longest = (TRANSFORM * math.log2(size) + 3) * UNIT, 0.0, 0.0, 0.0
+    unit, growth, norms, longest = (TRANSFORM * math.log2(size) + 3) * UNIT_ROUNDOFF, 0.0, 0.0, 0.0
     for tilted, (_, count) in zip(found, parts, strict=True):
         folded = np.bincount(np.arange(len(tilted)) % size, tilted, size)
         norm = float(np.linalg.norm(folded))
-        growth += count * max(math.log(float(tilted.sum()) * (1 + ROUNDING) + unit * math.sqrt(size) * norm), 0.0)
+        growth += count * max(math.log(float(tilted.sum()) * (1 + LOSS_ROUNDING) + unit * math.sqrt(size) * norm), 0.0)
         norms, longest = norms + count * norm, max(longest, norm)
         product = product * raised(np.fft.rfft(folded), count)
     error = (norms + 2 * longest) * unit * math.exp(growth) * 1.01
@@ -107,7 +107,7 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     weights = -np.expm1(-excess[kept]) * np.exp(np.maximum(-theta * excess[kept], SMALLEST_LOG))
     inside = float(weights @ np.maximum(summed[kept], 0.0)) + error * float(np.linalg.norm(weights))
     # Of what was put on the grid, tilted and tilted back.
-    relative += ROUNDING * theta * abs(epsilon)
+    relative += LOSS_ROUNDING * theta * abs(epsilon)
     above = chernoff(parts, (base + size) * step, theta, mean, variance)
     return (lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside + above) * (1 + 1e-9)
 
@@ -147,7 +147,7 @@ def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: 
     for part in (0.0, *(0.5**k for k in range(8))):
         more = theta + part * max(level - mean, 0.0) / variance
         log_mass, _, _, rounding = tilted_sum(parts, more)[1]
-        best = min(best, log_mass - more * level + rounding + ROUNDING * more * abs(level))
+        best = min(best, log_mass - more * level + rounding + LOSS_ROUNDING * more * abs(level))
     return math.exp(min(best, 0.0))
 
 
@@ -156,7 +156,7 @@ def sampled_delta(epsilon: float, multiplier: float, rate: float, steps: int) ->
     if not multiplier >= SMALLEST_MULTIPLIER:
         return 1.0
     if rate >= 1:
-        return float(gaussian_delta(epsilon, math.sqrt(steps) / multiplier * (1 + ROUNDING)))
+        return float(gaussian_delta(epsilon, math.sqrt(steps) / multiplier * (1 + LOSS_ROUNDING)))
     return min(max(composed_delta([(losses, steps)], epsilon) for losses in both_orders(multiplier, rate)), 1.0)
 
 
@@ -178,17 +178,17 @@ def both_orders(multiplier: float, rate: float) -> list[Losses]:
 
 def removed(losses: Array, multiplier: float, rate: float) -> Array:
     """Return the exact delta, rounded up, of a record in the first data set (Balle, Barthe & Gaboardi 2018)."""
-    more = np.log1p(np.expm1(losses) / rate) * (1 - ROUNDING)
-    return np.minimum(rate * gaussian_delta(more, 1 / multiplier) * (1 + ROUNDING), 1.0)
+    more = np.log1p(np.expm1(losses) / rate) * (1 - LOSS_ROUNDING)
+    return np.minimum(rate * gaussian_delta(more, 1 / multiplier) * (1 + LOSS_ROUNDING), 1.0)
 
 
 def added(losses: Array, multiplier: float, rate: float) -> Array:
     """Return the same of one that is there in the second: ``E[(1 - e^loss (1 - q + q r))_+]`` for r the likelihood ratio."""
     apart = 1 - np.exp(losses) * (1 - rate)
-    scale = np.maximum(apart, 0.0) + ROUNDING  # delta grows with it
+    scale = np.maximum(apart, 0.0) + LOSS_ROUNDING  # delta grows with it
     more = losses + np.log(rate) - np.log(scale)
-    more -= ROUNDING * (1 + np.abs(more))
-    return np.minimum(scale * gaussian_delta(more, 1 / multiplier) * (1 + ROUNDING), 1.0)
+    more -= LOSS_ROUNDING * (1 + np.abs(more))
+    return np.minimum(scale * gaussian_delta(more, 1 / multiplier) * (1 + LOSS_ROUNDING), 1.0)
 
 
 @lru_cache(maxsize=64)

@@ -14,12 +14,12 @@ import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import NotPrivate
+from dpconvex.numerics import FUNCTION_SLACK, SUM_SLACK
 from dpconvex.util.arrays import Array
 
 # One Rényi order, or several.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
 
-SMALL, SLACK = 1e-13, 1e-11  # Room for the rounding of special functions and sums, and of tables
 # Cells of the quadrature of the chi law, and where its tail is cut, as a fraction of the mass that is left.
 CELLS, TAIL = 240, 1e-9
 # Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
@@ -52,7 +52,7 @@ def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array
     safe = np.where(a > 0, a, 1.0)
     # Whose exponentials are 0 anyway need not overflow.
     first, second = (np.maximum(scipy.special.log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
-    pad = sign * (SMALL + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
+    pad = sign * (FUNCTION_SLACK + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
     still = -np.expm1(np.minimum(epsilon, 0.0))  # without any shift
@@ -85,7 +85,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
         return 1e-300
     end = math.sqrt(2 * float(scipy.special.gammainccinv(half, max(mass * TAIL, 1e-300))))
     if end <= start:
-        return min(mass * (1 + SMALL), 1.0)
+        return min(mass * (1 + FUNCTION_SLACK), 1.0)
     points = np.linspace(start, end, CELLS + 1)
     survival = scipy.special.gammaincc(half, points**2 / 2)
     left, width = points[:-1], np.diff(points)
@@ -268,7 +268,7 @@ class Profile:
         with np.errstate(divide="ignore"):
             logs = np.log(masses) + np.multiply.outer(np.asarray(order) - 1, losses)
         total = scipy.special.logsumexp(logs, axis=-1) if len(losses) else -math.inf
-        return np.maximum(total + SLACK, 0.0) / (order - 1)
+        return np.maximum(total + SUM_SLACK, 0.0) / (order - 1)
 
     @cached_property
     def level(self) -> float:
@@ -288,7 +288,7 @@ class Profile:
         def fails(log_mu: float) -> bool:
             """Whether a tangent of the Gaussian's curve lies below an end of a piece."""
             mu = math.exp(log_mu)
-            value, slope = gaussian_delta(middle, mu, -1), -scipy.special.ndtr(-mu / 2 - middle / mu) * (1 + SLACK)
+            value, slope = gaussian_delta(middle, mu, -1), -scipy.special.ndtr(-mu / 2 - middle / mu) * (1 + SUM_SLACK)
             sides = ((ends[:-1], bounds[:-1]), (ends[1:], bounds[1:]))
             return not all((value + slope * (np.exp(e) - np.exp(middle)) >= bound).all() for e, bound in sides)
 

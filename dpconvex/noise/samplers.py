@@ -12,14 +12,12 @@ from scipy.stats import chi, gamma
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import gaussian_sigma
+from dpconvex.numerics import DRAW_TOLERANCE, TAIL_SLACK
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real, is_whole
 from dpconvex.util.runtime import this_process
 
 ROUNDS = 20
-# Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.
-ROUNDING = 1e-9
-SLACK = 1 + 1e-9  # Quantiles are computed to many more digits than this
 
 
 class SystemChaCha(ChaCha):
@@ -155,7 +153,7 @@ def scaled(direction: Array, length: float) -> Array:
 def in_subspace(basis: Any, b: Array) -> Array:
     result = np.asarray(basis @ b, dtype=float)
     before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
-    if not abs(after - before) <= ROUNDING * before:
+    if not abs(after - before) <= DRAW_TOLERANCE * before:
         raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed its size.")
     return result
 
@@ -169,7 +167,7 @@ class Law:
         return float(self.norm.mean(p)) * scale if p else 0.0
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
-        return float(self.norm.isf(probability, p)) * scale * SLACK if p else 0.0
+        return float(self.norm.isf(probability, p)) * scale * (1 + TAIL_SLACK) if p else 0.0
 
 
 class Gamma(Law):

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.numerics import EPSILON
 from dpconvex.optim import proximal, proximal_newton, smooth
 from dpconvex.optim.distance import Composite, Iterate, at_point, floor, step
 from dpconvex.optim.problem import Problem, Solution
 from dpconvex.optim.spectral_coordinates import Coordinates
 from dpconvex.sets.certificates import Certified
 from dpconvex.sets.certified_minimum import minimum
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.util.arrays import Array
 
 # So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
@@ -129,7 +129,7 @@ class PerturbedObjective:
             return x
         theta, heights = np.split(x, [self.composite.dim])
         terms = self.epigraph.heights(theta.astype(float))
-        above = terms + 4 * UNIT * np.abs(terms)
+        above = terms + 4 * EPSILON * np.abs(terms)
         return np.concatenate([theta, np.where(heights > above, above, heights)])
 
 

@@ -21,13 +21,14 @@ from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_name
 from dpconvex.data.domains import Ball
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, check_clip, feature_names, table
-from dpconvex.data.validation import SINGLE_ROUNDING, check_labels, finite_numbers
+from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.numerics import SINGLE_TOLERANCE
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.deprecated import public
 from dpconvex.util.plain_data import is_real
@@ -148,7 +149,7 @@ class ComponentCenters(Released):
         if not values.ndim or math.prod(values.shape[1:]) != d:
             raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
         records = values.reshape(len(values), d)
-        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_ROUNDING)
+        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_TOLERANCE)
         if far.any():
             raise DomainError(f"assign: {far.sum()} records lie outside of the domain (first: row {np.argmax(far)}).")
         codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)

@@ -38,11 +38,12 @@ from dpconvex.data.tables import (
 )
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.mechanisms.adaptive_steps import whole_level
-from dpconvex.mechanisms.noisy_queries import ROOM, Queries, deviation
+from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.model.people import People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.profiles import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_looks import ROOT_TWO
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.deprecated import public
@@ -203,7 +204,7 @@ def planned(
         why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
         remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
         raise NotPrivate(f"learn_schema: {why}; nothing was spent", privacy, remedy)
-    parts = (Gaussian(level * ROOM), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
+    parts = (Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
     shares = {name: rest * weight for name, weight in weights.items()}
     return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 

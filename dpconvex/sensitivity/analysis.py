@@ -13,7 +13,7 @@ from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.expressions.abstract_values import Kink, Scalar
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
-from dpconvex.numerics import Interval, float_down, intervals
+from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import Gram
@@ -23,8 +23,6 @@ from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_ste
 from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.util.arrays import Array
 
-# Constants are computed in floating point; this relative slack covers its rounding.
-ROUNDING_SLACK = 1e-11
 SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
 TIE = 1e-9  # Values that agree to this fraction tie
 
@@ -82,7 +80,7 @@ class Analysis:
         sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
         check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
-        bound = gradients.bound * (1 + ROUNDING_SLACK)
+        bound = gradients.bound * (1 + SUM_SLACK)
         rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
         rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
         dimension = min(rank, self.form.noise_dimension)
@@ -121,7 +119,7 @@ class Analysis:
             except DPConvexError:  # 0 is outside the domain of an atom
                 return math.inf
             drop = max(drop, start.value.high - bounds.scalar.value.low)
-        return drop * (1 + ROUNDING_SLACK) if self.losses else math.inf
+        return drop * (1 + SUM_SLACK) if self.losses else math.inf
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -148,11 +146,11 @@ class Analysis:
         for k, first in enumerate(longest):
             for second in longest[k:]:
                 apart = first.bound + second.bound
-                if apart * (1 + ROUNDING_SLACK) <= bound:
+                if apart * (1 + SUM_SLACK) <= bound:
                     break  # as it is for all that follow, which are shorter
                 found = first.difference_bound(second)
                 found = found if found < apart * (1 - SAME) else apart
-                bound = max(bound, found * (1 + ROUNDING_SLACK))
+                bound = max(bound, found * (1 + SUM_SLACK))
         if bound <= SAME * self.gradient_bound:
             why = "every record has the same gradient, so nothing would be learnt from the data"
             remedy = (
@@ -187,7 +185,7 @@ class Analysis:
             return one, where
         trace, rank = (max(getattr(loss.curvature, name) for loss in self.losses) for name in ("trace", "rank"))
         rank = min(person.rows * rank, max(self.form.noise_dimension, 1))
-        whole = rank * math.log1p(person.weight * trace / (rank * mu)) * (1 + ROUNDING_SLACK)
+        whole = rank * math.log1p(person.weight * trace / (rank * mu)) * (1 + SUM_SLACK)
         return min(person.rows * one, whole), where
 
     def log_dets(self, mu: float) -> Array:
@@ -196,7 +194,7 @@ class Analysis:
         found = np.array([known[loss.curvature] for loss in self.losses])
         for k, loss in enumerate(self.losses):
             if isinstance(loss.joint, MeanJoint) and loss.joint.mean.piece.outer:
-                found[k] = min(found[k], loss.joint.loss(0.0, mu) * (1 + ROUNDING_SLACK))
+                found[k] = min(found[k], loss.joint.loss(0.0, mu) * (1 + SUM_SLACK))
         return found
 
     def strong_convexity(self, size: float, added: float) -> float:
@@ -221,9 +219,9 @@ class Analysis:
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
-            if loss.joint is not None and together * (1 + ROUNDING_SLACK) + other > joint:
+            if loss.joint is not None and together * (1 + SUM_SLACK) + other > joint:
                 together = min(together, loss.joint.loss(beta, mu))
-            joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
+            joint = max(joint, together * (1 + SUM_SLACK) + other)
         if joint >= apart:
             return apart, "gradient and curvature maximised separately"
         return joint, "gradient and curvature maximised jointly"

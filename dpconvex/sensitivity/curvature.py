@@ -13,15 +13,13 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpconvex.expressions.abstract_values import Mean, Piece, Scalar, Term
-from dpconvex.numerics import Interval
+from dpconvex.numerics import EIGENVALUE_ROUNDING, SUM_SLACK, Interval
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import Gram
 from dpconvex.util.arrays import Array
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12
-PADDING = 1 + 1e-11  # Relative slack that covers the rounding of sums
-ROUNDING = 1e-15  # Error of a computed eigenvalue, relative to the largest one and to the side of the matrix
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Curvature:
 def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
     """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
-    traces = [trace_bound(piece, gram) * PADDING for piece in pieces]
+    traces = [trace_bound(piece, gram) * (1 + SUM_SLACK) for piece in pieces]
     ranks = [min(rank_bound(piece), dimension) for piece in pieces]
     apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
     eigenvalue, parts = float(sum(apart)), tuple(zip(traces, ranks, strict=True))
@@ -67,7 +65,9 @@ def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...
     values = np.maximum(np.linalg.eigvalsh(inner)[::-1], 0.0)
     # What separates the rows from their generator coordinates adds to the root.
     more = sum(piece.outer * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
-    padded = (np.sqrt(values + len(values) * (ROUNDING * values[0] + error)) + np.sqrt(more)) ** 2 * PADDING
+    padded = (np.sqrt(values + len(values) * (EIGENVALUE_ROUNDING * values[0] + error)) + np.sqrt(more)) ** 2 * (
+        1 + SUM_SLACK
+    )
     return tuple(padded.tolist())
 
 
@@ -149,7 +149,7 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
     distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
-    return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * PADDING)
+    return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * (1 + SUM_SLACK))
 
 
 STRETCHES = 400  # Stretches of the angle between the entries of a norm and those that do not move
@@ -265,4 +265,4 @@ def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int
     mass = None if term.mass is None else term.mass / scale
     radius = gram.steepest(moving) + gram.term_slack([Term(moving, True, mass)])
     across, along = (len(moving) - 1, 1) if len(moving) <= dimension else (dimension, 0)
-    return NormJoint(radius * PADDING, scale, floor, across, along)
+    return NormJoint(radius * (1 + SUM_SLACK), scale, floor, across, along)

@@ -16,7 +16,7 @@ from dpconvex.expressions.abstract_values import Term
 from dpconvex.expressions.expansion import Bases
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
-from dpconvex.numerics import EPSILON, Interval
+from dpconvex.numerics import EPSILON, GRAM_ROUNDING, Interval
 from dpconvex.sensitivity.bilinear_forms import form_range
 from dpconvex.sensitivity.generators import Generator, factor, numbered_runs, terms_of
 from dpconvex.util.arrays import Array, Indices
@@ -25,8 +25,6 @@ LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.
 LARGEST_NUMBER_OF_PRODUCTS = 2**24
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
-# Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
-ROUNDING = 2.0**-44
 # An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
 RESIDUE = 1e-14
 
@@ -63,7 +61,7 @@ class Gram:
         self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # What `curvature.widest` found
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
-        self.errors, self.exact = ROUNDING * lengths + excess, excess == 0
+        self.errors, self.exact = GRAM_ROUNDING * lengths + excess, excess == 0
         sizes = [np.abs(form.weight) * max(form.same.size, form.cross.size) for form in self.forms]
         counts = [np.count_nonzero(form.weight, axis=axis).max() for form in self.forms for axis in (0, 1)]
         summed = EPSILON * (max(map(int, counts), default=0) + len(self.forms) + 2)
@@ -125,7 +123,7 @@ class Gram:
         forms = [replace(form, weight=form.weight[place]) for form in self.forms if form.weight[place].any()]
         upper = upper_of(forms, part.shape[1])
         inner, size = part @ upper @ part.T, np.abs(part) @ np.abs(upper) @ np.abs(part).T
-        largest = float(np.linalg.eigvalsh(inner)[-1]) + ROUNDING * float(np.trace(size))
+        largest = float(np.linalg.eigvalsh(inner)[-1]) + GRAM_ROUNDING * float(np.trace(size))
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
     def _share_length(self, generators: list[Generator]) -> None:
@@ -140,7 +138,7 @@ class Gram:
             if not (squares > 0).all():
                 continue
             total = sp.csr_array(sum(part.T @ part / square for part, square in zip(parts, squares, strict=True)))
-            bound = self._range(total, same=True).high * squares * (1 + ROUNDING)
+            bound = self._range(total, same=True).high * squares * (1 + GRAM_ROUNDING)
             if bound.sum() < np.trace(self.upper[np.ix_(members, members)]):
                 self.upper[members], self.upper[:, members] = 0.0, 0.0
                 self.upper[members, members] = bound
@@ -168,7 +166,7 @@ class Gram:
         place, rows = used(rows)
         upper = self.upper[place]
         size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return rows @ upper @ rows.T, ROUNDING * size**2
+        return rows @ upper @ rows.T, GRAM_ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` for all rows u of `left` and v of `right`; with `cross` they are those of two records."""
@@ -213,7 +211,7 @@ class Gram:
     def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
         sizes = np.abs(part)
-        dominated = squared(part, self.upper[place]) + ROUNDING * squared(sizes, np.abs(self.upper[place]))
+        dominated = squared(part, self.upper[place]) + GRAM_ROUNDING * squared(sizes, np.abs(self.upper[place]))
         total = squared(sizes, self.rounding[place])
         for form in self.forms:
             value = squared(part, form.weight[place])

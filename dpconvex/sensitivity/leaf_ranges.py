@@ -6,13 +6,11 @@ import numpy as np
 
 from dpconvex.expressions.expansion import Bases
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
-from dpconvex.numerics import APART, Ends, Interval, interval_product, interval_sums, intervals, sum_ends
+from dpconvex.numerics import APART, BOUND_SLACK, Ends, Interval, interval_product, interval_sums, intervals, sum_ends
 from dpconvex.sensitivity.gram import Gram
 from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.util.arrays import Array
-
-SLACK = 1e-14  # A few roundings of a length
 
 
 def leaf_ranges(
@@ -39,7 +37,7 @@ def leaf_ranges(
         if np.isfinite(reach):
             rows = gram.rows[k]
             length = np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows))
-            size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
+            size[ends[k] : ends[k + 1]] = length * reach * (1 + BOUND_SLACK)
     size[~moving] = 0.0
     limits = feasible.lower, feasible.upper
     own = limits[0][part.coordinate], limits[1][part.coordinate]
@@ -62,7 +60,7 @@ def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet
     reach = feasible.norm_on(leaf.touched)
     if not np.isfinite(reach):
         return float(np.inf)
-    return (bases.norm(leaf.part(with_theta=False)) + gram.steepest(rows) * reach) * (1 + SLACK)
+    return (bases.norm(leaf.part(with_theta=False)) + gram.steepest(rows) * reach) * (1 + BOUND_SLACK)
 
 
 def hulls_of(part: Polynomial, factors: Ends, limits: Ends, hulls: Sequence[AxisHull]) -> Ends:

@@ -19,6 +19,7 @@ from dpconvex.expressions.expression import Expression, Field
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows
 from dpconvex.model.template import Template
+from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -288,15 +289,13 @@ def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool
     return True
 
 
-# Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
-SLACK, ROUNDING = 1 + 1e-9, 1e-12
 CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
 
 
 def length_bound(moments: Moments, bases: Bases) -> float:
     """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
     squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
-    return float(np.sqrt(np.max(squares))) * SLACK
+    return float(np.sqrt(np.max(squares))) * (1 + TAIL_SLACK)
 
 
 @once
@@ -329,8 +328,8 @@ def difference_bound(moments: Moments, bases: Bases) -> float:
     largest = 0.0
     for case in cases:
         largest = highest(case, table, ends, largest)
-    largest = largest * (1 + CLOSE) + 4 * ROUNDING * length**2
-    return min(float(np.sqrt(largest)) * SLACK, 2 * length)
+    largest = largest * (1 + CLOSE) + 4 * NORM_SLACK * length**2
+    return min(float(np.sqrt(largest)) * (1 + TAIL_SLACK), 2 * length)
 
 
 def scaled(kind: Kind, bases: Bases) -> float:
@@ -355,7 +354,7 @@ def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) 
     degree = exponents[curved].sum(axis=0)
     bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
     points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
-    rounding = ROUNDING * float(np.abs(coefficients).sum())
+    rounding = NORM_SLACK * float(np.abs(coefficients).sum())
     ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
     moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
     while True:

@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 
 from dpconvex.model.privacy import Person
+from dpconvex.numerics import SUM_SLACK
 from dpconvex.sensitivity.analysis import Analysis, LossBounds
 from dpconvex.sensitivity.curvature import MeanJoint
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
-SLACK = 1 + 1e-11  # Relative slack for rounding, as for every constant of an analysis
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
 GRID = 1e-7
 MOST_BEHIND = 64  # Vertices of a record behind that are gone through one by one
@@ -93,7 +93,7 @@ def alone(analysis: Analysis, number: int) -> Difference:
     loss, slopes = analysis.losses[number], slopes_of(analysis, number)
     squares = loss.gradients.squares if slopes is None else np.array([slopes.high, min(slopes.low, 0.0)]) ** 2
     vertices = None if squares is None else tally(squares)
-    return Difference(loss.dimension, loss.gradients.bound * SLACK, vertices, slopes, np.zeros(1), (number,))
+    return Difference(loss.dimension, loss.gradients.bound * (1 + SUM_SLACK), vertices, slopes, np.zeros(1), (number,))
 
 
 def pairs(analysis: Analysis) -> Iterator[Difference]:
@@ -103,7 +103,7 @@ def pairs(analysis: Analysis) -> Iterator[Difference]:
         dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
         squares = first.gradients.squared_distances(second.gradients)
         vertices = None if squares is None else tally(squares.ravel())
-        length = first.gradients.difference_bound(second.gradients) * SLACK
+        length = first.gradients.difference_bound(second.gradients) * (1 + SUM_SLACK)
         for front, back in sorted({(one, other), (other, one)}):
             behind = lengths_of(analysis.losses[back])
             slopes = None if behind is None or vertices is None else slopes_of(analysis, front)
@@ -118,7 +118,7 @@ def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
         return None
     mean = loss.scalar.mean
     if isinstance(loss.joint, MeanJoint) and mean is not None and mean.slopes is not None and mean.slopes.high == 1.0:
-        size = loss.joint.longest * SLACK
+        size = loss.joint.longest * (1 + SUM_SLACK)
         return Slopes(0.0, mean.lead * size, mean.lead * size * size) if mean.lead * size > 0 else None
     rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
     row = rows[rows.any(axis=1)][:1]
@@ -150,4 +150,4 @@ def tally(squares: Array) -> tuple[Array, Array]:
     lengths = np.sqrt(squares[~(squares <= 0)])
     steps, counts = np.unique(np.ceil(np.log(lengths) / GRID - 1e-3), return_counts=True)
     # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
-    return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)
+    return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * (1 + SUM_SLACK), counts.astype(float)

@@ -16,6 +16,7 @@ from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.expressions.rewriting import terms
 from dpconvex.numerics import (
+    BOUND_SLACK,
     EPSILON,
     Ends,
     float_down,
@@ -34,8 +35,6 @@ from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import linear_parts, quadratic
 from dpconvex.util.arrays import Array, Indices
-
-ROUNDING = 1e-14  # A few roundings, relative to a bound
 
 
 def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[sp.csr_array, Derivation]:
@@ -138,8 +137,8 @@ def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math
     # Exact if A is a multiple of an isometry.
     size, rounded = abs(plain), abs(plain) * ((linear.size + 8) * EPSILON) + 3 * wrong
     square = largest_row_sum(abs(plain.T @ plain) + size.T @ rounded + rounded.T @ (size + rounded))
-    steepest = unit * root_up(square * (1 + ROUNDING)) * (1 + ROUNDING) if square else 0.0
-    norm = plus(steepest * radius * (1 + ROUNDING) if steepest else 0.0, norm_up(np.max(np.abs(offset), axis=0)))[1]
+    steepest = unit * root_up(square * (1 + BOUND_SLACK)) * (1 + BOUND_SLACK) if square else 0.0
+    norm = plus(steepest * radius * (1 + BOUND_SLACK) if steepest else 0.0, norm_up(np.max(np.abs(offset), axis=0)))[1]
     return Reach(low, high, norm)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.sets.convex_sets import UNIT, smat, svec
+from dpconvex.numerics import EPSILON
+from dpconvex.sets.convex_sets import smat, svec
 
 # Of double or extended precision.
 Array = NDArray[Any]
@@ -65,7 +66,7 @@ class Block:
         if self.kind == NONNEGATIVE and self.point is None:
             found = np.where((counts == 1) & (np.asarray(self.size.sum(axis=1)).ravel() == 1), 0.0, found)
         if self.errors is not None:
-            slope_errors = (self.slope_error + (ROOM + counts) * UNIT) * self.norms
+            slope_errors = (self.slope_error + (ROOM + counts) * EPSILON) * self.norms
             found = found + self.errors + slope_errors * np.linalg.norm(away)
         return np.asarray(found, dtype=float)
 
@@ -121,7 +122,7 @@ class Block:
             gap = float(z @ value) + float(np.abs(z) @ error) + 4 * EXTENDED * len(z) * float(np.abs(z) @ np.abs(value))
         row = -np.asarray(self.matrix.T @ z, dtype=float)
         widest = float(np.linalg.norm((self.size.T @ np.abs(z)).astype(float)))
-        return HalfSpace(z, row, max(gap, 0.0), (self.slope_error + (ROOM + len(z) + 4 * side) * UNIT) * widest)
+        return HalfSpace(z, row, max(gap, 0.0), (self.slope_error + (ROOM + len(z) + 4 * side) * EPSILON) * widest)
 
 
 def size_of(value: Array) -> float:
@@ -136,7 +137,7 @@ def least_eigenvalue(matrix: Array) -> float:
     largest = max(float(np.abs(size).max()), 1e-300)
     small = np.abs(size) <= 1e-6 * largest
     if not small.any() or size.min() < -1e-6 * largest:
-        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * largest
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * EPSILON * largest
     corner, rest = turned[np.ix_(small, small)].astype(float), 0.0
     if not small.all():
         others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.numerics import EPSILON
 from dpconvex.sets.blocks import EXTENDED, NONNEGATIVE, Block
-from dpconvex.sets.convex_sets import UNIT
 from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
@@ -68,15 +68,15 @@ def certified_distance(
         slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
     sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
     residual = float(np.linalg.norm(region.hull[1].T @ slope)) + sum(space.error for space in spaces)
-    residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
+    residual += function.gradient_error(x.astype(float), gradient) + 2 * EPSILON * (len(spaces) + len(x)) * sizes
     ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
     if region.is_polyhedral and spaces:
         exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in NEARS)
-        units = 4 * UNIT * float(np.linalg.norm(x.astype(float)))
+        units = 4 * EPSILON * float(np.linalg.norm(x.astype(float)))
         fine = (found for point, *found in exact if float(np.linalg.norm(point - x.astype(float))) <= units)
         ends.append(next(((left, off) for left, off in fine), ends[0]))
     gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
-    rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
+    rounded = 5 * EPSILON * float(np.linalg.norm(x.astype(float)))
     share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
     root = float(np.hypot(residual, np.sqrt(share * mu * gap * (1 + 1e-9))))  # infinite where a square would overflow
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
@@ -139,7 +139,7 @@ def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tu
         point += multiples(-inverse @ left(point)[tight], FINE)
     missed = np.maximum(-left(point)[count:], 0.0)
     if missed.any():  # pulled towards the point inside
-        share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], UNIT)), FINE) + 1
+        share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], EPSILON)), FINE) + 1
         point = point + ((share * (inner - point)) >> FINE)
     slack = left(point)[count:]
     rounded = np.array([float(Fraction(v, 2**FINE)) for v in point])

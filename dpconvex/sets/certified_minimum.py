@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from scipy.linalg import lstsq
 
 from dpconvex.expressions.to_cvxpy import clarabel_answer
+from dpconvex.numerics import EPSILON
 from dpconvex.sets.barrier import central_path
 from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
 from dpconvex.sets.certificates import NEARS, Certified, Smooth, certified_distance, exactly
-from dpconvex.sets.convex_sets import UNIT, smat, svec
+from dpconvex.sets.convex_sets import smat, svec
 from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.region import Region
 
@@ -65,13 +66,13 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
             break
         while share > 1e-12:
             there = function.value_and_gradient(x + share * step)
-            if np.isfinite(there[0]) and there[0] <= value + 1e-4 * share * slope + 8 * UNIT * abs(value):
+            if np.isfinite(there[0]) and there[0] <= value + 1e-4 * share * slope + 8 * EPSILON * abs(value):
                 break
             share /= 2
         else:
             break
         x, (value, gradient) = x + share * step, there
-        if (share == 1 and length <= NEAR * float(np.linalg.norm(x))) or -slope <= UNIT * abs(value):
+        if (share == 1 and length <= NEAR * float(np.linalg.norm(x))) or -slope <= EPSILON * abs(value):
             break
     return x, length
 
@@ -343,7 +344,7 @@ def farthest(region: Region, blocks: list[Block], goal: Array) -> tuple[float, A
     for block, space in zip(blocks, spaces, strict=True):
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
-    error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
+    error = sum(space.error for space in spaces) + 4 * EPSILON * (dim + len(spaces)) * steep
     bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
     room = error * size_of(point) + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
     return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -24,7 +24,6 @@ from dpconvex.numerics import (
 )
 from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.sets.convex_sets import (
-    UNIT,
     AxisHull,
     Interval,
     NormBall,
@@ -276,7 +275,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
         matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
     if all(row.tight for row in rows):
         left, singular, right = np.linalg.svd(matrix, full_matrices=False)
-        keep = singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT
+        keep = singular > singular.max(initial=0.0) * max(matrix.shape) * EPSILON
         level = (left[:, keep].T @ value) / singular[keep]
         scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
         missed = float(np.linalg.norm(matrix @ (right[keep].T @ level) - value))
@@ -301,8 +300,8 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
             continue
         at = normal * apex
         left = level - float(at.sum())
-        room = (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(level)) if at.any() else 0.0
-        room = (room + row.missed + float(row.wrong @ np.abs(apex))) * (1 + len(apex) * UNIT) if rounded else 0.0
+        room = (len(apex) + 2) * EPSILON * float(np.abs(at).sum() + abs(level)) if at.any() else 0.0
+        room = (room + row.missed + float(row.wrong @ np.abs(apex))) * (1 + len(apex) * EPSILON) if rounded else 0.0
         steep = 1 - 2 * float((row.wrong / np.abs(normal)).max()) if rounded else 1.0
         if left >= -room:  # else nothing satisfies all constraints; whoever projects will see
             least, most = max(left - room, 0.0) * steep if row.tight else 0.0, max(left + room, 0.0) / max(steep, 0.5)

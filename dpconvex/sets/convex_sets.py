@@ -10,15 +10,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.numerics import norm_up, plus, sum_ends
+from dpconvex.numerics import EPSILON, norm_up, plus, sum_ends
 from dpconvex.util.arrays import Array, Indices
-
-UNIT = float(np.finfo(float).eps)
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
     """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
-    room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
+    room = 8 * EPSILON * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 
 
@@ -48,7 +46,7 @@ class Piece:
 
     @property
     def rounding(self) -> tuple[float, float]:
-        """Numbers c and s: a computed projection is within ``c UNIT (||x|| + s)`` of the exact one."""
+        """Numbers c and s: a computed projection is within ``c EPSILON (||x|| + s)`` of the exact one."""
         return 8.0 * (len(self.coordinates) + 4), self.norm_bound
 
 
@@ -175,7 +173,7 @@ class AxisHull(Piece):
         anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
         rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
         ends = [np.sqrt(rest + (anchor + end) ** 2) for end in (low, high)]
-        slack, room = 1 + 1e-14 + len(anchor) * UNIT, 8 * UNIT * float(np.linalg.norm(anchor))
+        slack, room = 1 + 1e-14 + len(anchor) * EPSILON, 8 * EPSILON * float(np.linalg.norm(anchor))
         return float(np.nextafter(unit * (float(np.max(ends)) * slack + room), np.inf))
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
@@ -191,7 +189,7 @@ class AxisHull(Piece):
         np.maximum.at(best[1], entry, moves[1])
         sums = [np.bincount(entry, weights=part, minlength=size) for part in start]
         largest = np.max(np.abs([*start, *ends]), axis=0)
-        room = (len(self.coordinates) + 8) * UNIT * 2 * np.bincount(entry, weights=largest, minlength=size)
+        room = (len(self.coordinates) + 8) * EPSILON * 2 * np.bincount(entry, weights=largest, minlength=size)
         return sums[0] + best[0] - room, sums[1] + best[1] + room
 
 
@@ -257,7 +255,7 @@ class Spectral(Piece):
             half = (high - low) / 2 * np.sqrt(2.0)
             lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
         sizes = (norm_up(self.shift) + np.where(np.isfinite(end), np.abs(end), 0.0) for end in (lower, upper))
-        room = [16 * UNIT * size for size in sizes]
+        room = [16 * EPSILON * size for size in sizes]
         return middle + lower - room[0], middle + upper + room[1]
 
     @property
@@ -266,7 +264,7 @@ class Spectral(Piece):
 
     @property
     def norm_bound(self) -> float:
-        return (norm_up(self.shift) + self.inner.norm_bound) * (1 + 16 * UNIT)
+        return (norm_up(self.shift) + self.inner.norm_bound) * (1 + 16 * EPSILON)
 
     @property
     def rounding(self) -> tuple[float, float]:

@@ -14,16 +14,15 @@ from dpconvex.expressions.expansion import Bases, Expander
 from dpconvex.expressions.expression import Constraint, Expression
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.numerics import Ends, interval_product, interval_sums, norm_up, sum_ends
+from dpconvex.numerics import EPSILON, NORM_SLACK, Ends, interval_product, interval_sums, norm_up, sum_ends
 from dpconvex.sets.blocks import SEMIDEFINITE
 from dpconvex.sets.certified_minimum import reaches
 from dpconvex.sets.closed_forms import closed_forms, symmetric
-from dpconvex.sets.convex_sets import UNIT, AxisHull, Interval, Piece
+from dpconvex.sets.convex_sets import AxisHull, Interval, Piece
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
 
 MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
-SLACK = 1e-12  # Room for the rounding of a shift's eigenvalues
 
 
 class FeasibleSet:
@@ -133,7 +132,7 @@ class FeasibleSet:
             entries = symmetric((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
             if entries and entries[1] > 0 and set(entries[0]) == set(range(block.start, block.start + block.dim)):
                 shift = np.linalg.eigvalsh(entries[2])
-                found = max(found, float(shift[0]) - SLACK * float(np.abs(shift).max()))
+                found = max(found, float(shift[0]) - NORM_SLACK * float(np.abs(shift).max()))
         return found
 
     def project(self, theta: Array) -> Array:
@@ -151,7 +150,7 @@ class FeasibleSet:
     def error(self, norm: float) -> float:
         """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
         counts, sizes = np.array([(0.0, 0.0), *(piece.rounding for piece in self.pieces)]).T
-        return UNIT * float(counts.max() * norm + np.linalg.norm(counts * sizes))
+        return EPSILON * float(counts.max() * norm + np.linalg.norm(counts * sizes))
 
     def describe(self) -> str:
         if self.is_space:

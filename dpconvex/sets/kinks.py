@@ -20,8 +20,9 @@ from dpconvex.expressions.discipline import is_concave, is_convex
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Constraint, Expression, Variable, postorder
 from dpconvex.expressions.parameter_space import Space
+from dpconvex.numerics import EPSILON
 from dpconvex.sets.closed_forms import ball, plain_matrix
-from dpconvex.sets.convex_sets import UNIT, Interval, Spectral, as_matrix
+from dpconvex.sets.convex_sets import Interval, Spectral, as_matrix
 from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
@@ -56,7 +57,7 @@ class Groups:
 
     def error(self, norm: float, step: float) -> float:
         terms = int(np.bincount(self.labels).max()) + 25
-        return 8.0 * terms * UNIT * (norm + step * float(np.linalg.norm(self.weights)))
+        return 8.0 * terms * EPSILON * (norm + step * float(np.linalg.norm(self.weights)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class Nuclear:
 
     def error(self, norm: float, step: float) -> float:
         count, size = self._ball(step).rounding
-        return (count + 8) * UNIT * (norm + size + float(np.linalg.norm(self.shift)))
+        return (count + 8) * EPSILON * (norm + size + float(np.linalg.norm(self.shift)))
 
 
 Term = Groups | Nuclear
@@ -138,7 +139,7 @@ class Kinks:
 
     def error(self, norm: float, step: float) -> float:
         """Bound the rounding of `proximal`, from a point of a given norm."""
-        return 4 * UNIT * norm + sum(term.error(norm, step) for term in self.terms)
+        return 4 * EPSILON * norm + sum(term.error(norm, step) for term in self.terms)
 
 
 @once

@@ -24,9 +24,9 @@ from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
 from dpconvex.expressions.to_cvxpy import ConicForm, attribute_constraints, inner_points
-from dpconvex.numerics import quotient_ends, root_up, sum_ends
+from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, Block
-from dpconvex.sets.convex_sets import UNIT, triangle
+from dpconvex.sets.convex_sets import triangle
 from dpconvex.sets.domains import check, has_kinks, with_domains
 from dpconvex.sets.quadratics import (
     Affine,
@@ -51,7 +51,6 @@ from dpconvex.sets.quadratics import (
 # Of double or extended precision.
 Array = NDArray[Any]
 
-SLACK = 1e-12  # Where no variable occurs, a number may miss zero by this much
 SHALLOW = 1e-9  # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell
 
 
@@ -123,7 +122,7 @@ class Region:
         matrix.eliminate_zeros()
         count = np.diff(matrix.indptr)
         fixed = offset[count == 0]
-        if (fixed < -SLACK).any() or (equal and (fixed > SLACK).any()):
+        if (fixed < -NORM_SLACK).any() or (equal and (fixed > NORM_SLACK).any()):
             raise self.contradiction()
         single = np.flatnonzero(count == 1)
         place, slope = matrix.indices[matrix.indptr[single]], matrix.data[matrix.indptr[single]]
@@ -149,7 +148,7 @@ class Region:
         row, column, weight = triangle(side)
         upper, lower = column * side + row, row * side + column
         skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
-        if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
+        if max(skew) > 4 * EPSILON * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
             why = "a matrix inequality is of a matrix that is not symmetric"
             raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
@@ -245,7 +244,7 @@ class Region:
     def hull(self) -> tuple[Array, Array, float]:
         """A pseudo-inverse of the equations, a basis of what they leave free, and the least singular value that is not 0."""
         left, singular, right = np.linalg.svd(self.system[0])
-        rank = int((singular > singular.max(initial=0.0) * self.dim * UNIT).sum())
+        rank = int((singular > singular.max(initial=0.0) * self.dim * EPSILON).sum())
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
         return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0))
 
@@ -279,7 +278,7 @@ class Region:
         except TypeError:  # decompositions of matrices have double precision
             found = over_records([root], {leaf: value.astype(float) for leaf, value in leaves.items()})
         value, nodes = found[root][..., 0], postorder([root])
-        unit = EXTENDED if value.dtype == np.longdouble else UNIT
+        unit = EXTENDED if value.dtype == np.longdouble else EPSILON
         size = max(float(np.abs(found[node]).max(initial=0.0)) for node in nodes)
         flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
@@ -353,7 +352,7 @@ class Region:
             slopes = np.array([slope_of(entries[k], self.space, x.astype(float)) for k in range(root.size)])
             kept = np.isfinite(value) & np.isfinite(slopes).all(axis=1)
             if kept.any():
-                relative = max(float(error[kept].max()), (ROOM + self.dim) * UNIT)
+                relative = max(float(error[kept].max()), (ROOM + self.dim) * EPSILON)
                 about = np.asarray(x, dtype=np.longdouble)
                 slope = sp.csr_array(-slopes[kept])
                 found.append(Block(NONNEGATIVE, slope, -value[kept], about, error[kept], relative))

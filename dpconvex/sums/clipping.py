@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.numerics import CLIP_ROUNDING
 from dpconvex.sums.design import Block, Design, product_apart
 from dpconvex.sums.forms import LeafForm
 from dpconvex.sums.programs import LANES
@@ -17,9 +18,6 @@ from dpconvex.util.summation import Pairwise
 
 # How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
 LEFT, MOST_NUMBERS = 1e-14, 2**24
-# What rounding can take off a squared norm is added to it, so much for each term of its sums: a norm may be a little too large,
-# never too small.
-SLACK = 2.0**-50
 UNDERFLOW = 1e-300  # What squares of monomials can lose below the smallest numbers; next to the square of no clip
 WRITTEN = 2**21  # So many numbers of gradients are written down at a time
 
@@ -43,7 +41,7 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
     step = max(WRITTEN // (slopes.shape[0] * table.shape[1]) // LANES, 1) * LANES
     for some in (slice(start, start + step) for start in range(0, size, step)):
         each = np.asarray(form.map.T @ (slopes[:, None, some] * table[some].T[None]).reshape(form.map.shape[0], -1))
-        squares = (1 + SLACK * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
+        squares = (1 + CLIP_ROUNDING * (len(each) + 64)) * np.einsum("dn,dn->n", each, each)
         total.add(np.ascontiguousarray(clipped(each, squares, clip)[:, : size - some.start]).sum(axis=1))
     return np.asarray(total.value)
 
@@ -60,7 +58,7 @@ def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, peop
     for turn in range(counts.max()):
         who = np.flatnonzero(counts > turn)
         sums[:, who] += each[:, first[who] + turn]
-    squares = (1 + SLACK * (len(sums) + 64)) * np.einsum("dn,dn->n", sums, sums)
+    squares = (1 + CLIP_ROUNDING * (len(sums) + 64)) * np.einsum("dn,dn->n", sums, sums)
     return np.asarray(np.ascontiguousarray(clipped(sums, squares, clip)).sum(axis=1))
 
 
@@ -88,7 +86,7 @@ class Norms:
         unit = sp.diags_array(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0))
         if abs(unit @ (table - product) @ unit).max() > LEFT:
             return None
-        terms = SLACK * (monomials + form.forms + 64) + LEFT * form.forms * monomials
+        terms = CLIP_ROUNDING * (monomials + form.forms + 64) + LEFT * form.forms * monomials
         return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
 
     def lengths(self, design: Design, block: Block) -> Array:

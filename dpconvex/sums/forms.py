@@ -22,6 +22,7 @@ from dpconvex.expressions.expression import Expression, Variable, constant, node
 from dpconvex.expressions.parameter_space import Space, entries_matrix
 from dpconvex.expressions.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.model.template import Template
+from dpconvex.numerics import BOUND_SLACK
 from dpconvex.sensitivity.loss_form import LARGEST_DEGREE, affine_leaves, expander_of
 from dpconvex.sets.quadratics import Quadratic, quadratic
 from dpconvex.sums.design import TABLE, Design
@@ -31,7 +32,7 @@ from dpconvex.util.runtime import once
 
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
-ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
+INTEGER, SAME = 1e-9, 1e-10
 # Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
@@ -238,7 +239,7 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
             whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
             weights = np.where(whole, nearest / ratio, weights)
         error = abs(sp.csr_array(weights) @ basis - unit).max(axis=1).toarray().ravel()
-        if (error <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
+        if (error <= BOUND_SLACK * (np.abs(weights).sum(axis=1) + 1)).all():
             combine = np.zeros((len(scale), rank))
             combine[moving] = weights * scale[moving, None] / length
             basis = sp.csr_array(sp.diags_array(length) @ basis)

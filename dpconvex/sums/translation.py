@@ -10,12 +10,12 @@ import numpy as np
 from dpconvex.errors import TemplateError
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Constraint, Expression
+from dpconvex.numerics import TRANSLATION_TOLERANCE
 from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array
 
 SCALES = (1.0, 30.0)  # Records and parameters are drawn at these sizes; each size is tried this many times
-ROUNDING = 1e-9  # Two ways of rounding may differ by this fraction of the largest number in a computation
 # Constraints are tried around this many points, and points nearer to their boundary than this fraction do not count.
 POINTS = 12
 MARGIN = 1e-7
@@ -46,7 +46,7 @@ def compare(form: LossForm, rng: np.random.Generator, scale: float) -> None:
     expected, read = evaluations(roots, known | form.space.leaves(theta)), evaluations(roots, known | expanded)
     for root in roots:
         (value, size), other = expected[root], read[root][0]
-        if np.isfinite(value).all() and not (np.abs(other - value) <= ROUNDING * size).all():
+        if np.isfinite(value).all() and not (np.abs(other - value) <= TRANSLATION_TOLERANCE * size).all():
             raise TemplateError(
                 f"this was read as a function of other values ({float(other.ravel()[0]):.12g} instead of "
                 f"{float(value.ravel()[0]):.12g}): {root}. Please report this expression; write it in another way."
@@ -65,12 +65,12 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
         theta = alone.on_hull(theta).astype(float) if number % 2 else theta
         found = evaluations(constraint.args, space.leaves(theta))
         excess = excess_of(constraint.kind, [found[argument][0] for argument in constraint.args])
-        if not np.isfinite(excess) or (domain.excess(theta) > ROUNDING * space.dim).any():
+        if not np.isfinite(excess) or (domain.excess(theta) > TRANSLATION_TOLERANCE * space.dim).any():
             continue
         room = MARGIN * max(found[argument][1] for argument in constraint.args)
         missed = float(alone.excess(theta).max(initial=-np.inf))
         off = alone.off_hull(theta) + float(np.linalg.norm((theta - alone.lower)[alone.fixed]))
-        inside, outside = missed < 0 and off <= ROUNDING * np.linalg.norm(theta), max(missed, off) > room
+        inside, outside = missed < 0 and off <= TRANSLATION_TOLERANCE * np.linalg.norm(theta), max(missed, off) > room
         if (inside and excess > room) or (outside and excess < -room):
             why = f"the constraint {constraint} was read as another set"
             raise TemplateError(f"{why}. Please report it; write it in another way.")

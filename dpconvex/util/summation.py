@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-ROUNDOFF = 2.0**-53  # Unit roundoff of double precision
+from dpconvex.numerics import UNIT_ROUNDOFF
+
 # Records of a block whose second moments are added in any order; the bound on their rounding counts them.
 MOMENT_BLOCK = 4096
 # So many records at most are in a block, and so many of them are added in any order.
@@ -90,4 +91,4 @@ class Lengths:
         one = self.cancelled * (gradient_bound + hessian_bound * radius) + hessian_bound * self.still
         each = RECORD + self.scalars + leaves + self.projected + self.terms
         data = records * (spread * summed * gradient_bound + each * one)
-        return ROUNDOFF * (data + (self.row + AROUND) * public)
+        return UNIT_ROUNDOFF * (data + (self.row + AROUND) * public)

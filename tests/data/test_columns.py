@@ -9,8 +9,9 @@ from hypothesis.extra.numpy import arrays
 
 import dpconvex as dp
 from dpconvex.data.columns import blocks
-from dpconvex.data.validation import ROUNDING, SINGLE_ROUNDING, check_labels
+from dpconvex.data.validation import check_labels
 from dpconvex.expressions.parameter_space import Space
+from dpconvex.numerics import RECORD_TOLERANCE, SINGLE_TOLERANCE
 from dpconvex.sums.batch_loss import BatchedLoss
 
 NORMS = (1, 2, np.inf)
@@ -47,7 +48,7 @@ def test_bad_data_are_refused(changed, message, clip):
         LEARNER.validate({**DATA, **changed}, clip=clip)
 
 
-@pytest.mark.parametrize(("kind", "rounding"), [(float, ROUNDING), (np.float32, SINGLE_ROUNDING)])
+@pytest.mark.parametrize(("kind", "rounding"), [(float, RECORD_TOLERANCE), (np.float32, SINGLE_TOLERANCE)])
 @pytest.mark.parametrize("norm", NORMS)
 def test_rounding_is_forgiven_and_put_right(norm, kind, rounding):
     record, edge = dp.Record(x=dp.Ball(2, radius=5.0, norm=norm)), np.array([[5.0, 0.0], [3.0, -1.0]])
@@ -72,7 +73,7 @@ def test_clipping_projects_every_finite_batch(draw):
     assert (domain.excess(clipped) <= 1e-14).all()
     for row in range(len(values)):  # each record alone
         np.testing.assert_array_equal(domain.project(values[row : row + 1]), clipped[row : row + 1])
-    outside = bool((domain.excess(values) > ROUNDING).any())
+    outside = bool((domain.excess(values) > RECORD_TOLERANCE).any())
     try:
         checked = record.validate({"x": values}).fields["x"]
     except dp.DPConvexError:

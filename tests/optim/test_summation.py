@@ -13,12 +13,13 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.expressions.atoms.arithmetic import contracted
 from dpconvex.fitting.verify import analyse
+from dpconvex.numerics import UNIT_ROUNDOFF
 from dpconvex.optim.distance import Composite
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.design import product_apart
 from dpconvex.sums.forms import form_of
 from dpconvex.sums.programs import LANES
-from dpconvex.util.summation import PIECE, ROUNDOFF, Lengths
+from dpconvex.util.summation import PIECE, Lengths
 
 LONG = np.longdouble
 
@@ -88,7 +89,7 @@ def test_gradients_err_less_than_is_claimed(name, data, form):
         gradient, hessian = analysis.gradient_bound, analysis.hessian_bound
         assert error <= analysis.form.lengths.gradient_error(size, gradient, hessian, length, 0.0)
         if size < 10:  # no long sums: what is assumed of one record
-            assert error <= 20 * ROUNDOFF * size * (gradient + hessian * length)
+            assert error <= 20 * UNIT_ROUNDOFF * size * (gradient + hessian * length)
 
 
 def test_gradients_of_long_records_err_less_than_is_claimed():
@@ -100,7 +101,7 @@ def test_gradients_of_long_records_err_less_than_is_claimed():
     x, theta = np.zeros(d), np.full(d, 1e-3)
     x[:large] = 0.99 / np.sqrt(large)
     theta[:large] = length / np.sqrt(large) * np.where(np.arange(large) % 2, -1, 1)
-    x[large:] = abs(x[0] * theta[0]) * ROUNDOFF * 900
+    x[large:] = abs(x[0] * theta[0]) * UNIT_ROUNDOFF * 900
     form = analyse(template).form
     found = BatchedLoss(template, form.space, record.validate({"x": x[None], "s": [0.0]})).gradient(theta)
     margin = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x.tolist(), theta.tolist(), strict=True)))
@@ -137,7 +138,7 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     largest = np.linalg.norm(np.abs(scaled), 2) / np.linalg.svd(scaled, compute_uv=False).min()
     data = {"records": 1e6, "gradient_bound": 1.0, "hessian_bound": 0.0, "radius": 0.0, "public": 0.0}
     own, single = (lengths.gradient_error(**data) for lengths in (analysis.form.lengths, Lengths(1, 1, 1)))
-    assert own - single >= (largest - 1 - 1e-9) * (PIECE + 2 * math.log2(1e6)) * 1e6 * ROUNDOFF
+    assert own - single >= (largest - 1 - 1e-9) * (PIECE + 2 * math.log2(1e6)) * 1e6 * UNIT_ROUNDOFF
 
 
 def test_every_part_of_a_gradient_counts():

@@ -14,7 +14,7 @@ from dpconvex.expressions.atoms.extremes import largest_entry
 from dpconvex.expressions.atoms.powers import absolute, even_slope
 from dpconvex.expressions.expression import Expression, Shape, constant
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.numerics import SMALLEST, Interval, norm_up, quotient_ends
+from dpconvex.numerics import BOUND_SLACK, SMALLEST, Interval, norm_up, quotient_ends
 from dpconvex.util.arrays import Array
 
 INFINITE = float("inf")
@@ -63,7 +63,7 @@ def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
         pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
-        least = length(sizes[0][still]) * (1 - rules.ROUNDING * len(group))
+        least = length(sizes[0][still]) * (1 - BOUND_SLACK * len(group))
         turn = (1.0, least) if least > 0 and order == 2 and not moved else None
         return Scalar(value, (term,), pieces, turn=turn)
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"

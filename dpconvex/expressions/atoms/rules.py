@@ -14,7 +14,7 @@ from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions.abstract_values import Kink, Piece, Scalar, Term
 from dpconvex.expressions.atom import Atom
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
-from dpconvex.numerics import APART, EPSILON, Interval
+from dpconvex.numerics import APART, BOUND_SLACK, EPSILON, Interval
 from dpconvex.util.arrays import Array
 
 Entries = list[Scalar]
@@ -23,8 +23,6 @@ Write = Callable[[Expression, int], str]
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
 BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded, or use a Lipschitz loss"
 NARROWER = "bound the parameters or the declared domain"
-# Ranges are exact but for this fraction of their larger end.
-ROUNDING = 1e-14
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
 
 
@@ -128,7 +126,7 @@ def positive(entry: Scalar, what: str, part: str = "argument") -> float:
 
 def shrunk(value: Interval) -> float:
     """Return a lower end less what rounding may have added to it: near zero it may be the difference of large numbers."""
-    return value.low - ROUNDING * abs(value.high) if np.isfinite(value.high) else value.low
+    return value.low - BOUND_SLACK * abs(value.high) if np.isfinite(value.high) else value.low
 
 
 def sizes(low: Array, high: Array) -> tuple[Array, Array]:
@@ -148,7 +146,7 @@ def at_most(high: Array) -> Array:
 def claimed(weights: Array, curvature: Array) -> Array | None:
     """Return least curvatures of weighted (concave: negatively) entries, 0 where nothing finite is known; None if all are."""
     with np.errstate(all="ignore"):
-        rounded = np.where(curvature == 1, 1.0, 1 - ROUNDING)
+        rounded = np.where(curvature == 1, 1.0, 1 - BOUND_SLACK)
         bend = np.nan_to_num(np.abs(weights) * curvature * rounded, nan=0.0, posinf=0.0, neginf=0.0)
     return bend if bend.any() else None
 
