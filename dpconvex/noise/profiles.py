@@ -192,7 +192,7 @@ def choices_level(width: float, count: int) -> float:
     """
     if count == 1 or width < NARROW:
         one = 2 * float(scipy.special.ndtri(scipy.special.expit(width / 2)))
-        return max(one * (1 + SLACK), STEEPEST * width * (width < NARROW)) * math.sqrt(count)
+        return max(one * (1 + SUM_SLACK), STEEPEST * width * (width < NARROW)) * math.sqrt(count)
     step = width / SHIFTS
     wide = width + step  # of all intervals that begin between two shifts
     top = np.linspace(step, width, SHIFTS)[:, None]
