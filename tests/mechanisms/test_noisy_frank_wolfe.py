@@ -232,7 +232,7 @@ def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
             else:
                 loss += one - two
         assert square <= asked[0].most ** 2
-        assert asked[0].spent <= Fraction(asked[0].most * noisy_queries.ROOM) ** 2
+        assert asked[0].spent <= Fraction(asked[0].most * (1 + noisy_queries.NORM_SLACK)) ** 2
         lost.append(loss)
     assert np.mean(np.maximum(1 - np.exp(privacy.epsilon - np.array(lost)), 0.0)) <= 0.1
 
