@@ -34,23 +34,16 @@ class Learnt:
     @property
     def status(self) -> str:
         """The guarantee, or a warning, in one line."""
-        paid = ", ".join(f"{name} = {value:g}" for name in ("epsilon", "delta") if (value := self.privacy[name]))
-        return f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else f"spent: {paid}"
+        if self.not_private_because:
+            return f"NOT PRIVATE: {self.not_private_because}"
+        told = {name: self.privacy.get(name) for name in ("epsilon", "delta", "adjacency", "unit", "most")}
+        return "spent: " + ", ".join(f"{name} = {value}" for name, value in told.items() if value is not None)
 
     def __str__(self) -> str:
-        unit = (
-            f"{self.privacy['most']} records of one {self.privacy['unit']}" if "unit" in self.privacy else "one record"
-        )
-        lines = [
-            ("schema", f"learnt by noisy counts; {self.status}; in a ledger it is {self.entry!r}"),
-            ("privacy unit", f"{unit} ({self.privacy['adjacency']})"),
-            (
-                "meaning",
-                "entries outside are moved to the bounds, or count as missing; with probability 0.95 each, outside are",
-            ),
-            *(("", f"at most {100 * part:.3g} % of {name!r}") for name, part in self.columns.items()),
-        ]
-        return "\n".join(f"{name + ':' * bool(name):<17}{said}" for name, said in lines)
+        head = f"schema:          learnt by noisy counts; {self.status}; in a ledger it is {self.entry!r}"
+        means = "beyond its bounds, of a rare level, or missing (each with probability 0.95)"
+        shares = (f"outside:         at most {100 * share:.3g} % of {name!r}" for name, share in self.columns.items())
+        return "\n".join([head, *shares, f"outside means:   {means}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values, without those that are None."""

@@ -159,7 +159,8 @@ class Schema:
             Labels as declared; for a regression the target, mapped from its bounds to [-1, 1].
         """
         table, clipped = table_of(data), self.clip if clip is None else clip
-        columns = table.columns([*self.features, *([self.label] if labelled else [])], self.known, self.absent)
+        names = [*self.features, *([self.label] if labelled else [])]
+        columns = table.columns(names, self.known, self.absent, self.learnt is None)
         for name in {*self.features} & {*(self.learnt.columns if self.learnt else ())}:
             columns[name] = self.features[name].readable(columns[name])
         count = len(next(iter(columns.values())))

@@ -68,7 +68,11 @@ class Table:
                 raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
 
     def columns(
-        self, names: Sequence[str], known: Collection[str] | None = None, absent: Collection[str] = ()
+        self,
+        names: Sequence[str],
+        known: Collection[str] | None = None,
+        absent: Collection[str] = (),
+        strict: bool = True,
     ) -> dict[str, Values]:
         """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
         self.check_names(names, known)
@@ -79,7 +83,7 @@ class Table:
             if values.dtype.kind == "O" or np.isin(values, numbers).any():
                 own = objects(map(plain, listed(values)))
                 for index in (k for k, value in enumerate(own) if marks and value_of(value) in marks):
-                    if lost_digits(own[index]):
+                    if strict and lost_digits(own[index]):
                         why = "stands for a missing value, or is a number that was rounded to it; pass double precision"
                         raise DomainError(f"{self.where(name)(index)}: {own[index]!r} {why}.")
                     own[index] = None

@@ -265,10 +265,7 @@ class Private(BaseEstimator):
         """Call what releases, with the options that every release takes."""
         warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
-        label, schemas = (
-            f"fit {type(self).__name__}",
-            (vars(self).get(name) for name in ("schema_", "encoder_", "bounds")),
-        )
+        label, schemas = f"fit {type(self).__name__}", [vars(self).get(n) for n in ("schema_", "encoder_", "bounds")]
         learnt = next((known for known in schemas if getattr(known, "learnt", None)), None)
         settle(self.budget, learnt)
         found = fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)

@@ -20,6 +20,7 @@ from scipy.special import ndtri
 from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
+from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
@@ -135,7 +136,8 @@ def learn_schema(
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
-    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
+    dated = [label] if kinds.get(label) == DATE else []  # nothing predicts one
+    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS)), *dated]
     if wrong:
         why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
         raise TemplateError(f"learn_schema: {why}.")
@@ -143,6 +145,7 @@ def learn_schema(
         raise TemplateError("learn_schema: all columns are declared; write a Schema, which costs nothing.")
     source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
     if privacy.unit is not None:
+        check_aligned({"the table": table, "unit": unit})
         people = People.read(privacy, columns[unit] if mine else unit, len(weights), source.rng)
         weights[~people.kept], weights[people.kept] = 0, WHOLE // np.bincount(people.of)[people.of]
     elif unit is not None:
@@ -153,7 +156,7 @@ def learn_schema(
         level, tail, shares, event = planned(privacy, kinds, label, size)
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
-    spend = f"{entry} {secrets.token_hex(4)}"
+    spend = f"{entry} {secrets.token_hex(8)}"
     pay(budget, privacy, spend, event)
     marks = frozenset(value for text in absent for value in values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
@@ -330,7 +333,7 @@ def octaves(values: Array, width: int) -> tuple[Indices, int]:
 
 def in_cells(values: Array, low: float, high: float, cells: int) -> Indices:
     """Return equal cells (a, b] of numbers between two bounds, from 1 on; 0 below, then above, and last of NaN."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):  # warnings of numbers tell about the data
         place = np.clip(np.ceil((values - low) / (high - low) * cells), 1, cells)
         place = np.where(values < low, 0, np.where(values > high, cells + 1, place))
     return np.where(np.isnan(values), cells + 2, place).astype(np.int64)

@@ -319,6 +319,7 @@ def test_where_their_number_is_protected_noise_refuses_them(rows):
     ("options", "why"),
     [
         ({"known": {"age": "figure"}}, "known"),
+        ({"known": {"cost": "date"}}, "known"),
         ({"known": {"height": "number"}}, "known"),
         ({"known": {"cost": (0, 5)}}, "known"),
         ({"ignore": "name"}, "ignore"),
@@ -450,3 +451,17 @@ def test_counts_take_learnt_bounds():
     model = dp.PoissonRegressor(epsilon=2.0, delta=1e-6, bounds=schema).fit(X, table["visits"])
     low, high = model.predict(schema.encode({"x": [0.1, 0.9], "visits": [0, 0]})[0])
     assert 0.5 < low < 3 < high < 10
+
+
+def test_numbers_that_stand_for_missing_values_never_make_it_fail():
+    marked = np.array([2.0**25, *np.arange(3999)], dtype=np.float32)  # which single precision may have rounded
+    table = {"x": marked, "y": np.arange(4000.0)}
+    schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="y", absent=[str(2**25)])
+    assert np.isfinite(schema.encode(table)[0]).all()
+
+
+def test_units_whose_rows_are_in_another_order_are_refused():
+    frame = pd.DataFrame(table_of(4000))
+    whose = pd.Series(np.arange(4000)).sample(frac=1, random_state=0)
+    with pytest.raises(dp.DomainError, match="index"):
+        dp.learn_schema(frame, dp.Privacy(3.0, 1e-6, unit="patient", most=2), label="cost", unit=whose)
