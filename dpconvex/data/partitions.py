@@ -198,7 +198,7 @@ class Partitions:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
+        """Number of records of each partition.  Tables and Dask's results may have to be read for it."""
         return self._seen[0]
 
     @property

@@ -173,8 +173,8 @@ class Release(Released, Mapping[str, Array]):
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as an ONNX graph, for scores or predictions that are linear in the features (extra ``onnx``).
 
-        With a schema the graph reads the columns of a table, else features ``x``.  Its outputs are ``score``, ``label`` and, for
-        logistic losses, ``probability``; or ``prediction``.  Others are a `TemplateError`.
+        With a schema the graph reads the columns of a table, otherwise features ``x``. Its outputs are ``score``, ``label`` and,
+        for logistic losses, ``probability``; or ``prediction``. Other models raise a `TemplateError`.
         """
         from dpconvex.fitting.onnx_export import export
 

@@ -31,10 +31,10 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class NoisyFrankWolfe(AdaptiveSteps):
-    """Noisy choices of vertices of an l1 ball or a simplex, and adaptive steps on the hull of those that were chosen.
+    """Choose vertices of an l1 ball or a simplex with noise, and take adaptive steps on their convex hull.
 
-    For losses of scores that are linear in one field of the record, such as ``x @ w + b``, with the weights of features in an l1
-    ball or a simplex, and far more features than records can tell apart.  It needs a delta.  Nothing is claimed about accuracy.
+    For losses of scores that are linear in one field, such as ``x @ w + b``, with the weights in an l1 ball or a simplex, and
+    far more features than records can tell apart.  It needs a delta.  Nothing is claimed about accuracy.
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by proposition 8.11 of
     docs/theory.md.
@@ -44,8 +44,8 @@ class NoisyFrankWolfe(AdaptiveSteps):
     rounds : int or None
         Number of steps on the hull, as for `AdaptiveSteps`.
     vertices : int or None
-        Number of features that are chosen.  None is a number that grows with records and the level: 13 for 2,000 records and
-        5,000 features at epsilon = 1.
+        Number of chosen features.  None grows with records and the level: 13 for 2,000 records and 5,000 features at epsilon =
+        1.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
         check_whole("NoisyFrankWolfe", 1, True, vertices=self.vertices)
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
-        """Return how many vertices are chosen, or refuse other sets and regularizers."""
+        """Return the number of chosen vertices, or raise for other sets and regularizers."""
         count, records = vertices_of(form), told(privacy, level, size)
         if quadratic(form.template.regularizer, form.space) is None:
             remedy = "leave 1-norms out of the regularizer: the constraint has them"

@@ -49,24 +49,24 @@ def evaluate(
     seed: int | None = None,
     unit: ArrayLike | None = None,
 ) -> Evaluation:
-    """Measure how a release does on records that it was not fitted to; of others, the answer is as private, but too good.
+    """Measure the errors of a release on records outside its fit; on fitted records they are as private, but too low.
 
-    Records are counted in public cells, and the counts are released with noise: of two labels with scores, by label and score;
-    of others, by label and whether it was predicted, and by its probability; of a number, by residual, by prediction, and by the
-    number itself.  Errors, curves and calibration follow from these counts.
+    Records are counted in public cells, and the counts are released with noise.  For two labels with scores, cells are label by
+    score.  For other labels they are label by right or wrong, and its probability.  For a number they are the residual, the
+    prediction and the number.  Errors, curves and calibration follow from these counts.
 
     Parameters
     ----------
     template : Template
-        Of the release: says what a valid record is.
+        The template of the release; it declares the domain of a record.
     release : Release
-        With a prediction function that treats every record by itself.
+        The release.  Its prediction function must treat every record alone.
     privacy : Privacy
-        Its delta is not needed.  With a unit, a person's records move the counts by what docs/unit.md says.
+        Guarantee of the counts; its delta is not used.  With a unit, docs/unit.md states the effect of a person's records.
     features, label : str
-        The fields that predictions are made from and compared with.  A label is a `Choice`, or a number in a `Box`.
+        The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.
     cells : array_like, optional
-        Public points where scores are cut, by default at multiples of 0.05: probabilities, or scores if there are none.
+        Public cut points of probabilities, or of scores if there are no probabilities; by default multiples of 0.05.
     group, groups : str and sequence, optional
         A column of `data`, and its public values: records are counted for each of them.
     entry : str
@@ -152,16 +152,16 @@ def cuts_of(release: Release, cells: Any) -> tuple[float, ...]:
 
 
 def split(unit: Any, test: float = 0.25, seed: int | None = None) -> tuple[Indices, Indices]:
-    """Return the places of records to fit, and of those to evaluate; the records of a person stay together.
+    """Return the indices of records to fit and to evaluate; the records of a person stay together.
 
     Parameters
     ----------
     unit : array_like or int
-        An identifier for each record of whose it is, or the number of records.
+        Identifiers of the people of all records, or the number of records.
     test : float
-        Share of the people whose records are to evaluate.
+        Share of people in the evaluation part.
     seed : int, optional
-        For the same split again.  Nothing is released, and no guarantee needs the split to be secret.
+        Repeats the same split.  The guarantee does not need a secret split.
     """
     if not (is_real(test) and 0 < test < 1):
         raise TemplateError(f"split: the share to evaluate must be between 0 and 1, not {test!r}.")

@@ -47,27 +47,27 @@ SUMMARY = {
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Evaluation:
-    """How a release does on records, from noisy counts that were paid for once; it prints.
+    """Hold the errors and curves of a release on records, computed from noisy counts; print a summary.
 
-    Everything is computed from `sums`, and costs nothing.  Numbers are an `Estimate`, whose ``interval`` counts the sampling of
-    records and the noise.
+    All numbers follow from `sums`, at no further cost.  Each is an `Estimate`, whose ``interval`` covers the sampling of records
+    and the noise.
 
     Attributes
     ----------
     cells : Cells
         The public cells in which records were counted.
     sums, scale : tuple of float, and float
-        What was released, in records: weighted sums of the counts, with discrete Laplace noise of this scale on each.
+        The released numbers, in records: weighted sums of the counts, with discrete Laplace noise of this scale on each.
     total : int or None
-        The number of records (of people, if records are weighted); None where it is protected.
+        Number of records (of people, if records are weighted); None if it is protected.
     spent : Privacy or None
         None if a seed was given.
     labels, groups, label, bounds
         Names of the labels and of the groups, the field that is predicted, and the bounds of a number.
     clusters : int
-        So many records belong to one person at most.  Intervals are as wide as if all of them were alike.
+        Bound on the number of one person's records.  Intervals assume that all of these are alike.
     chosen : int or None
-        The place of the group that all numbers are of.
+        Index of the group of all numbers.
     """
 
     cells: Cells
@@ -89,12 +89,12 @@ class Evaluation:
 
     @property
     def event(self) -> Pure | None:
-        """The release, for accounting."""
+        """Event of the release."""
         return None if self.spent is None else Pure(self.spent.epsilon)
 
     @property
     def records(self) -> int:
-        """The number of records; a noisy one where it is protected, or of a group."""
+        """Number of records; noisy if it is protected, or for a group."""
         if self.total is not None and self.chosen is None:
             return self.total
         return round(float(whole(self._table(next(iter(self.cells.tables))))[0]))
@@ -141,12 +141,12 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """That of `error`."""
+        """Interval of `error`."""
         return self.error.interval
 
     @property
     def measure(self) -> str:
-        """What the error is: "error", a share, or a mean squared error and its units."""
+        """Name of the error: "error", a share, or a mean squared error with its units."""
         known = f"mean squared error of {self.label} between {self.bounds[0]:g} and {self.bounds[1]:g}:"
         return known if self.cells.kind == "numbers" else "error"
 
@@ -162,7 +162,7 @@ class Evaluation:
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean of minus the logarithm of the probability of the label, which is taken as spread evenly over its cell."""
+        """Mean of minus the logarithm of the label's probability; probabilities are taken as uniform in their cell."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
             return share(table @ surprise(edges), table, np.inf)
@@ -193,9 +193,9 @@ class Evaluation:
         return curve(recall, ratio(found[:, 1], found.sum(axis=1)), self.cells.edges[:-1])
 
     def confusion(self, threshold: float = 0.5) -> Array:
-        """Return numbers of records, shape (2, 2): rows are labels, columns what is said; a yes is a score above the threshold.
+        """Return the confusion matrix, shape (2, 2): rows are labels, columns are predictions by a score threshold.
 
-        Exact between cells, but for the noise; in a cell records are taken as spread evenly.
+        Exact at cuts between cells, up to the noise.  Inside a cell records are taken as spread evenly.
         """
         return np.asarray(self._confusions(threshold)[0])
 
@@ -214,7 +214,7 @@ class Evaluation:
 
     @property
     def calibration_error(self) -> Estimate:
-        """Mean distance of observed shares from probabilities, over the records of the bins of `calibration`."""
+        """Mean distance of observed shares from probabilities, over the records in the bins of `calibration`."""
         shares, observed, said = self._bins()
         apart = observed - said
         found = estimate((shares * np.abs(apart)).sum(axis=1))
@@ -250,7 +250,7 @@ class Evaluation:
 
     @property
     def r2(self) -> Estimate:
-        """One minus the mean squared error over that of the mean."""
+        """One minus the ratio of the mean squared error to the mean's."""
         return estimate(1 - ratio(self._squares, self._variances), 1.0, -np.inf)
 
     @property
@@ -311,7 +311,7 @@ class Evaluation:
     # Words and files
 
     def summary(self) -> dict[str, Estimate]:
-        """Return the usual numbers by name: the error, that of a constant, and what else there is."""
+        """Return the main numbers by name: the error, the constant's error, and the others that exist."""
         further = SUMMARY["likelihood" if "likelihood" in self.cells.tables else self.cells.kind]
         return {name: getattr(self, name) for name in ("error", "constant", *further)}
 
@@ -326,7 +326,7 @@ class Evaluation:
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was released as JSON-able data."""
+        """Return the released numbers as JSON-able data."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
         return {"format": FORM, **own, "cells": asdict(self.cells), "spent": self.spent and self.spent.to_dict()}
 
@@ -345,7 +345,7 @@ class Evaluation:
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what was released to a JSON file, whole or not at all."""
+        """Write the released numbers to a JSON file, atomically."""
         write_whole(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
 
     @classmethod

@@ -84,36 +84,36 @@ def learn_schema(
     """Learn a schema privately: the kinds of columns, bounds, levels, and labels or bounds of the target.
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 23.1 of
-    docs/theory.md.  Public are the names of the columns and what you pass; under replace-one, the number of records, too.
-    Types of columns are not looked at, and no value makes this raise.
+    docs/theory.md.  Public inputs are the names of the columns and your arguments; under replace-one, the number of records,
+    too.  Types of columns are not read, and no value raises an error.
 
     Parameters
     ----------
     table, label, labels, label_bounds, absent : object
         As for `Schema` and its `encode`.  Labels, or bounds of the target, are learnt unless you pass them.
     privacy : Privacy
-        The guarantee of the schema, with a delta; a fit costs its own on top.
+        The guarantee of the schema, with a delta.  A fit has its own cost in addition.
     known : mapping of str to object, optional
-        What is public of columns: "number", "date" or "category", whose bounds or levels are learnt; or a whole declaration, as a
-        `Schema` takes it, which costs nothing.  The kind of other columns is learnt.
+        Public facts on columns: "number", "date" or "category", whose bounds or levels are learnt, or a whole declaration as for
+        `Schema`, which costs nothing.  The kind of other columns is learnt.
     ignore : sequence of str
-        Columns that are not used.  Each one that is used gets a share of the guarantee.
+        Columns that are not used.  Each used column gets a share of the guarantee.
     unit : str or array_like, shape (n,), optional
-        Where the guarantee has a unit: the column, or identifiers, that say whose a record is.
+        If the guarantee has a unit: the column of identifiers, or the identifiers of the people.
     budget, entry, seed
         As for `solve`.
 
     Returns
     -------
     Schema
-        It moves numbers to its bounds; its `learnt` says what it cost.  Columns that showed nothing are ignored.
+        The schema clips numbers to its bounds; `learnt` states its cost.  Columns without frequent values are ignored.
 
     Raises
     ------
     NotPrivate, TemplateError, BudgetExceeded
-        If there are too few records, or arguments make no sense; nothing was spent.
+        If there are too few records, or arguments are invalid; nothing was charged.
     NotConverged
-        If noise hides the label or all features; what was paid stays paid.
+        If noise hides the label or all features; the charge stays.
 
     Examples
     --------

@@ -17,7 +17,7 @@ WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval o
 
 
 class Estimate(float):
-    """A number whose `interval` holds the number of the whole population with a probability of about 0.95."""
+    """Hold a number whose `interval` contains the population's number with a probability of about 0.95."""
 
     interval: tuple[float, float]
 
