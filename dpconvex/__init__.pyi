@@ -94,6 +94,7 @@ from .selection.evaluation import Evaluation as Evaluation
 from .selection.learn_schema import learn_schema as learn_schema
 from .selection.measures import Estimate as Estimate
 from .selection.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
+from .selection.report import report as report
 from .selection.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .selection.tune import tune as tune, tune_repeated as tune_repeated
 from .sums.devices import devices as devices

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -14,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 
 import dpconvex as dp
+from dpconvex.cli.main import main
 from dpconvex.expressions.abstract_values import Scalar, Term
 from dpconvex.expressions.atoms import ATOMS
 from dpconvex.numerics import Interval
@@ -83,9 +85,13 @@ def test_links_names_and_files_of_a_page_exist(page):
 def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names, text = {}, text_of(page)
+    for name, content in re.findall(r"^```toml\n# (\w+\.toml)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        Path(name).write_text(content, encoding="utf-8")
     for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
     assert names
+    for line in re.findall(r"^dpconvex .*$", text, flags=re.MULTILINE) if page == "hospital" else ():
+        assert main(shlex.split(line)[1:]) == 0, line
     printed = capsys.readouterr().out
     for shown in re.findall(r"^```text\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         assert shown in printed

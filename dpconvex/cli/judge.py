@@ -1,6 +1,9 @@
-"""The commands about a saved model: how good it is, and for whom."""
+"""The commands about a saved model: how good it is, for whom, with which guarantee; and a report of it all."""
 
 import argparse
+import csv
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
 from dpconvex.errors import TemplateError
-from dpconvex.util.places import writable
+from dpconvex.fitting.statistics import Coefficients
+from dpconvex.selection.report import RATES, effects
+from dpconvex.util.places import writable, write_whole
 
 PICTURES = ("roc", "calibration", "residuals")  # of an evaluation
 
@@ -23,7 +28,8 @@ def evaluate(chosen: argparse.Namespace) -> None:
     out = None if chosen.out is None else writable(chosen.out, inputs)
     pictures = {name: writable(path, inputs) for name in PICTURES if (path := getattr(chosen, name)) is not None}
     known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
-    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, adjacency=chosen.adjacency or known.adjacency)
+    further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
+    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, **further)
     whose = None if promise.unit is None else schema.units(chosen.data)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
@@ -57,8 +63,87 @@ GROUP = "group_of_a_record"  # the field that --group adds
 
 def grouped(schema: Schema, path: str, name: str, data: Any) -> tuple[Any, tuple[str, ...]]:
     """Return data with the group of each record, and the groups: levels of a declared column, and "other" for what is none."""
-    levels = tuple(map(str, getattr(schema.features.get(name), "levels", ())))
+    column: Any = schema.features.get(name)
+    levels = tuple(map(str, getattr(column, "levels", ())))
     if not levels or Path(path).is_dir():
         raise TemplateError(f"--group takes a column of one table that is declared with levels, not {name!r}.")
     entries = (text_of(entry) for entry in table_of(path).columns([name])[name].tolist())
-    return {**data, GROUP: [entry if entry in levels else "other" for entry in entries]}, (*levels, "other")
+    further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
+    return {**data, GROUP: [entry if entry in levels else "other" for entry in entries]}, (*levels, *further)
+
+
+def split(chosen: argparse.Namespace) -> None:
+    """Write the lines of a CSV file to two files, those of one person to the same."""
+    files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
+    with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
+        head, *lines = csv.reader(stream)
+    if chosen.privacy_unit not in (None, *head):
+        raise TemplateError(f"--unit names a column, and {chosen.data} has no {chosen.privacy_unit!r}.")
+    place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
+    whose = len(lines) if place is None else [line[place].strip() for line in lines]
+    parts = dp.split(whose, 0.25 if chosen.part is None else chosen.part, chosen.seed)
+    for file, rows in zip(files, parts, strict=True):
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
+        write_whole(file, text.getvalue().encode("utf-8"))
+    sizes = {str(file): len(rows) for file, rows in zip(files, parts, strict=True)}
+    told(chosen, sizes, "\n".join(f"{file}: {size} records" for file, size in sizes.items()))
+
+
+def certificate(chosen: argparse.Namespace) -> None:
+    """Print the certificate of a saved model, and the risks that it bounds."""
+    found = dp.Release.load(chosen.model).certificate
+    if found is None:
+        raise TemplateError(f"{chosen.model}: it has no certificate.")
+    risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
+    said = [f"{rate} of those who are not there: finds {found:.3g} of those who are" for rate, found in risks.items()]
+    told(
+        chosen,
+        {"certificate": found.to_dict(), "risk": risks},
+        "\n".join(
+            [
+                found.explain() if chosen.proof else str(found),
+                "An attacker who wrongly suspects",
+                *("  " + s for s in said),
+            ]
+        ),
+    )
+
+
+def coefficients(chosen: argparse.Namespace) -> None:
+    """Print released effects; with a table and an epsilon, intervals, which are paid for."""
+    out = None if chosen.out is None else writable(chosen.out, {"the model": chosen.model, "the table": chosen.table})
+    found, release = None, dp.Release.load(chosen.model)
+    if chosen.table is not None:
+        release, declared = model_of(chosen)
+        promise = dp.Privacy(chosen.epsilon or 0.0, chosen.delta or 0.0)
+        data = declared.table(chosen.table, empty=False)
+        options = {"budget": ledger(chosen, promise), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
+        found = dp.intervals(declared.learner, release, data, promise, **options)
+    rows = list(effects(release, found))
+    if not rows:
+        raise TemplateError(f"{chosen.model}: its learner is not linear in named columns, with one score.")
+    listed = [
+        {"name": name, "effect": value, "interval": [low, high] if found else None} for name, value, low, high in rows
+    ]
+    wide = max(len(name) for name, *_ in rows)
+    lines = [f"{name:<{wide}}  {v:>9.4g}" + (f"  {a:.4g} to {b:.4g}" if found else "") for name, v, a, b in rows]
+    said = (
+        "intervals of 95 %"
+        if found
+        else "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
+    )
+    told(chosen, {"effects": listed, "private": release.private}, "\n".join([*lines, said]))
+    if out is not None and found is not None:
+        write_whole(out, json.dumps(found.to_dict()).encode("utf-8"))
+
+
+def report(chosen: argparse.Namespace) -> None:
+    inputs = {name: getattr(chosen, name) for name in ("model", "evaluation", "coefficients", "ledger")}
+    out = writable(chosen.out, inputs)
+    found = None if chosen.evaluation is None else dp.Evaluation.load(chosen.evaluation)
+    known = None if chosen.coefficients is None else Coefficients.load(chosen.coefficients)
+    budget = None if chosen.ledger is None else dp.Budget.open(chosen.ledger)
+    release = dp.Release.load(chosen.model)
+    dp.report(release, found, budget, out, coefficients=known, title=chosen.title)
+    told(chosen, {"file": str(out), "private": release.private}, f"Saved {out}: open it in a browser.")

@@ -143,6 +143,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
     "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
     "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
+    "--part": option("part of the people whose records are to evaluate, by default 0.25", "S", float),
+    "--test": option("file for the records to evaluate", "FILE"),
+    "--table": option("records of the fit, for intervals, which --epsilon and --delta pay for", "FILE"),
+    "--evaluation": option("file that evaluate has saved", "FILE.json"),
+    "--coefficients": option("file that coefficients has saved", "FILE.json"),
+    "--title": option("title of the report", "TEXT"),
     "--picture": option("draw what was found, such as audit.png", "FILE"),
     "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
     "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
@@ -193,17 +199,30 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (
-        f"{MODEL} --epsilon! --adjacency --group --roc --calibration --residuals --out --progress {LEDGER}",
+        f"{MODEL} --epsilon! --adjacency --most --keep --group --roc --calibration --residuals --out --progress {LEDGER}",
         "measure how a model does on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
+    "split": ("data --unit --part --seed --out! --test!", "split a CSV file for fit and evaluate; people stay together", """
+  dpconvex split visits.csv --unit patient --out train.csv --test test.csv"""),
+    "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
+  dpconvex certificate model.npz --proof"""),
+    "coefficients": (
+        f"model --table --epsilon --delta --clip --problem --set --out --progress {LEDGER}",
+        "show what each column adds to the score, with intervals if they are paid for", """
+  dpconvex coefficients model.npz
+  dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),
+    "report": (
+        "model --evaluation --coefficients --ledger --title --out!",
+        "write a page about a model, for its users and an ethics board", """
+  dpconvex report model.npz --evaluation evaluation.json --ledger budget.jsonl --out report.html"""),
     "demo": ("--draws --out --seed --quick --progress", "error against epsilon on the Breast Cancer data", ""),
 }  # fmt: skip
 
 
 # Where the functions of some commands are; those of others are in `commands`.
 MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "check_table", "schema": "schemas"}
-MODULES |= {"evaluate": "judge"}
+MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "judge")
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,7 +1,9 @@
 """Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
 
+import json
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +12,7 @@ from scipy.stats import norm
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.schema import Schema
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released
 from dpconvex.fitting.release import Release, functions_of
@@ -23,11 +25,13 @@ from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.plain_data import is_real
+from dpconvex.util.places import content_of
+from dpconvex.util.plain_data import built, is_real
 
 WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
+FORM = "dpconvex coefficients 1"
 HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 
@@ -207,6 +211,27 @@ class Coefficients:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as JSON-able data."""
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in own.items()}
+        return {"format": FORM, **plain, "spent": self.spent and self.spent.to_dict()}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a JSON file of what `to_dict` returned."""
+        try:
+            known = dict(json.loads(content_of(path)))
+            if known.pop("format", None) != FORM:
+                raise ValueError("it has another format")
+            found: Self = built(
+                cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict}
+            )
+            found.rows()
+            return found
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DPConvexError(f"{path}: no coefficients that were saved ({error}).") from error
 
     def __repr__(self) -> str:
         rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]

@@ -138,20 +138,22 @@ class Cells:
 
         Returns
         -------
-        dict of str to ndarray, shape (1 + replicates, groups, *cells)
-            The estimate comes first.
+        dict of str to ndarray, shape (1 + replicates, 1 + groups, *cells)
+            The estimate comes first; and all records together come before each group, if there are several.
         """
         rng, found, start = np.random.default_rng(0), {}, 0
         for name, own in self.weights.items():
+            noisy = sums[start : start + self.groups * len(own)].reshape(self.groups, -1)
+            start += noisy.size
             several = []
-            for _ in range(self.groups):
-                part, start = sums[start : start + len(own)], start + len(own)
-                drawn = [counted(own, part, total if self.groups == 1 else None)]
+            for k, part in enumerate([noisy.sum(axis=0), *(noisy if self.groups > 1 else ())]):
+                known, noises = (None, 1) if k else (total, self.groups)
+                drawn = [counted(own, part, known)]
                 size = max(float(drawn[0].sum()), 1e-9)
                 for _ in range(replicates):
                     again = rng.multinomial(round(size / clusters), drawn[0] / size) * float(clusters)
-                    noisy = own @ again + rng.laplace(scale=scale, size=len(own))
-                    drawn.append(counted(own, noisy, total if self.groups == 1 else None))
+                    noise = rng.laplace(scale=scale, size=(noises, len(own))).sum(axis=0)
+                    drawn.append(counted(own, own @ again + noise, known))
                 several.append(np.reshape(drawn, (1 + replicates, *self.tables[name])))
             found[name] = np.stack(several, axis=1)
         return found

@@ -101,14 +101,14 @@ class Evaluation:
 
     @cached_property
     def _counts(self) -> dict[str, Array]:
-        """Counts of cells, shape (1 + replicates, groups, *cells): the estimate, and others from records drawn anew."""
+        """Counts of cells, shape (1 + replicates, 1 + groups, *cells): the estimate, and others from records drawn anew."""
         return self.cells.estimates(np.array(self.sums), self.total, self.scale, self.clusters, REPLICATES)
 
     def _table(self, *names: str) -> Array:
         """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
         for name in names:
             if name in self.cells.tables:
-                return self._counts[name].sum(axis=1) if self.chosen is None else self._counts[name][:, self.chosen]
+                return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
         raise TemplateError(f"this evaluation is of {self.cells.kind}, and has no {names[0]} to compute that from.")
 
     def group(self, name: Any) -> Self:
@@ -137,7 +137,8 @@ class Evaluation:
         """The error of the best constant: the most frequent label, or the mean."""
         if self.cells.kind == "numbers":
             return estimate(self._variances, self._range**2)
-        return share(whole(self._wrong) - self._wrong.sum(axis=2).max(axis=1), self._wrong)
+        most = 1 - 1 / self._wrong.shape[1]
+        return share(whole(self._wrong) - self._wrong.sum(axis=2).max(axis=1), self._wrong, most)
 
     @property
     def interval(self) -> tuple[float, float]:

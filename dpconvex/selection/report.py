@@ -1,0 +1,236 @@
+"""A report of a release for those who decide about it: one page of HTML that needs no network, and prints."""
+
+import hashlib
+import html
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from string import Template as Page
+from typing import Any
+
+import numpy as np
+
+from dpconvex.accounting.budget import Budget, sum_text
+from dpconvex.certificates.text import odds
+from dpconvex.errors import TemplateError, shown
+from dpconvex.fitting.release import Release
+from dpconvex.fitting.statistics import Coefficients
+from dpconvex.selection.evaluation import Evaluation
+from dpconvex.util.charts import chart, interval
+from dpconvex.util.places import replaceable, write_whole
+
+PAGE = Path(__file__).with_name("report.html")
+RATES = (0.01, 0.05, 0.1)  # Of false accusations, at which risks are told
+SHOWN = 60  # Coefficients
+UNIT_LINE = ("privacy unit", "taken as public", "assumed")  # Of a certificate
+MEANING = {  # By the name of a measure: what it is called, and what it means
+    "error": ("error", "share of records whose label is predicted wrongly"),
+    "constant": ("error of a constant", "the same of who always says the most frequent label"),
+    "auc": ("AUC", "how often the right one of two records with different labels scores higher; 0.5 is guessing"),
+    "log_loss": ("log loss", "mean surprise at the labels; 0 is perfect"),
+    "brier": ("Brier score", "mean squared distance of probabilities from what happened; 0 is perfect"),
+    "calibration_error": ("calibration error", "mean distance of probabilities from observed shares"),
+    "r2": ("R²", "part of the variance that is explained; 0 is the mean, 1 is perfect"),
+    "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
+    "concordance": ("concordance", "share of pairs whose order is predicted rightly; 0.5 is guessing"),
+}
+SQUARED = {"error": ("mean squared error", "of predictions"), "constant": ("that of a constant", "of the mean")}
+
+
+def report(
+    release: Any,
+    evaluation: Evaluation | None = None,
+    budget: Budget | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    coefficients: Coefficients | None = None,
+    title: str | None = None,
+) -> str:
+    """Write a report of a release, for its users and an ethics board, and return it: one HTML file of what was released already.
+
+    Parameters
+    ----------
+    release : Release or estimator
+        Of a fitted additive model, the curves, too.
+    evaluation : Evaluation, optional
+        How well it does.
+    budget : Budget, optional
+        The ledger that says what was spent on the same people, and by whom.
+    path : str or path, optional
+        Where to write it, such as ``report.html``.
+    coefficients : Coefficients, optional
+        Intervals of its parameters, as `dpconvex.intervals` releases them.
+    title : str, optional
+    """
+    found = getattr(release, "release_", release)
+    for given, kind in ((found, Release), (evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
+        if not (isinstance(given, kind) or (given is None and kind is not Release)):
+            raise TemplateError(f"report: expected a {kind.__name__}, not {shown(given)}.")
+    file = None if path is None else replaceable(path)
+    label = "a label" if found.schema is None else found.schema.label
+    privacy, certificate = found.spent, found.certificate
+    lines = [] if certificate is None else list(certificate.lines())
+    risks = [(a, certificate.risk(a)) for a in RATES] if hasattr(certificate, "risk") and privacy else []
+    page = Page(PAGE.read_text(encoding="utf-8")).substitute(
+        title=escape(title or f"A model that predicts {label}"),
+        date=f"{datetime.now(UTC):%d %B %Y}",
+        board=statement(found, evaluation, budget),
+        learnt="\n".join(learnt(found, getattr(release, "shapes_", {}), coefficients)),
+        judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(judged(evaluation)),
+        meaning="Nothing is claimed." if privacy is None else escape(f"{odds(privacy)}.".capitalize()),
+        unit=escape((privacy and privacy.unit) or "person"),
+        risks=table(
+            ["wrongly suspected, of those who are not in the data", "found at most, of those who are"],
+            [(f"{100 * a:g} of 100", f"{100 * (1 - missed):.3g} of 100") for a, missed in risks],
+        ),
+        declared=table(["", ""], [line for line in lines if line[0] in UNIT_LINE]),
+        size=f"The number of records is {'public' if privacy is None or privacy.adjacency == 'replace-one' else 'protected'}.",
+        spent="<p>No ledger was given.</p>" if budget is None else spent(budget),
+        digest=hashlib.sha256(found.to_bytes()).hexdigest(),
+        certificate=table(["", ""], lines),
+    )
+    if file is not None:
+        write_whole(file, page.encode("utf-8"))
+    return page
+
+
+def statement(release: Release, evaluation: Evaluation | None, budget: Budget | None) -> str:
+    """Return a paragraph for an ethics board."""
+    privacy = release.spent
+    if privacy is None:
+        return warning(f"Not private: {release.not_private_because}. Do not publish this model.")
+    said = [f"This model was learnt under differential privacy: {privacy}."]
+    if release.certificate is not None:
+        said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
+    said.append(
+        f"That means: {odds(privacy)}. It holds whatever else a reader knows, and for all later uses of the model."
+    )
+    if evaluation is not None and evaluation.spent is not None:
+        measured = f"{evaluation.measure} {evaluation.error} on {evaluation.records} records"
+        said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
+    if budget is not None:
+        said.append(
+            f"The ledger of these people counts {sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}."
+        )
+    if privacy.adjacency == "replace-one":
+        said.append("The number of records is taken as public.")
+    return f'<div class="board"><p><b>For the ethics board.</b> {escape(" ".join(said))}</p></div>'
+
+
+def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficients | None) -> Iterator[str]:
+    rows = [] if shapes else list(effects(release, coefficients))
+    if coefficients is not None and coefficients.not_private_because:
+        yield warning(f"These intervals are not private: {coefficients.not_private_because}.")
+    if rows:
+        most = max(abs(number) for _, *numbers in rows for number in numbers) or 1.0
+        yield "<p>What a column adds to the score: a number, from its lower to its upper bound; a level, where it is there.</p>"
+        cells = [(name, f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for name, v, a, b in rows]
+        yield table(
+            ["column", "effect", "interval" * (coefficients is not None), ""], cells[:SHOWN], (1, 2), drawn=(3,)
+        )
+        if coefficients is None:
+            yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
+    elif not shapes:
+        yield table(
+            ["parameter", "shape"], [(n, " × ".join(map(str, v.shape)) or "a number") for n, v in release.items()]
+        )
+    curves, levels = [], []
+    for name, shape in shapes.items():
+        nodes, off = shape.nodes[0], 2 * shape.deviations
+        knots = [node for node in nodes if not isinstance(node, str)]
+        if len(shape.nodes) == 1 and knots:
+            count, most = len(knots), float(np.max(np.abs(shape.values) + off)) or 1.0
+            reach = (part[:count] for part in (shape.values, shape.values - off, shape.values + off))
+            box, line = (knots[0], knots[-1], -most, most), (knots[0], 0.0, knots[-1], 0.0)
+            curves.append(
+                chart(f"{name}: what it adds to the score", str(name), "score", knots, *reach, line=line, box=box)
+            )
+        elif len(shape.nodes) == 1:
+            levels += [
+                (f"{name} = {n}", f"{v:.3g}", f"± {d:.2g}") for n, v, d in zip(nodes, shape.values, off, strict=True)
+            ]
+    yield f'<div class="charts">{"".join(curves)}</div>' + (
+        table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
+    )
+
+
+def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tuple[str, float, float, float]]:
+    """Yield name, effect, and the ends of its interval of each feature of a linear model with one score; largest first."""
+    schema, weights = release.schema, release.parameters.get("w")
+    names = release.names if schema is None else tuple(schema.feature_names)
+    if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
+        return
+    values = weights if release.whitening is None else release.whitening.matrix.T @ weights
+    found = np.stack([values, np.zeros_like(values), np.zeros_like(values)], axis=1)
+    known = {} if coefficients is None else {row[0]: (row[1], row[4], row[5]) for row in coefficients.rows()}
+    if known:
+        found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(values)])
+    found = found / (1.0 if schema is None or schema.unit else schema.norm_bound)
+    for k in np.argsort(-np.abs(found[:, 0]), kind="stable"):
+        yield names[k], *found[k].tolist()
+
+
+def judged(found: Evaluation) -> Iterator[str]:
+    kind = found.cells.kind
+    meaning, scored = MEANING | (SQUARED if kind == "numbers" else {}), kind in ("probabilities", "scores")
+    if found.spent is None:
+        yield warning("This evaluation is not private: its noise was drawn with a seed. Do not publish it.")
+    rows = []
+    for name, value in found.summary().items():
+        (called, meant), (low, high) = meaning[name], value.interval
+        rows.append((called, f"{float(value):.3g}", f"{low:.3g} to {high:.3g}", meant))
+    yield table(["", "estimate", "95 %", "meaning"], rows, (1, 2))
+    yield f'<p class="soft">On {found.records} records. Intervals count sampling and noise.</p><div class="charts">'
+    if scored:
+        yield chart("ROC curve", "false positive rate", "true positive rate", *found.roc()[:4])
+    if kind == "probabilities":
+        curve = found.calibration()[:4]
+        yield chart("Calibration", "predicted probability", "observed share", *curve, points=True)
+    if kind == "numbers":
+        curve, (first, last) = found.residuals()[:4], found.bounds
+        most = float(np.nanmax(np.abs(curve[1:]), initial=0.0)) or 1.0
+        box, line = (first, last, -most, most), (first, 0, last, 0)
+        yield chart(
+            "Residuals", "prediction", "median of label minus prediction", *curve, line=line, points=True, box=box
+        )
+    yield "</div>"
+    if found.groups:
+        own = {
+            name: {"error": part.error} | (part.rates() if scored else {}) for name, part in found.by_group().items()
+        }
+        groups = [(name, *map(str, rates.values())) for name, rates in own.items()]
+        yield "<h3>By group</h3>" + table(["group", *next(iter(own.values()))], groups)
+
+
+def spent(budget: Budget) -> str:
+    total, left = budget.privacy, budget.remaining
+    used = f"{sum_text(budget.spent)} is spent and {sum_text(left)} is left"
+    head = f"Of a total of {total}, {used} ({budget.accounting} accounting)."
+    rows = [
+        (e.label, f"{e.privacy.epsilon:g}", f"{e.privacy.delta:g}", e.time[:16].replace("T", " "), e.user, e.host)
+        for e in budget.entries
+    ]
+    return f"<p>{escape(head)}</p>" + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))
+
+
+def warning(said: str) -> str:
+    return f'<p class="warn"><b>{escape(said)}</b></p>'
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = (), drawn: Sequence[int] = ()
+) -> str:
+    """Return a table that scrolls where it is too wide; cells are escaped, but for columns of pictures."""
+
+    def line(cells: Sequence[Any], tag: str, pictures: Sequence[int]) -> str:
+        kinds = (f"{tag} class=n" if k in right else tag for k in range(len(cells)))
+        said = (cell if k in pictures else escape(cell) for k, cell in enumerate(cells))
+        return f"<tr>{''.join(f'<{kind}>{cell}</{tag}>' for kind, cell in zip(kinds, said, strict=True))}</tr>"
+
+    body = "".join(line(row, "td", drawn) for row in rows)
+    return f'<div class="scroll"><table><thead>{line(head, "th", ())}</thead><tbody>{body}</tbody></table></div>'
+
+
+def escape(said: object) -> str:
+    return html.escape(str(said))

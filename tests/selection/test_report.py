@@ -1,0 +1,164 @@
+"""The report of a release: its text is what was agreed, it loads nothing, escapes names, and says what is not private."""
+
+import hashlib
+import json
+import re
+import shlex
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.cli.main import main
+from dpconvex.mechanisms.cell_counts import Cells
+
+GOLDEN = Path(__file__).with_name("report.txt")
+VOID = {"meta", "br", "rect", "path", "polyline", "polygon", "circle"}
+SCHEMA = dp.Schema({"age": (0, 100), "<b>ward": {"levels": ["a & b", "c"]}}, "sick", ["no", "yes"])
+LEARNER = dp.load("logistic_regression", features=3, labels=("no", "yes"))
+CERTIFICATE = dp.verify(LEARNER, dp.Privacy(1.0), 3000, dp.ObjectivePerturbation())
+RELEASE = dp.Release({"w": [2.0, -1.0, 0.5]}, CERTIFICATE, dp.Privacy(1.0), schema=SCHEMA)
+
+
+PAID = dp.Privacy(0.5)
+
+
+def evaluation(spent=PAID, groups=("f", "m")):
+    """Return what a release of two groups, of 500 records each, may have looked like."""
+    cells = Cells("probabilities", groups=2)
+    yes = np.linspace(0.025, 0.975, 20)
+    counts = np.concatenate([25 * (1 - yes), 25 * yes])
+    sums = np.concatenate([cells.weights["probabilities"] @ counts] * 2)
+    return dp.Evaluation(cells, tuple(sums.tolist()), 12.0, 1000, spent, ("no", "yes"), groups, "sick")
+
+
+def run(line):
+    return main(shlex.split(line))
+
+
+class Reader(HTMLParser):
+    """Reads texts, and notes tags that are not closed, and what would be loaded from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.loaded = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.loaded += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
+        self.open += [] if tag in VOID else [tag]
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "text") and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert reader.loaded == []
+    assert not re.search(r"https?://|url\(|@import|<script", page)
+    return reader.texts
+
+
+def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
+    """If a sentence was meant to change, delete the golden file and run this test again: it writes the file, and fails."""
+    budget = dp.Budget(dp.Privacy(2.0), tmp_path / "budget.jsonl")
+    budget.spend(dp.Privacy(1.0), "fit of <i>March</i>")
+    page = dp.report(RELEASE, evaluation(), budget, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+    assert page.count("<svg") == 3 + 2  # of effects and curves
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme:dark" in page
+    assert "@media print" in page
+    (entry,) = budget.entries
+    known = {entry.time[:16].replace("T", " "): "TIME", entry.user: "USER", entry.host: "HOST"}
+    texts = [known.get(text, text) for text in read(page)]
+    texts = [re.sub(r"\b\d+ \w+ 20\d\d\b", "DATE", re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)) for text in texts]
+    if not GOLDEN.exists():
+        GOLDEN.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        raise AssertionError("written anew: look at it")
+    assert texts == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_hash_is_that_of_the_file_and_risks_are_those_of_the_certificate(tmp_path):
+    RELEASE.save(tmp_path / "model.npz")
+    page = dp.report(RELEASE)
+    assert hashlib.sha256((tmp_path / "model.npz").read_bytes()).hexdigest() in page
+    texts = read(page)
+    for rate in (0.01, 0.05, 0.1):
+        found = texts[texts.index(f"{100 * rate:g} of 100") + 1]
+        assert found == f"{100 * (1 - CERTIFICATE.risk(rate)):.3g} of 100"
+
+
+def test_what_is_not_private_is_said_first():
+    seeded = dp.Release({"w": [1.0]}, not_private_because="drawn with a seed")
+    assert "Not private: drawn with a seed. Do not publish this model." in read(dp.report(seeded))
+    texts = read(dp.report(RELEASE, evaluation(spent=None)))
+    assert any(text.startswith("This evaluation is not private") for text in texts)
+    assert not any("measured privately" in text for text in texts)
+    with pytest.raises(dp.TemplateError, match="expected a Release"):
+        dp.report("model.npz")
+    with pytest.raises(dp.TemplateError, match="expected a Evaluation"):
+        dp.report(RELEASE, budget := dp.Budget(dp.Privacy(1.0)))
+    assert not budget.entries
+
+
+def test_intervals_curves_and_residuals_are_drawn(tmp_path):
+    table = {"dose": np.arange(3000) / 3000, "kind": ["a", "b"] * 1500}
+    schema = dp.Schema({"dose": (0, 1), "kind": {"levels": ["a", "b"]}}, "effect", label_bounds=(0, 2))
+    model = dp.AdditiveRegressor(schema, epsilon=3.0, delta=1e-5, bounds=(0, 2), seed=0).fit(
+        table, table["dose"] ** 0.5
+    )
+    cells = Cells("numbers", labels=0)
+    sums = np.concatenate([100.0 * weights.sum(axis=1) for weights in cells.weights.values()])
+    numbers = dp.Evaluation(cells, tuple(sums.tolist()), 8.0, None, dp.Privacy(1.0), bounds=(-1.0, 1.0))
+    texts = read(dp.report(model, numbers, title="Doses"))
+    assert texts[0] == "Doses"
+    assert {"dose: what it adds to the score", "kind = a", "Residuals", "mean absolute error"} <= set(texts)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.5, 0.5, (20_000, 3))
+    data = {"x": x, "y": np.where(2 * x[:, 0] + 0.5 * rng.logistic(size=20_000) > 0, "yes", "no")}
+    promise = dp.Privacy(1.0, 1e-6)
+    fit = dp.solve(LEARNER, data, promise, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=1)
+    found = dp.intervals(LEARNER, fit, data, promise, seed=2)
+    (tmp_path / "one.json").write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    again = type(found).load(tmp_path / "one.json")
+    assert str(again) == str(found)
+    texts = read(dp.report(replace(fit, names=("a", "b", "c")), coefficients=again))
+    assert f"{found.lower[0]:.3g} to {found.upper[0]:.3g}" in texts
+    assert any(text.startswith("These intervals are not private") for text in texts)
+    (tmp_path / "one.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(dp.DPConvexError, match="no coefficients"):
+        type(found).load(tmp_path / "one.json")
+
+
+def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    RELEASE.save("model.npz")
+    evaluation().save("evaluation.json")
+    assert run("report model.npz --evaluation evaluation.json --title T --out report.html --json") == 0
+    assert json.loads(capsys.readouterr().out) == {"file": "report.html", "private": True}
+    assert read(Path("report.html").read_text(encoding="utf-8"))[0] == "T"
+    assert run("report model.npz --out model.npz") == 2
+    assert run("certificate model.npz --json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["risk"]["0.05"] == pytest.approx(1 - CERTIFICATE.risk(0.05))
+    assert run("coefficients model.npz --json") == 0
+    effects = json.loads(capsys.readouterr().out)["effects"]
+    assert [row["name"] for row in effects] == ["age", "<b>ward = a & b", "<b>ward = c"]
+    assert effects[0]["effect"] == pytest.approx(2.0 / SCHEMA.norm_bound)
+    Path("t.csv").write_text("id,text\n" + "".join(f'p{k // 2},"a, {k}"\n' for k in range(40)), encoding="utf-8")
+    assert run("split t.csv --unit id --part 0.5 --seed 1 --out a.csv --test b.csv --json") == 0
+    one, other = (Path(name).read_text(encoding="utf-8").splitlines() for name in ("a.csv", "b.csv"))
+    assert one[0] == other[0] == "id,text"
+    assert len(one) == len(other) == 21
+    assert not {line.split(",")[0] for line in one[1:]} & {line.split(",")[0] for line in other[1:]}
+    assert run("split t.csv --unit name --out a.csv --test b.csv") == 2
