@@ -5,7 +5,7 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +28,8 @@ FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 # Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
-ROUNDS, FEWEST, ENOUGH = 24, 5, 30.0
+# Where curvature depends on scores, steps are short, and there are more of them.
+ROUNDS, FEWEST, ENOUGH, BENT_FEWEST, BENT_ENOUGH = 24, 5, 30.0, 12, 10.0
 LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
@@ -41,12 +42,16 @@ BINS, LARGEST, USUAL = 24, 2.0, 0.27
 # most, and all of them, of the squared level; the least part of records that is seen; slopes are on one side if their sum is
 # so much of the sum of their lengths; how many histograms there are at most, and the interval that need not be halved.
 FINE, COSTLY, ALL_COSTLY, LEAST_SEEN, SIDED, GUESSES, NARROW = 0.02, 0.03, 0.2, 0.1, 0.6, 12, 1.0
+LAST, WIDER = (
+    0.06,
+    1.5,
+)  # What the constant's last step has of the squared level, and how much wider its clip is at least
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
-BOTH_SIDES = 0.1  # What gradients beyond the clip on both sides count, next to those of one side alone
+BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
-SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 1.5, 0.1
+SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 0.75, 0.1
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,13 @@ def model_of(
     """Return the table that the steps end at, from one where they begin, and the Hessian there by one of its columns."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public)
+    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
-    enough = number * level / (sides * ENOUGH * metric.directions * columns)
-    rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, enough)), FEWEST), ROUNDS)))
+    fewest, enough = (BENT_FEWEST, BENT_ENOUGH) if public.is_bent else (FEWEST, ENOUGH)
+    many = number * level / (sides * enough * metric.directions * columns)
+    rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, many)), fewest), ROUNDS)))
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
-    left += histograms - start.spent if start else 0.0
+    left += histograms - start.spent - (LAST + start.share) * public.is_bent if start else 0.0
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
     lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
@@ -142,6 +148,8 @@ def model_of(
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
     table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    if start and public.is_bent:
+        table = last_constant(looks, table, start.share, level, clip, number * bend, lengths)
     inverse = np.linalg.inv(matrix)
     return table, bend * cut * inverse @ inverse.T
 
@@ -160,7 +168,7 @@ def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = ma
 
 
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, columns: float, public: Public
+    looks: PrivateLooks, level: float, size: float, columns: float, public: Public, begin: Array | float
 ) -> tuple[Metric, Array, float, float, float, "Start | None"]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
@@ -178,7 +186,9 @@ def metric_of(
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
-    start = find_constant(looks, level, number, public) if looks.constant and looks.scores.shape[1] == 1 else None
+    start = (
+        find_constant(looks, level, number, public, begin) if looks.constant and looks.scores.shape[1] == 1 else None
+    )
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
@@ -230,12 +240,20 @@ class Lengths:
         return float(self.edges[max(int(np.argmin(cost)), least)])
 
 
+def constant_alone(looks: PrivateLooks) -> Array:
+    """Measure rows by their constant from now on; return the matrix."""
+    only = np.zeros((1, looks.rows.count))
+    only[0, -1] = 1 / looks.constant
+    return looks.in_metric(only)
+
+
 class Start(NamedTuple):
     """Where the constant is before anything else moves, the curvature there, what it cost, and the clip for a loudness."""
 
     place: float
     bend: float
     spent: float  # Of the squared level
+    share: float  # Of the squared level, that a histogram of slopes needs
     clip: Callable[[float], float]
 
 
@@ -243,15 +261,14 @@ def people_of(looks: PrivateLooks, number: float) -> float:
     return number / (1 if looks.people is None else looks.privacy.most)
 
 
-def find_constant(looks: PrivateLooks, level: float, number: float, public: Public) -> Start:
+def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
     """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
 
     The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
     depends on scores, moves double until slopes change sides; then they halve the interval.
     """
-    only, people = np.zeros((1, looks.rows.count)), people_of(looks, number)
-    only[0, -1] = 1 / looks.constant
-    turn, fine = looks.in_metric(only), min((1 / (FINE * people * level)) ** 2, COSTLY)
+    turn, people = constant_alone(looks), people_of(looks, number)
+    fine = min((1 / (FINE * people * level)) ** 2, COSTLY)
     place, low, high, reach, spent, settled = 0.0, -math.inf, math.inf, 1.0, 0.0, not public.is_bent
     bend, usual, probe = public.curvature, USUAL * public.slope, np.zeros(0)
     for guess in range(GUESSES):
@@ -259,7 +276,7 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
         lengths, cap = Lengths(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
         asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
-        answer = looks.look(turn.T * place, probe=probe, **asked)
+        answer = looks.look(begin + turn.T * place, probe=probe, **asked)
         if len(probe):
             told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
             bend, settled = min(max(bend, told - doubt), max(told, 0.0) + doubt), told > doubt
@@ -272,7 +289,25 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
         place = place + move if low < place + move < high else (low + high) / 2
         probe = np.ones(int(public.is_bent))
-    return Start(place, bend, spent, partial(lengths.clip, answer.histogram, usual=usual, last=size))
+    return Start(place, bend, spent, fine, partial(lengths.clip, answer.histogram, usual=usual, last=size))
+
+
+def last_constant(
+    looks: PrivateLooks, table: Array, share: float, level: float, clip: float, curvature: float, lengths: Lengths
+) -> Array:
+    """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
+
+    The noise of one number is small.  The step becomes shorter by what of it may be noise.
+    """
+    own, sides = level * math.sqrt(share), 2 if looks.replaced else 1
+    constant_alone(looks)
+    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
+    there = replace(lengths, deviation=looks.deviation_of_counts(own))
+    wide = max(there.clip(counts, (LOUD * sides / level) ** 2 / LAST, clip, clip), WIDER * clip)
+    slope = float(looks.look(table, wide, 1.0, level * math.sqrt(LAST)).gradient[0, 0])
+    noise = sides * wide / (level * math.sqrt(LAST))
+    move = np.clip(slope / curvature * max(0.0, 1 - (noise / slope) ** 2), -1.0, 1.0) if slope else 0.0
+    return table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]
 
 
 def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> Array:

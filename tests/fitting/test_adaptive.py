@@ -351,6 +351,17 @@ def test_log_links_may_start_far_from_where_they_end(unit):
         assert np.sqrt(np.mean((X @ found["w"] + found["b"] - np.log(unit) - SCORES) ** 2)) <= 0.2
 
 
+def test_the_mean_of_counts_with_a_long_tail_is_not_clipped_away():
+    """Clips that are best for all directions lose the tail on one side; the last step of the constant has a wider one."""
+    rng, ratios = np.random.default_rng(3), []
+    visits = np.minimum(rng.poisson(np.exp(SCORES + 1) * rng.gamma(0.4, 2.5, SIZE)), 150)
+    learner = scored(lambda score, y: cp.exp(score) - y * score, y=dp.Box(0, 150))
+    for seed in range(5):
+        found = fit(learner, {"x": X, "y": visits}, dp.Privacy(0.3, 1e-5, "add-remove"), seed)
+        ratios.append(np.exp(X @ found["w"] + found["b"]).mean() / visits.mean())
+    assert 0.69 <= np.mean(ratios) <= 1.1
+
+
 def test_offsets_and_weights_are_those_of_the_loss():
     w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
     record = dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-4, 4), shift=dp.Box(-2, 2), weight=dp.Box(0, 5))
