@@ -286,8 +286,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 np.abs(np.subtract(first["parameters"][k], one["parameters"][k])).max() for k in first["parameters"]
             )
             print(
-                f"{name}: {one['seconds']:.1f} s, ratio {one['seconds'] / first['seconds']:.2f}, {one['passes']} evaluations, "
-                f"peak {one['driver']} MB, releases differ by {apart:.1e}"
+                f"{name}: {one['seconds']:.1f} s, ratio {one['seconds'] / first['seconds']:.2f}, "
+                f"processors {one['busy'][0]:.1f} s, peak {one['driver']} MB, releases differ by {apart:.1e}"
             )
         return
     memory, workers = measured("memory", passed, 2), measured("workers", passed, 1)

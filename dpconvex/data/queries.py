@@ -55,7 +55,7 @@ class Query:
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
         if is_dataset != (sql is None) or (is_dataset and keys) or not isinstance(sql, str | None):
             raise TemplateError(
-                "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None and by=None."
+                "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None, by=None."
             )
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
         if not is_dataset:
@@ -63,11 +63,9 @@ class Query:
         self.names = list(wanted(names))
         if missing := [name for name in (*keys, *self.names) if names.count(name) != 1]:
             raise DomainError(f"the query: one column must be called {missing[0]!r}; there are: {', '.join(names)}.")
-        order = (
-            dict.fromkeys([*keys, *self.names]) if keys else {}
-        )  # rows that are alike in all of it may change places
-        ordered = f" ORDER BY {', '.join(map(quoted, order))}" if order else ""
-        self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}{ordered}"
+        self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}"
+        if keys:  # rows that are alike in all columns may change places
+            self.sql += f" ORDER BY {', '.join(map(quoted, dict.fromkeys([*keys, *self.names])))}"
         if not is_dataset:
             self.size = int(self._asked(f"SELECT count(*) FROM {inner}")[1][0][0])
 

@@ -67,13 +67,11 @@ class Graph:
             file.write(model.SerializeToString())
 
 
-def encoded_columns(graph: Graph, columns: Mapping[str, Column]) -> dict[str, str]:
-    """Add an input for each column of a table; return the encoded columns, shape (n, features)."""
-    return {name: encoded(graph, name, column) for name, column in columns.items()}
-
-
 def encoded(graph: Graph, name: str, column: Column) -> str:
-    """Encode a column: texts by a list of levels, numbers (days count from the first of year 1) by their bounds."""
+    """Add an input for a column of a table, and encode it, shape (n, features).
+
+    Texts are encoded by a list of levels, numbers by their bounds; days count from the first of year 1.
+    """
     known, count = column.missing is not None, len(column.names(name))
     absent = column.encode(str, objects([None]), False) if known else np.full((1, count), np.nan)
     if isinstance(column, Levels):
@@ -96,7 +94,7 @@ def encoded(graph: Graph, name: str, column: Column) -> str:
 
 def features_of(graph: Graph, schema: Schema) -> str:
     """Encode the columns of a table as `Schema.encode` does."""
-    rows = graph("Concat", *encoded_columns(graph, schema.features).values(), axis=1)
+    rows = graph("Concat", *(encoded(graph, name, column) for name, column in schema.features.items()), axis=1)
     if schema.unit:
         length = graph("Sqrt", graph("ReduceSum", graph("Mul", rows, rows), np.array([1])))
         length = graph("Where", graph("Equal", length, np.float64(0)), np.float64(1), length)
@@ -133,13 +131,14 @@ def affine(function: Function, width: int) -> tuple[Array, Array] | None:
 
 
 def public_points(width: int) -> Array:
-    return np.asarray(np.random.default_rng(0).uniform(-1, 1, (64, width)) / np.sqrt(width))
+    """Return points of many lengths, so that a function with a clip is not taken for an affine one."""
+    return np.asarray(np.random.default_rng(0).uniform(-1, 1, (64, width)) * np.logspace(-2, 3, 64)[:, None])
 
 
 def alike(one: Any, other: Array) -> bool:
     found = np.asarray(one)
     same = found.shape == other.shape and found.dtype.kind in "fiu"
-    return same and bool(np.abs(found - other).max() <= SAME * max(1.0, np.abs(other).max()))
+    return same and bool((np.abs(found - other) <= SAME * np.maximum(1.0, np.abs(other))).all())
 
 
 def width_of(function: Function, widths: Sequence[int]) -> int:
@@ -167,15 +166,12 @@ def export(
     graph, function = Graph(), scores or predict
     if function is None:
         raise TemplateError("to_onnx: there is no function to predict with; load the release with its template.")
-    count = width if isinstance(width, int) else width_of(function, width)
-    found = affine(function, count)
+    found = affine(function, count := width if isinstance(width, int) else width_of(function, width))
     if found is None:
         raise TemplateError(
-            "to_onnx: scores, or predictions, must be linear in the features, with a constant; these are not."
+            "to_onnx: scores, or predictions, must be linear in the features with a constant; these are not."
         )
-    if (
-        schema is not None and schema.unit and whitening is not None
-    ):  # lengths are rounded otherwise, and whitening shows it
+    if schema is not None and schema.unit and whitening is not None:  # which shows how lengths are rounded
         how = "write a graph for encoded features: dataclasses.replace(release, schema=None).to_onnx(path)"
         raise TemplateError(f"to_onnx: a schema with unit=True cannot be exported with whitened records; {how}.")
     rows = graph.input("x", count) if schema is None else features_of(graph, schema)
@@ -214,22 +210,16 @@ def finished(
 ) -> None:
     """Add the outputs, and write the model."""
     graph.output("prediction" if labels is None else "score", result, shape=(None, *shape))
-    single = not shape
+    if not shape:  # as two scores, of which the first wins ties
+        result = graph("MatMul", graph("Unsqueeze", result, np.array([1])), np.array([[0.0, 1.0]]))
     if labels is not None:
-        place = (
-            graph("Cast", graph("Greater", result, np.float64(0)), to=7)
-            if single
-            else graph("ArgMax", result, axis=1, keepdims=0)
-        )
-        names = np.array(labels)
+        place, names = graph("ArgMax", result, axis=1, keepdims=0), np.array(labels)
         names, kind = (names.astype(object), "STRING") if names.dtype.kind == "U" else (names.astype(np.int64), "INT64")
         if names.tolist() != list(labels):
             raise TemplateError(f"to_onnx: labels must be texts or whole numbers, not {list(labels)!r}.")
         graph.output("label", graph("Gather", names, place), kind)
-    if labels is not None and logistic:
-        column = graph("Unsqueeze", result, np.array([1])) if single else result
-        pairs = graph("MatMul", column, np.array([[0.0, 1.0]])) if single else column
-        graph.output("probability", graph("Softmax", pairs, axis=1), shape=(None, len(labels)))
+        if logistic:
+            graph.output("probability", graph("Softmax", result, axis=1), shape=(None, len(labels)))
     graph.save(path)
 
 
@@ -241,9 +231,8 @@ def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
     place = graph("Add", graph("Slice", rows, np.array([0]), np.array([1]), np.array([1])), np.float64(0.5))
     along = graph("Div", graph("Sub", place, knots[:-1]), np.diff(knots))
     along = graph("Min", graph("Max", along, np.float64(0)), np.float64(1))
-    weights = graph(
-        "Add", graph("MatMul", along, np.eye(count - 1, nodes, 1) - np.eye(count - 1, nodes)), np.eye(1, nodes)
-    )
+    steps = np.eye(count - 1, nodes, 1) - np.eye(count - 1, nodes)
+    weights = graph("Add", graph("MatMul", along, steps), np.eye(1, nodes))
     if nodes == count:
         return weights
     absent = graph("Slice", rows, np.array([1]), np.array([2]), np.array([1]))
@@ -252,7 +241,8 @@ def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
 
 def additive_scores(graph: Graph, columns: Mapping[str, Column], shapes: Iterable[Any], level: float) -> str:
     """Return the sum of released curves of the columns of a table, shape (n,)."""
-    rows, total = encoded_columns(graph, columns), graph("Identity", np.array([[level]]))
+    rows = {name: encoded(graph, name, column) for name, column in columns.items()}
+    total = graph("Identity", np.array([[level]]))
     for shape in shapes:
         axes = shape.block.axes
         first, *rest = (hats(graph, rows[axis.name], axis.knots, axis.nodes) for axis in axes)
