@@ -136,10 +136,9 @@ def learn_schema(
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
-    dated = [label] if kinds.get(label) == DATE else []  # nothing predicts one
-    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS)), *dated]
-    if wrong:
-        why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
+    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
+    if wrong or kinds.get(label) == DATE:  # nothing predicts a date
+        why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong or label!r}"
         raise TemplateError(f"learn_schema: {why}.")
     if not kinds:
         raise TemplateError("learn_schema: all columns are declared; write a Schema, which costs nothing.")
@@ -202,13 +201,13 @@ def planned(
     level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - STABLE * bool(stable))))
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
-    needed = ENOUGH * SURE * ROOT_TWO / part(level, rest * LOOKS[0] * (1 - KIND))
+    shares = {name: rest * weight for name, weight in weights.items()}
+    needed = ENOUGH * SURE * ROOT_TWO / part(level, min(shares.values()) * LOOKS[0] * (1 - KIND))
     if size is not None and size < needed:
         why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
         remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
         raise NotPrivate(f"learn_schema: {why}; nothing was spent", privacy, remedy)
     parts = (Gaussian(level * (1 + NORM_SLACK)), Tail(GRID_LOSS), *([Tail(lost)] if stable else []))
-    shares = {name: rest * weight for name, weight in weights.items()}
     return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 
 
@@ -284,6 +283,7 @@ class Counts:
 
     def bounds(self, values: Array, kind: str, level: float) -> Column | None:
         """Return numbers or days between bounds; None where noise hides all but 0."""
+        values = np.clip(values, -(2.0**OCTAVE), 2.0**OCTAVE)
         first, *further = (part(level, share) for share in LOOKS)
         few = self.people * WHOLE / deviation(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
@@ -292,7 +292,7 @@ class Counts:
         if not len(large):
             return None
         top = int(large[-1]) + 2
-        top += bool((found[top + 1 : top + 2] > NEAR * sigma).any())
+        top += bool(found[top + 1 : top + 2].sum() > NEAR * sigma)
         high = 2.0 ** min((top - 1) * width - OCTAVE - 1, OCTAVE)
         low = -high
         for share in further:
@@ -310,9 +310,8 @@ class Counts:
         sigma = deviation(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
         found, _ = self.noisy(in_cells(values, low, high, cells), cells + 3, level)
-        sums = np.concatenate(
-            [[0.0], np.cumsum(found[1 : cells + 1] - max(FLOOR * sigma, SPARSE * self.people / cells))]
-        )
+        cost = max(FLOOR * sigma, SPARSE * self.people / cells)
+        sums = np.append(0.0, np.cumsum(found[1 : cells + 1] - cost))
         gains = np.where(np.tri(cells + 1, dtype=bool), -np.inf, sums - sums[:, None])
         first, last = divmod(int(np.argmax(gains)), cells + 1)
         self.covered(float(found[1 + first : 1 + last].sum()), COVERED * sigma * math.sqrt(cells))

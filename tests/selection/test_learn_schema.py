@@ -230,6 +230,16 @@ def test_numbers_of_any_size(scale):
     assert 4 < column.upper / scale < 9
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-305, 1e305, 1.7e308])
+def test_numbers_beyond_any_use_are_zeros_or_the_largest(scale):
+    rng = np.random.default_rng(0)
+    table = {"x": rng.choice([scale, -scale, 0.0], 5000), "z": rng.normal(size=5000), "y": rng.normal(size=5000)}
+    schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="y")
+    assert ("x" in schema.features) == (scale > 1)
+    found = np.unique(schema.encode(table)[0][:, 0]) if scale > 1 else np.zeros(3)
+    assert len(found) == 3 or scale < 1
+
+
 def test_missing_values_are_paid_for():
     table = table_of(6000)
     table["age"] = [None if k % 3 else age for k, age in enumerate(table["age"])]
