@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
 
 Also ``python -m benchmarks ablation``, ``additive``, ``evaluation``, ``features``, ``glm``, ``intervals``, ``learnt_bounds``,
-``mutants``, ``mutations``, ``predictions``, ``survival`` and ``unit``.
+``many_features``, ``mutants``, ``mutations``, ``predictions``, ``survival`` and ``unit``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PROGRAMS = (
     "glm",
     "intervals",
     "learnt_bounds",
+    "many_features",
     "mutants",
     "mutations",
     "predictions",

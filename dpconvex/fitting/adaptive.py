@@ -26,7 +26,7 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
-SAMPLES = 512  # Records that are drawn from the declared domain, for each combination of labels
+SAMPLES, NUMBERS = 512, 2**22  # Records that are drawn from the domain for each combination of labels, and their numbers at most
 
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data
@@ -59,7 +59,8 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
     scores = linear_scores(form)
     record = form.template.record
-    batch = on_grid(record.sample(SAMPLES * len(record.combinations), np.random.default_rng(0)), Rows.of(scores))
+    each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
+    batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), Rows.of(scores))
     engine = Engine(scores.form, batch)
     with np.errstate(all="ignore"):
         if scores.is_shared:
