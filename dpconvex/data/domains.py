@@ -98,8 +98,8 @@ class Ball:
         """Draw records, shape (size, dim): half of them on the sphere, some along axes and corners."""
         values = rng.normal(size=(size, self.dim))
         kind = rng.integers(0, 3, size=(size, 1))
-        axis = np.zeros((size, self.dim))
-        axis[np.arange(size), rng.integers(0, self.dim, size=size)] = rng.choice([-1.0, 1.0], size=size)
+        axis, place = np.zeros((size, self.dim)), rng.integers(0, self.dim, size=size)
+        axis[np.arange(size), place] = rng.choice([-1.0, 1.0], size=size)
         values = np.select([kind == 1, kind == 2], [axis, np.sign(values) + (values == 0)], values)
         values = values / np.linalg.norm(values, ord=self.norm, axis=1, keepdims=True)
         length = np.where(rng.random(size) < 0.5, 1.0, rng.random(size))

@@ -26,7 +26,10 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
-SAMPLES, NUMBERS = 512, 2**22  # Records that are drawn from the domain for each combination of labels, and their numbers at most
+SAMPLES, NUMBERS = (
+    512,
+    2**22,
+)  # Records that are drawn from the domain for each combination of labels, and their numbers at most
 
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data

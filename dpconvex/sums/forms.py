@@ -208,9 +208,11 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
     are made orthonormal, so that sums over forms enlarge rounding little (docs/release.md, section 5).  Random combinations of
     the columns keep the rank, with probability one; what they claim is checked.
     """
-    scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    # Rows are as wide as products of monomials and parameters: nothing as wide is made.
+    scale = np.sqrt(np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.data**2, rows.shape[0]))
     moving = np.flatnonzero(scale > 0)
-    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ rows[moving])
+    unit = rows[moving]
+    unit.data *= np.repeat(1.0 / scale[moving], np.diff(unit.indptr))
     used, place = np.unique(unit.indices, return_inverse=True)
     unit = sp.csr_array((unit.data, place.ravel(), unit.indptr), shape=(len(moving), len(used)))
     rng = np.random.default_rng(0)
