@@ -39,7 +39,7 @@ MOST_DENSE = 2000  # Features beyond which all of them are not fitted
 DESIGNS: dict[str, float] = {"signs": 1.0, "uniform": 3.0, "falling": 1.0, "near": 5.0, "dense": 3.0}
 GENES = ("chop", "DBCD", "DLBCL", "gse3143")
 TABLES = {
-    "grants": ("modeldata", "grants_other (grants)", "class"),
+    "grants": ("modeldata", "grants_other", "class"),
     "hepatic": ("modeldata", "hepatic_injury_qsar", "class"),
 }
 TABLES |= {"speech": ("modeldata", "pd_speech", "class"), "insurance": ("ISLR", "Caravan", "Purchase")}
