@@ -20,7 +20,7 @@ def template(
     The loss is minus the logarithm of the likelihood.
 
     A record's y has one number for each interval: 1 where the event happens, -1 where the record lives through the interval, and
-    0 afterwards and from the interval on in which it is censored.
+    0 where it is not seen any more.  Where it is censored within an interval, minus the part of it that was seen.
 
     Parameters
     ----------

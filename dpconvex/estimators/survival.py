@@ -96,12 +96,12 @@ class SurvivalRegressor(
         return turned(structured("fit", y), self._lived_and_died)
 
     def _lived_and_died(self, y: Any) -> Array:
-        """Return, of each interval, 1 where the event happens, -1 where the record lives through it, and 0 elsewhere."""
+        """Return, of each interval, 1 where the event happens, and else minus the part of it that the record lives."""
         event, time = outcomes("fit", y)
         ends = self.unique_times_
-        starts = np.append(-np.inf, ends[:-1])
-        died = event[:, None] & (time[:, None] > starts) & (time[:, None] <= ends)
-        return died.astype(float) - ((time[:, None] >= ends) & ~died)
+        starts, places = np.append(0.0, ends[:-1]), np.searchsorted(ends, time)  # events at an end are before it
+        died = event[:, None] & (places[:, None] == np.arange(len(ends)))
+        return np.where(died, 1.0, -np.clip((time[:, None] - starts) / (ends - starts), 0.0, 1.0))
 
     def predict(self, X: ArrayLike) -> Array:
         """Return risk scores, ``X @ coef_``: who has a higher one is expected to have the event sooner; costs no privacy."""
