@@ -202,13 +202,19 @@ class Method:
         """Return the first way of what options stand for that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = ways(self.whitening, self.mechanism, *known, privacy, size)
-        asked = (way for way in every if self.alone or not isinstance(way[0], AdaptiveSteps))
+        asked = (way for way in every if not isinstance(way[0], AdaptiveSteps) or self._takes_steps(template))
         way = next(asked)
         for other in asked:  # only where this one is refused
             with suppress(DPConvexError, OverflowError):
                 return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
             way = other
         return None, way
+
+    def _takes_steps(self, template: Template) -> bool:
+        """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for."""
+        with suppress(DPConvexError):  # told when they are proved
+            return self.alone and (self.mechanism is not None or not linear_scores(form_of(template)).is_too_large)
+        return self.alone
 
 
 def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:

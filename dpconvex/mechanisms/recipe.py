@@ -96,14 +96,14 @@ def best_for_size(
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe(), None
-        if learns_in_steps(form(), privacy):
+        if steps := learns_in_steps(form(), privacy):
             yield AdaptiveSteps(), None
         if few_statistics(form(), privacy):
             statistics = SufficientStatistics.usual(privacy)
             if stands_out(form(), privacy, size):
                 yield statistics, PrivateWhitening()
             yield statistics, None
-        elif worth_clipping(analysed(), privacy, size):
+        elif steps or worth_clipping(analysed(), privacy, size):
             yield clipped_steps(analysed(), privacy), None
 
 

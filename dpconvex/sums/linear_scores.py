@@ -50,6 +50,11 @@ class LinearScores:
         return rows, columns
 
     @property
+    def is_too_large(self) -> bool:
+        """Whether parameters are too many for a metric, so that whole gradients are clipped."""
+        return self.shape[0] == 1 and self.shape[1] > MOST_SHARED and self.has_constant
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """The record's fields that x is made of."""
         return (self.name,) if self.monomials is None else self.monomials.fields
