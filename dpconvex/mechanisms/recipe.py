@@ -145,7 +145,7 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         )
     if isinstance(mechanism, AdaptiveSteps):
         return (
-            "Chosen because of how scores are linear in records: clipped steps that adapt learn more than exact minimisers "
+            "Chosen because scores are linear in the parameters: clipped steps that adapt learn more than exact minimisers "
             "under the noise of the worst record; `whitening=False` asks for a minimiser."
         )
     if not isinstance(mechanism, NoisyGradientDescent):

@@ -150,7 +150,11 @@ def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
         return replace(item, **changes)
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("dpconvex.") and hasattr(module, "replace") and not name.endswith("certificates.certificate"):
+        if (
+            name.startswith("dpconvex.")
+            and hasattr(module, "replace")
+            and not name.endswith("certificates.certificate")
+        ):
             monkeypatch.setattr(module, "replace", watched)
     rng = np.random.default_rng(0)
     data = {"x": rng.uniform(-0.5, 0.5, (300, 2)), "y": rng.choice([-1, 1], 300)}

@@ -102,7 +102,7 @@ def test_records_without_classes_take_adaptive_steps():
         certificate = dp.verify(template, PROMISE, 1000)
         assert certificate.perturbed == "queries"
         assert certificate.advice[-1].startswith("Chosen because scores are linear")
-    assert dp.verify(several, PROMISE, 1000).perturbed == "statistics"  # two fields, and a square
+    assert dp.verify(several, PROMISE, 1000).perturbed == "queries"  # two fields that share parameters
     assert dp.verify(kinked, PROMISE, 1000).perturbed != "queries"
 
 
