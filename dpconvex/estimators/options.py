@@ -13,7 +13,6 @@ from dpconvex.errors import DPConvexError, TemplateError, warn
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
-from dpconvex.util.plain_data import is_real
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
 TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed", "whitening")
@@ -96,8 +95,7 @@ def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Temp
         if usual and (option not in varied or option in known):
             continue
         with suppress(DPConvexError):  # without what a template needs there is none
-            another = not value if isinstance(value, bool) else 2 * value + 1 if is_real(value) else item.default
-            other = another if usual else item.default
+            other = not value if usual and isinstance(value, bool) else item.default
             made = type(estimator)(**{**given, option: other}).template(features)
             idle = found is made or (found.source is not None and repr(found.source) == repr(made.source))
         if idle:

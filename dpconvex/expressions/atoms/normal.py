@@ -10,7 +10,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.expressions.abstract_values import Scalar
 from dpconvex.expressions.atom import Atom, always
 from dpconvex.expressions.atoms import rules
-from dpconvex.expressions.atoms.arithmetic import negate
 from dpconvex.expressions.expression import PRODUCT, Expression
 from dpconvex.numerics import EPSILON, TINY, Interval
 from dpconvex.util.arrays import Array
@@ -63,11 +62,11 @@ def log_normcdf_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(image(lambda m: -log_ndtr(m), entry.value), Interval(-steep.high, -steep.low), min(1.0, most))
 
 
-NEG_LOG_NORMCDF: Atom = Atom(
+NEG_LOG_NORMCDF = Atom(
     name="neg_log_normcdf",
     value=log_normcdf_value,
     vjp=lambda e, value, slope, a: [slope * with_derivative(-hazard(np.real(a)), bend(np.real(a)), a)],
-    from_cvxpy={"dpconvex.expressions.log_normcdf.LogNormcdf": lambda node, args: negate(NEG_LOG_NORMCDF(args[0]))},
+    from_cvxpy="dpconvex.expressions.log_normcdf.NegLogNormcdf",
     to_cvxpy=None,  # it has no conic form
     sign=always(1),
     monotonicity=always(-1),
