@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
+from dpconvex.accounting import database_ledger
 
 sa = pytest.importorskip("sqlalchemy")
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +222,52 @@ def test_a_password_is_in_no_text_and_no_pickle(server):
     texts = [str(budget), repr(budget), budget._repr_html_(), str(caught.value), str(budget.path), pickle.dumps(budget)]
     assert not any("hunter2" in str(text) for text in texts)
     assert pickle.loads(pickle.dumps(budget)).spent.epsilon == 0.5  # this server trusts whoever asks
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up_and_never_repeated(address, happened, monkeypatch):
+    budget, commit, calls = Budget(Privacy(1.0), address), sa.engine.Connection.commit, []
+
+    def lost(self):
+        calls.append(self)
+        if len(calls) > 1 or happened:
+            commit(self)
+        if len(calls) == 1:
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection is lost"))
+
+    monkeypatch.setattr(sa.engine.Connection, "commit", lost)
+    budget.spend(Privacy(0.25), "a")
+    assert [entry.label for entry in Budget.open(address).entries] == ["a"]
+    calls.clear()
+    monkeypatch.setattr(database_ledger, "PATIENCE", 0.0)
+    with pytest.raises(DPConvexError, match="is not known: it may count; release nothing"):
+        budget.spend(Privacy(0.25), "b")
+    monkeypatch.undo()
+    assert [entry.label for entry in budget.entries] == ["a", *"b" * happened]
+    budget.spend(Privacy(0.25), "c")
+    assert budget.entries == Budget.open(address).entries
+
+
+def test_a_spend_that_another_overtook_while_its_commit_was_lost_is_refused_and_not_recorded(address, monkeypatch):
+    budget, other, commit, calls = (
+        Budget(Privacy(1.0), address),
+        Budget(Privacy(1.0), address),
+        sa.engine.Connection.commit,
+        [],
+    )
+
+    def lost(self):
+        calls.append(self)
+        if len(calls) != 1:
+            return commit(self)
+        self.rollback()
+        other.spend(Privacy(0.75), "other")
+        raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection is lost"))
+
+    monkeypatch.setattr(sa.engine.Connection, "commit", lost)
+    with pytest.raises(BudgetExceeded, match="Nothing was spent"):
+        budget.spend(Privacy(0.5), "late")
+    assert [entry.label for entry in Budget.open(address).entries] == ["other"]
 
 
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "READ COMMITTED"])
