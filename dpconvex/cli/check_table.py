@@ -19,9 +19,10 @@ SHOWN = 8  # Rows that are named for one fault
 
 def check_table(chosen: argparse.Namespace) -> int:
     schema, table = Schema.load(chosen.schema), table_of(chosen.data)
-    declared = {**schema.features, schema.label: schema.target}
+    learnt = schema.learnt.columns if schema.learnt else {}  # which refuse nothing
+    declared = {n: c for n, c in {**schema.features, schema.label: schema.target}.items() if n not in learnt}
     columns = table.columns([*declared], schema.known, schema.absent)
-    rows = table.lines or range(len(columns[schema.label]))
+    rows = table.lines or range(table.size)
     found: list[dict[str, Any]] = [
         {"column": name, "fault": fault, "rows": [rows[k] for k in places], "values": listed(columns[name], places)}
         for name, column in declared.items()

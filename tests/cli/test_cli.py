@@ -346,6 +346,7 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     assert spent["spent"]["epsilon"] == 2
     assert spent["spends"][0]["label"] == schema.learnt.entry
     assert len(run("predict m.npz visits.csv", ends=0).out.split()) == 5001
+    assert "0 break a declaration" in run("check-table visits.toml visits.csv", ends=0).out
     run(f"schema learn visits.csv {told} --epsilon 1 --ledger spent.jsonl", ends=1)
     run("schema learn visits.csv --label well --out visits.toml", ends=2)
     refused = run(f"schema learn visits.csv {told} --epsilon 0.001", ends=1).err
