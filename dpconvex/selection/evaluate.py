@@ -100,6 +100,10 @@ def evaluate(
     protected, data = privacy.adjacency == "add-remove", settled(data)
     fields = dict(for_promise(template, privacy).record.fields)
     if group is not None and groups is not None:
+        if group in fields:
+            raise TemplateError(
+                f"evaluate: {group!r} is a field of the record; give the column of groups another name."
+            )
         fields[group] = Choice(groups)
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}

@@ -166,7 +166,10 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     known = {} if coefficients is None else {row[0]: (row[1], row[4], row[5]) for row in coefficients.rows()}
     if known:
         found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(values)])
-    found = found / (1.0 if schema is None or schema.unit else schema.norm_bound)
+    if schema is not None:
+        scale = np.full(len(found), 1.0 if schema.unit else 1 / schema.norm_bound)
+        scale[len(found) - bool(schema.constant) :] = schema.constant
+        found = found * scale[:, None]
     for k in np.argsort(-np.abs(found[:, 0]), kind="stable"):
         yield names[k], *found[k].tolist()
 
