@@ -11,25 +11,23 @@ from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array, Indices
 
-STEPS = 2**20  # A record of a person whose records are weighted counts in whole steps of this part of one
-KNOWN, MOST_TURNS = (
-    1e3,
-    100_000,
-)  # Weight of a public total beside noisy sums, in least squares, and how long these may take
-# Where scores and probabilities are cut, and probabilities of the label itself; residuals in parts of the label's range, and
-# more roughly, by the prediction; and the label.
+STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole steps of this part of one
+KNOWN = 1000  # Weight of a public total beside noisy sums, in least squares
+MOST_TURNS = 100_000  # Of least squares
+# Where scores and probabilities are cut, and probabilities of the label itself; knots for residuals, in parts of the label's
+# range, and, more roughly, by the cell of the prediction; and for the label.
 SCORES = tuple(k / 20 for k in range(1, 20))
 LIKELY = (0.001, 0.003, 0.01, 0.03, *(k / 10 for k in range(1, 10)), 0.95, 0.99)
-RESIDUALS = (-0.3, -0.2, -0.15, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
-ROUGHLY = (-0.4, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-PREDICTIONS, TARGETS = (0.2, 0.4, 0.6, 0.8), tuple(k / 10 for k in range(1, 10))
+RESIDUALS = (-1.0, -0.5, -0.3, -0.2, -0.15, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+ROUGHLY = (-1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+PREDICTIONS, TARGETS = (0.2, 0.4, 0.6, 0.8), tuple(k / 10 for k in range(11))
 
 
 @dataclass(frozen=True)
 class Cells:
     """The public cells in which an evaluation counts records, and the sums of them that it releases.
 
-    A record lies in one cell of every table, and of one group.
+    A record lies in one cell of every table, and of one group; between two knots, it is shared by both in whole steps.
 
     Attributes
     ----------
@@ -56,8 +54,8 @@ class Cells:
             return {"labels": (self.labels, 2)} | ({"likelihood": (len(LIKELY) + 1,)} if self.likelihood else {})
         if self.kind != "numbers":
             return {self.kind: (2, len(self.cuts) + 1)}
-        by = len(PREDICTIONS) + 1, len(ROUGHLY) + 1
-        return {"residuals": (len(RESIDUALS) + 1,), "by_prediction": by, "targets": (len(TARGETS) + 1,)}
+        by = len(PREDICTIONS) + 1, len(ROUGHLY)
+        return {"residuals": (len(RESIDUALS),), "by_prediction": by, "targets": (len(TARGETS),)}
 
     @cached_property
     def weights(self) -> dict[str, Indices]:
@@ -84,22 +82,15 @@ class Cells:
 
     @property
     def edges(self) -> Array:
-        """The edges of cells of scores, of likelihoods, or of residuals."""
-        cuts = {"numbers": (-1.0, *RESIDUALS), "labels": (0.0, *LIKELY)}.get(self.kind, (0.0, *self.cuts))
-        return np.array([*cuts, 1.0])
+        """The edges of cells of scores, or of likelihoods."""
+        return np.array([0.0, *(LIKELY if self.kind == "labels" else self.cuts), 1.0])
 
-    @property
-    def ways(self) -> tuple[Array, Array]:
-        """The edges of cells of predictions, and of residuals beside them."""
-        return np.array([0.0, *PREDICTIONS, 1.0]), np.array([-1.0, *ROUGHLY, 1.0])
-
-    @property
-    def targets(self) -> Array:
-        """The edges of cells of labels that are numbers."""
-        return np.array([0.0, *TARGETS, 1.0])
+    def steps(self, privacy: Privacy) -> int:
+        """Return what one record adds to counts: 1, or steps, if it is weighted or shared by two knots."""
+        return STEPS if privacy.keep == "weights" or self.kind == "numbers" else 1
 
     def sensitivity(self, privacy: Privacy) -> int:
-        """Return how far one person moves all sums together, in absolute values: in steps, if records are weighted.
+        """Return how far one person moves all sums together, in absolute values, in steps.
 
         A record that comes or goes moves them by a column of each table.  One that is replaced moves them by the difference of
         two columns, and a person whose number of records changes by either.
@@ -111,7 +102,7 @@ class Cells:
             longest, apart = longest + column, apart + (within if self.groups == 1 else 2 * column)
         replaced = apart if privacy.unit is None else max(apart, longest)
         one = longest if privacy.adjacency == "add-remove" else replaced
-        return one * int(privacy.person.weight) * steps_of(privacy)
+        return one * int(privacy.person.weight) * self.steps(privacy)
 
     def noise(self, privacy: Privacy) -> IntegerNoise:
         """Return the noise on every sum, which makes all of them together epsilon-private."""
@@ -164,8 +155,3 @@ def counted(weights: Indices, sums: Array, total: int | None) -> Array:
     if total is not None:
         weights, sums = np.vstack([weights, np.full_like(weights[:1], KNOWN)]), np.append(sums, KNOWN * total)
     return np.asarray(nnls(weights.astype(float), sums, maxiter=MOST_TURNS)[0])
-
-
-def steps_of(privacy: Privacy) -> int:
-    """Return what one record adds to the count of its cell: 1, or steps if it is weighted."""
-    return STEPS if privacy.keep == "weights" else 1

@@ -11,11 +11,13 @@ import numpy as np
 
 from dpconvex.accounting.events import Pure
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.mechanisms.cell_counts import Cells
+from dpconvex.mechanisms.cell_counts import PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.selection.measures import (
     Curve,
     Estimate,
+    below,
+    bends,
     between,
     curve,
     estimate,
@@ -257,38 +259,34 @@ class Evaluation:
     @property
     def absolute_error(self) -> Estimate:
         """Mean absolute error."""
-        table, edges = self._table("residuals"), self.cells.edges
-        return share(self._range * (table @ np.abs(middles(edges))), table, self._range)
+        table = self._table("residuals")
+        return share(self._range * (table @ np.abs(RESIDUALS)), table, self._range)
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
-        return estimate(
-            self._range * quantiles(self._table("residuals"), self.cells.edges, level), self._range, -np.inf
-        )
+        return estimate(self._range * quantiles(self._table("residuals"), RESIDUALS, level), self._range, -np.inf)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
         """Return the share of records whose label minus prediction lies between two numbers."""
-        table, edges = self._table("residuals"), self.cells.edges
-        below = np.pad(np.cumsum(table, axis=1), ((0, 0), (1, 0)))
-        first, last = (between(end / self._range, edges, below) for end in (lower, upper))
+        table = self._table("residuals")
+        first, last = (between(end / self._range, np.array(RESIDUALS), below(table)) for end in (lower, upper))
         return share(last - first, table)
 
     def residuals(self, level: float = 0.5) -> Curve:
         """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
-        table, (along, across) = self._table("by_prediction"), self.cells.ways
-        found = [quantiles(table[:, k], across, level) for k in range(table.shape[1])]
+        table, said = self._table("by_prediction"), middles(np.array([0.0, *PREDICTIONS, 1.0]))
+        found = [quantiles(table[:, k], ROUGHLY, level) for k in range(table.shape[1])]
         records = ratio(table[0].sum(axis=1), table[0].sum())
         values = np.where(records > RARE, self._range * np.stack(found, axis=1), np.nan)
-        return curve(self.bounds[0] + self._range * middles(along), values, records, np.inf)
+        return curve(self.bounds[0] + self._range * said, values, records, np.inf)
 
     @property
     def concordance(self) -> Estimate:
         """Share of pairs of records whose labels are in the order of their predictions, which lie evenly in their cells."""
-        table, (along, across) = self._table("by_prediction"), self.cells.ways
-        fine = np.linspace(0.0, 1.0, FINE * (len(along) - 1) + 1)
-        said = np.repeat(middles(fine), len(across) - 1)
-        true = said + np.tile(middles(across), len(fine) - 1)
-        order = np.sign(np.subtract.outer(true, true))
+        table = self._table("by_prediction")
+        places = middles(np.linspace(0.0, 1.0, FINE * table.shape[1] + 1))
+        said, off = np.repeat(places, len(ROUGHLY)), np.tile(ROUGHLY, len(places))
+        order = np.sign(np.subtract.outer(said + off, said + off))
         flat = (table / FINE).repeat(FINE, axis=1).reshape(len(table), -1)
         kernels = order * np.sign(np.subtract.outer(said, said)), np.abs(order)
         agreed, pairs = (((flat @ kernel) * flat).sum(axis=1) for kernel in kernels)
@@ -301,13 +299,14 @@ class Evaluation:
     @property
     def _squares(self) -> Array:
         table = self._table("residuals")
-        return ratio(moments(table, self.cells.edges), whole(table)) * self._range**2
+        return ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table)) * self._range**2
 
     @property
     def _variances(self) -> Array:
-        table, edges = self._table("targets"), self.cells.targets
-        mean = ratio((table * positions(table, edges)).sum(axis=1), whole(table))
-        return np.maximum(ratio(moments(table, edges), whole(table)) - mean**2, 1e-12) * self._range**2
+        # Labels may lie on knots, such as counts, or between them: half of what sharing adds is taken off.
+        table = self._table("targets")
+        second = ratio(table @ np.square(TARGETS) - table @ bends(TARGETS) / 2, whole(table))
+        return np.maximum(second - ratio(table @ np.array(TARGETS), whole(table)) ** 2, 1e-12) * self._range**2
 
     # Words and files
 

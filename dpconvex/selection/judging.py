@@ -15,7 +15,7 @@ from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import LIKELY, PREDICTIONS, RESIDUALS, ROUGHLY, SCORES, TARGETS, Cells, steps_of
+from dpconvex.mechanisms.cell_counts import LIKELY, PREDICTIONS, RESIDUALS, ROUGHLY, SCORES, TARGETS, Cells
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array, Indices, frozen
@@ -97,7 +97,7 @@ class Judge:
     @property
     def largest(self) -> int:
         """What one record adds to a count at most, in steps."""
-        return steps_of(self.privacy)
+        return self.cells.steps(self.privacy)
 
     @property
     def moved(self) -> int:
@@ -116,26 +116,28 @@ class Judge:
         flat = found if isinstance(found, np.ndarray) else np.zeros(sum(every.values()), dtype=np.int64)
         return dict(zip(every, np.split(flat, np.cumsum([*every.values()])[:-1]), strict=True))
 
-    def places(self, row: Array, truth: Any) -> list[int]:
-        """Return the cell of one record in each table, of its group."""
+    def places(self, row: Array, truth: Any, steps: int) -> list[dict[int, int]]:
+        """Return the cells of one record in each table, of its group, with its steps in each."""
         domain, cells = self.record.fields[self.label], self.cells
         found = self.safely(self.predicted, row)
         if isinstance(domain, Box):
             lower, wide = float(domain.lower), float(domain.upper - domain.lower)
             true, value = (float(truth) - lower) / wide, number_of(found)
-            share = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
-            coarse = cell(PREDICTIONS, share) * (len(ROUGHLY) + 1) + cell(ROUGHLY, true - share)
-            return [cell(RESIDUALS, true - share), coarse, cell(TARGETS, true)]
+            said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
+            apart = true - said if value is not None else 1.0 - 2 * said
+            start = cell(PREDICTIONS, said) * len(ROUGHLY)
+            roughly = {start + k: count for k, count in knots(ROUGHLY, apart, steps).items()}
+            return [knots(RESIDUALS, apart, steps), roughly, knots(TARGETS, true, steps)]
         place = domain.values.index(truth)  # type: ignore[union-attr]
         if cells.kind != "labels":
             score = number_of(found)
-            return [place * (len(cells.cuts) + 1) + cell(cells.cuts, 1.0 - place if score is None else score)]
+            return [{place * (len(cells.cuts) + 1) + cell(cells.cuts, 1.0 - place if score is None else score): steps}]
         right = self.safely(lambda predicted: predicted.shape == (1,) and bool(predicted[0] == truth), found)
         if not cells.likelihood:
-            return [2 * place + (not right)]
+            return [{2 * place + (not right): steps}]
         other = self.safely(self.likelihoods, row)
         likely = number_of(other[:, place]) if np.shape(other) == (1, len(domain.values)) else None  # type: ignore[union-attr]
-        return [2 * place + (not right), cell(LIKELY, likely or 0.0)]
+        return [{2 * place + (not right): steps}, {cell(LIKELY, likely or 0.0): steps}]
 
     def safely(self, function: Any, given: Any) -> Any:
         """Return what a function of somebody else's makes of one record, or None; it may do anything."""
@@ -149,6 +151,14 @@ class Judge:
 def cell(cuts: tuple[float, ...], value: float) -> int:
     """Return the cell of a value; a cut belongs to the cell below it."""
     return int(np.searchsorted(cuts, value, side="left"))
+
+
+def knots(places: tuple[float, ...], value: float, steps: int) -> dict[int, int]:
+    """Share steps between the two knots beside a value, so that knots weighted by them have its mean."""
+    right = min(max(int(np.searchsorted(places, value)), 1), len(places) - 1)
+    along = (value - places[right - 1]) / (places[right] - places[right - 1])
+    later = math.floor(min(max(along, 0.0), 1.0) * steps)
+    return {right - 1: steps - later, right: later}
 
 
 def number_of(found: Any) -> float | None:
@@ -170,7 +180,7 @@ def counted_in(batch: Batch, judge: Judge) -> Indices:
         whose = np.array([groups.index(value) for value in record.values(batch, judge.group)], dtype=np.int64)
     # A person's weights add up to 1 at most: rounded down, their records add no more steps than one record has.
     steps = np.full(batch.size, judge.largest)
-    if judge.largest > 1:
+    if judge.privacy.keep == "weights":
         steps = np.floor(dense(batch.fields[WEIGHT][:]) * judge.largest).astype(np.int64)
     tables = [np.zeros((cells.groups, math.prod(shape)), dtype=np.int64) for shape in cells.tables.values()]
     columns = (blocks(column, BLOCK) for column in (batch.fields[judge.features], known, whose, steps))
@@ -178,6 +188,7 @@ def counted_in(batch: Batch, judge: Judge) -> Indices:
     with one_blas_thread(), silence():
         for x, truth, group, count in parts:
             for row, y, mine, own in zip(frozen(dense(x)), dense(truth), group, count, strict=True):
-                for table, place in zip(tables, judge.places(row[None], y), strict=True):
-                    table[mine, place] += own
+                for table, places in zip(tables, judge.places(row[None], y, int(own)), strict=True):
+                    for place, count in places.items():
+                        table[mine, place] += count
     return np.concatenate([table.ravel() for table in tables])

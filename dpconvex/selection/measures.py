@@ -3,6 +3,7 @@
 Arrays have the estimate first, and then the replicates; cells lie along the last axes, between edges.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -110,9 +111,21 @@ def between(place: float, edges: Array, values: Array) -> Array:
     return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)
 
 
-def quantiles(table: Array, edges: Array, level: float) -> Array:
-    """Return a quantile of each replicate, records being spread evenly over cells, shape (1 + replicates,)."""
+def bends(knots: Sequence[float]) -> Array:
+    """Return what sharing records by knots adds to their squares, at each knot, if they are spread evenly."""
+    gaps = np.pad(np.diff(knots), 1)
+    sides = (gaps > 0).astype(float)
+    return np.asarray((gaps[:-1] ** 2 + gaps[1:] ** 2) / (sides[:-1] + sides[1:]) / 6)
+
+
+def below(table: Array) -> Array:
+    """Return numbers of records below each knot, with half of those that it shares."""
+    return np.asarray(np.cumsum(table, axis=1) - table / 2)
+
+
+def quantiles(table: Array, knots: Sequence[float], level: float) -> Array:
+    """Return a quantile of each replicate, shape (1 + replicates,)."""
     if not (is_real(level) and 0 < level < 1):
         raise TemplateError(f"a level of quantiles must be between 0 and 1, not {level!r}.")
-    below = np.pad(np.cumsum(table, axis=1), ((0, 0), (1, 0))) + 1e-9 * np.arange(len(edges))
-    return np.array([np.interp(level * row[-1], row, edges) for row in below])
+    found = below(table) + 1e-9 * np.arange(len(knots))
+    return np.array([np.interp(level * part.sum(), row, knots) for part, row in zip(table, found, strict=True)])
