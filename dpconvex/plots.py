@@ -150,7 +150,7 @@ def banded(curve: Any, marker: str, axes: Axes | None, label: str, line: Any, me
     else:
         ends = abs(np.stack([curve.lower, curve.upper]) - curve.y)
         drawn.errorbar(curve.x, curve.y, ends, fmt="o", color=PRIVATE, markersize=5, linewidth=1.2, label=label)
-    drawn.legend(frameon=False, loc="lower right")
+    drawn.legend(frameon=False, loc="best")
     return drawn
 
 
