@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="*", default=["balanced", "rare", "number"])
     given = chosen(parser, arguments, runs=2, size=300, kinds=["balanced", "number"])
     print(
-        "| labels | number | true | mean off by | off by, 95 % | covered | half-width |\n|---|---|---|---|---|---|---|"
+        "| labels | number | true | mean off by | off by at most, 19 of 20 | covered | half-width |\n|---|---|---|---|---|---|---|"
     )
     for kind in given.kinds:
         constant = {} if kind == "number" else {"constant": 1.0}
