@@ -64,9 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epsilon", type=float, default=0.5)
     parser.add_argument("--kinds", nargs="*", default=["balanced", "rare", "number"])
     given = chosen(parser, arguments, runs=2, size=300, kinds=["balanced", "number"])
-    print(
-        "| labels | number | true | mean off by | off by at most, 19 of 20 | covered | half-width |\n|---|---|---|---|---|---|---|"
-    )
+    head = "labels", "number", "true", "mean off by", "off by at most, 19 of 20", "covered", "half-width"
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for kind in given.kinds:
         constant = {} if kind == "number" else {"constant": 1.0}
         learner = dp.load("huber_regression" if kind == "number" else "logistic_regression", features=3, **constant)
