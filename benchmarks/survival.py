@@ -35,7 +35,6 @@ SHARE = 0.7
 # Tables with the columns that tell the outcome, or are scores of other models.
 TABLES: dict[str, tuple[str, ...]] = {
     "flchain": ("fac_chapter",),
-    "hdfail": (),
     "prostateSurvival": (),
     "support2": ("num_sps", "num_surv2m", "num_surv6m", "fac_sfdm2", "fac_dnr"),
     "Dialysis": (),
@@ -44,6 +43,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "dataDIVAT3": (),
     "nwtco": (),
     "smarto": (),
+    "Aids2": (),
 }
 PARTS, CLIPS = (5, 10, 20, 40), (1.0, 3.0, 10.0)
 
