@@ -35,6 +35,14 @@ def descend_for_classes(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
+    table = class_model_of(looks, form, settings, size, public)[0]
+    return looks.scores.coordinates(table * row_units(looks.scores, looks.constant))
+
+
+def class_model_of(
+    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
+) -> tuple[Array, Array]:
+    """Return the table that the steps end at, and about the Hessian of the loss by one of its columns."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
     matrix = looks.in_metric(metric.matrix)
@@ -62,7 +70,8 @@ def descend_for_classes(
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
     table *= length(looks, table, spread, curved, size * public.curvature, look_level)
-    return scores.coordinates(table * units)
+    inverse = np.linalg.inv(matrix)
+    return table, public.curvature * inverse @ inverse.T
 
 
 def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:

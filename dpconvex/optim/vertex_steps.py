@@ -10,7 +10,7 @@ import numpy as np
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
 from dpconvex.optim.adaptive_descent import Public, model_of, row_units
-from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.optim.class_descent import class_model_of
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.convex_sets import AxisHull, Piece
 from dpconvex.sets.quadratics import quadratic
@@ -54,13 +54,15 @@ def descend_on_vertices(
     found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), count)
     last = part(np.sort(np.array(found, dtype=np.int64)))
     rest = {**settings, "level": level * math.sqrt(left)}
+    units = row_units(last.scores, last.constant)
     if public.is_flat and form.template.record.discrete:
-        theta, hessian = descend_for_classes(last, form, rest, size, public), np.eye(last.scores.shape[0])
+        table, hessian = class_model_of(last, form, rest, size, public)
+        table = table / farthest(last.scores.coordinates(table * units), form)
     else:
-        begin = start_of(form)[last.scores.places] * last.scores.scale / row_units(last.scores, last.constant)
+        begin = start_of(form)[last.scores.places] * last.scores.scale / units
         table, hessian = model_of(last, rest, size, public, begin)
-        theta = last.scores.coordinates(table * row_units(last.scores, last.constant))
-    inside = last.scores.scale[:, 0] / row_units(last.scores, last.constant)[:, 0]
+    theta = last.scores.coordinates(table * units)
+    inside = last.scores.scale[:, 0] / units[:, 0]
     return least_on_hull(theta, hessian * np.outer(inside, inside), form, last.scores.places, size)
 
 
@@ -81,6 +83,17 @@ def usual_length(looks: VertexLooks, table: Array, level: float, largest: float,
     if not counts.sum() >= SEEN * size:
         return largest
     return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])
+
+
+def farthest(theta: Array, form: LossForm) -> float:
+    """Return how many times as long as in K parameters are, at least 1: divided by that, they tell classes apart as before."""
+    times = 1.0
+    for piece in form.feasible.pieces:
+        if isinstance(piece, AxisHull) and not piece.is_facet:
+            own = theta[piece.coordinates]
+            reach = np.where(own > 0, piece.high, -piece.low)
+            times = max(times, float((np.abs(own) / np.where(reach > 0, reach, np.inf)).sum()))
+    return times
 
 
 def least_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:

@@ -296,6 +296,16 @@ def test_few_features_among_many_are_learnt_where_steps_on_all_of_them_learn_lit
     assert np.count_nonzero(found["w"]) == 1
 
 
+def test_the_constant_follows_when_the_ball_cuts_weights_of_features_that_are_mostly_at_one_end():
+    rng, n, d = np.random.default_rng(2), 3000, 40
+    x = np.where(rng.random((2 * n, d)) < 0.1, 1.0, -1.0)
+    y = np.where(2 * (x[:, :20] + 0.8).sum(axis=1) + rng.logistic(size=2 * n) > 0, 1, -1)
+    mechanism, privacy = dp.NoisyFrankWolfe(vertices=20), dp.Privacy(8.0, 1e-5, "add-remove")
+    found = dp.solve(logistic(d, bound=4.0), {"x": x[:n], "y": y[:n]}, privacy, mechanism, size=n, seed=0)
+    constant = min(np.mean(y[n:] == 1), np.mean(y[n:] == -1))
+    assert np.mean(found.predict(x[n:]) != y[n:]) < 0.6 * constant
+
+
 def test_simplices_and_one_sided_sets_have_their_own_vertices():
     rng, d, n = np.random.default_rng(1), 300, 1500
     x = rng.uniform(-1, 1, (n, d))
