@@ -15,6 +15,8 @@ from dpconvex.accounting.ledger import FileLedger
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
+from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.markup import aligned, bar, paragraph
 from dpconvex.util.places import replaceable
 from dpconvex.util.plain_data import built, is_real
@@ -329,7 +331,11 @@ def settle(budget: Budget | None, schema: Any) -> None:
     """Charge what it cost to learn a schema, unless the ledger has it already, or the schema was declared."""
     learnt = getattr(schema, "learnt", None)
     if learnt and isinstance(budget, Budget) and learnt.entry not in {item.label for item in budget.entries}:
-        budget.spend(Privacy(**learnt.privacy), learnt.entry, event_of(learnt.event))
+        promise, event = Privacy(**learnt.privacy), event_of(learnt.event)
+        level, lost = event.level()
+        if not gaussian_delta(promise.epsilon, level) + lost <= promise.delta * (1 + TAIL_SLACK):
+            raise TemplateError(f"the schema says that it cost {promise}, and its event costs more; learn it again.")
+        budget.spend(promise, learnt.entry, event)
 
 
 def sum_text(amount: Amount | Privacy) -> str:

@@ -248,6 +248,8 @@ def plain(entry: Any) -> Any:
     """Return an entry as Python has it, a text without blanks; single precision and unknown kinds stay what they are."""
     if type(entry) is str:
         return entry.strip()
+    if isinstance(entry, (complex, np.complexfloating)) and entry.imag == 0:
+        return float(entry.real)  # one complex number makes all others of a column complex
     if isinstance(entry, np.generic) and not isinstance(entry, (*SINGLE, np.timedelta64)):
         time = isinstance(entry, np.datetime64)
         found = (entry.astype("datetime64[us]") if time else entry).item()

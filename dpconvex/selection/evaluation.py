@@ -13,6 +13,7 @@ from dpconvex.accounting.events import Pure
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms.cell_counts import PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
+from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection.measures import (
     Curve,
     Estimate,
@@ -342,6 +343,10 @@ class Evaluation:
         )
         if not fits or not np.isfinite(found.sums).all():
             raise TemplateError("Evaluation: its sums are not those of its cells.")
+        spent, cells = found.spent, found.cells
+        noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
+        if not abs(found.scale - noise) <= TAIL_SLACK * noise:
+            raise TemplateError(f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}.")
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:

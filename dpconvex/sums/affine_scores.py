@@ -57,8 +57,9 @@ def is_score(node: Expression) -> bool:
 def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
     """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
     table, count = sp.coo_array(form.map), form.design.count
-    scale = np.sqrt(np.bincount(table.col, table.data**2))
-    fixed = np.bincount(table.col, table.row % count < moving) == 0
+    scale = np.sqrt(np.bincount(table.col, table.data**2, form.map.shape[1]))
+    fixed = (np.bincount(table.col, table.row % count < moving, form.map.shape[1]) == 0) & (scale > 0)
+    scale[scale == 0] = 1.0  # of parameters that no score reads
     # All constants together count half as much as what multiplies records.
     scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
     return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale

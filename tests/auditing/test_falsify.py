@@ -75,7 +75,7 @@ def test_a_wrong_rule_is_broken(monkeypatch):
         pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
         return [replace(entry, pieces=pieces)]
 
-    monkeypatch.setitem(LOGISTIC.__dict__, "rule", wrong)
+    monkeypatch.setitem(LOGISTIC.__dict__, "bounds", wrong)
     with pytest.raises(dp.DPConvexError, match=DEFECT):
         dp.falsify(dp.load("logistic_regression", features=2), **FAST)
 

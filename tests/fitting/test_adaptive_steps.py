@@ -98,3 +98,14 @@ def test_counts_with_integer_noise_have_the_law_that_their_level_says(level, cou
         found = float(whole @ np.maximum(1 - np.exp(epsilon - place), 0.0))
         assert found <= float(gaussian_delta(epsilon, level)) + 1e-9
         assert found >= 0.95 * float(gaussian_delta(epsilon, math.sqrt(counts) / scale)) - 1e-4
+
+
+def test_parameters_that_no_score_reads_do_not_make_a_fit_fail():
+    weights, unread = cp.Variable((4, 3), name="W"), cp.Variable(4, name="m")
+    record = dp.Record(x=dp.Ball(4, 2.0), y=dp.Choice([0, 1, 2]))
+    template = dp.Template(
+        record, lambda x, y: cp.log_sum_exp(x @ weights + unread[:3]) - (x @ weights + unread[:3])[y]
+    )
+    data = {"x": np.random.default_rng(0).uniform(-1, 1, (500, 4)), "y": np.arange(500) % 3}
+    release = dp.solve(template, data, dp.Privacy(1.0, 1e-6, "add-remove"), dp.AdaptiveSteps(), size=500, seed=1)
+    assert all(np.isfinite(value).all() for value in release.values())

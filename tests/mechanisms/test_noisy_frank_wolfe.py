@@ -157,7 +157,7 @@ def law(form, batch, privacy, count, vertices, level=0.8):
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
-@pytest.mark.parametrize(("features", "vertices"), [(2, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize(("features", "vertices"), [(2, 1), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
 def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adjacency):
     """All sequences of choices, with exact probabilities, of two data sets that differ in one person; the sharpest is near."""
     privacy, form, nearest = dp.Privacy(1.0, 1e-2, adjacency, **people), LossForm(logistic(features)), 0.0

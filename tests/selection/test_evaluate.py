@@ -326,6 +326,8 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     for change in (
         {"sums": [1.0]},
         {"scale": -1.0},
+        {"scale": found.scale / 2},
+        {"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}},
         {"format": "other"},
         {"groups": []},
         {"sums": ["NaN"] * len(found.sums)},

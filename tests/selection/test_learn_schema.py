@@ -475,3 +475,23 @@ def test_units_whose_rows_are_in_another_order_are_refused():
     whose = pd.Series(np.arange(4000)).sample(frac=1, random_state=0)
     with pytest.raises(dp.DomainError, match="index"):
         dp.learn_schema(frame, dp.Privacy(3.0, 1e-6, unit="patient", most=2), label="cost", unit=whose)
+
+
+def test_one_complex_number_moves_no_other_record():
+    plain, mixed = np.arange(90.0), np.where(np.arange(90) == 7, 7 + 1j, np.arange(90.0))
+    found = [[module.facts(entry, frozenset()) for entry in column.tolist()] for column in (plain, mixed)]
+    assert [k for k, (one, other) in enumerate(zip(*found, strict=True)) if str(one) != str(other)] == [7]
+
+
+def test_a_cheaper_promise_than_its_event_is_not_charged():
+    table = {"age": np.arange(4000) % 90, "ward": ["east", "west"] * 2000, "cost": np.arange(4000.0)}
+    said = dp.learn_schema(table, dp.Privacy(1.0, 1e-6), label="cost").to_dict()
+    said["learnt"]["privacy"] |= {"epsilon": 1e-6, "delta": 1e-30}
+    schema = dp.Schema.from_dict(said)
+    X, y = schema.encode(table)
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    with pytest.raises(dp.TemplateError, match="its event costs more"):
+        dp.solve(
+            dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, dp.Privacy(1.0, 1e-6), budget=budget
+        )
+    assert not budget.entries
