@@ -40,7 +40,14 @@ TABLE = (
 )
 REFUSES = "BEFORE {} ON dpconvex_ledger BEGIN SELECT RAISE(ABORT, 'rows of a ledger are only added'); END"
 MAKE = {
-    "sqlite": [TABLE, *(f"CREATE TRIGGER dpconvex_no_{act} {REFUSES.format(act)}" for act in ("update", "delete"))],
+    "sqlite": [
+        TABLE,
+        *(f"CREATE TRIGGER dpconvex_no_{act} {REFUSES.format(act)}" for act in ("update", "delete")),
+        # INSERT OR REPLACE deletes the row that it conflicts with, and no trigger of deletions runs
+        "CREATE TRIGGER dpconvex_no_replace BEFORE INSERT ON dpconvex_ledger WHEN EXISTS (SELECT 1 FROM dpconvex_ledger "
+        "WHERE id = NEW.id OR (ledger = NEW.ledger AND position = NEW.position)) "
+        "BEGIN SELECT RAISE(ABORT, 'UNIQUE: rows of a ledger are only added'); END",
+    ],
     "postgresql": [
         TABLE,
         "CREATE OR REPLACE FUNCTION dpconvex_append_only() RETURNS trigger LANGUAGE plpgsql AS "

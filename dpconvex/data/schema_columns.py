@@ -136,7 +136,7 @@ def read_each(reads: Callable[[Any], float], values: list[Any]) -> list[float]:
     """Return the numbers that entries hold; entries of one type and value are read once."""
     try:
         return list(map(lru_cache(2**16, typed=True)(reads), values))
-    except TypeError:  # one is a list, say
+    except (TypeError, ValueError):  # one is a list, say, or a buffer that can be written to
         return list(map(reads, values))
 
 

@@ -470,3 +470,14 @@ def test_no_spend_is_lost_where_the_server_is_restarted(server, size):
 
     soaked(server.new(), *size, restart)
     sys.stdout.write(f"{restarts} restarts\n")
+
+
+def test_a_row_that_replaces_another_is_refused(tmp_path):
+    address = f"sqlite:///{tmp_path / 'spent.db'}"
+    Budget(Privacy(3.0, 1e-5), address).spend(Privacy(1.0), "one")
+    with sqlite3.connect(tmp_path / "spent.db") as connection:
+        (identity,) = connection.execute("SELECT id FROM dpconvex_ledger WHERE position = 1").fetchone()
+        with pytest.raises(sqlite3.IntegrityError, match="only added"):
+            connection.execute("INSERT OR REPLACE INTO dpconvex_ledger VALUES ('other', 0, ?, 'x')", (identity,))
+    connection.close()
+    assert Budget.open(address).spent.epsilon == 1.0
