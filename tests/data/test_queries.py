@@ -45,7 +45,10 @@ def in_sqlite(tmp_path):
     return connection
 
 
-@pytest.fixture(params=["sqlite", "engine", "adbc", "duckdb", "parquet", "dataset", "postgresql", "postgresql engine"])
+OFTEN, SELDOM = ("sqlite", "duckdb", "parquet", "postgresql"), ("engine", "adbc", "dataset", "postgresql engine")
+
+
+@pytest.fixture(params=[*OFTEN, *(pytest.param(name, marks=pytest.mark.slow) for name in SELDOM)])
 def source(request, tmp_path):
     """Return a connection to the table, a query of it, and the order to ask for."""
     with contextlib.ExitStack() as stack:

@@ -195,7 +195,7 @@ def test_fits_are_certified_replayed_and_paid_once(make):
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
-@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("make", [classifier, pytest.param(regressor, marks=pytest.mark.slow)])
 def test_no_claim_is_broken(make, delta):
     model = make(delta=delta, knots={"age": [50], "dose": [50]}, monotone={"age": "increasing"})
     ways = model._ways() if make is regressor else {"whitening": None}

@@ -61,7 +61,7 @@ def whole_releases(monkeypatch, privacy, seed, n, kind):
 MANY = {"unit": "patient", "most": 3}
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
 @pytest.mark.parametrize(("n", "kind"), [(12, "classes"), (1000, "numbers")])
 def test_whole_releases_of_adaptive_steps_lose_no_more_than_is_claimed(n, kind, people, adjacency, monkeypatch):
