@@ -98,6 +98,7 @@ def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
         assert shown in printed
 
 
+@pytest.mark.slow
 def test_a_type_checker_passes_the_quick_start_and_refuses_options_that_there_are_not(tmp_path):
     pages = re.findall(r"^```python\n(.*?)^```", text_of("quickstart"), flags=re.DOTALL | re.MULTILINE)
     wrong = {

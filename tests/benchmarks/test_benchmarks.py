@@ -83,7 +83,13 @@ def test_every_file_that_runs_is_a_program():
     assert [name for name, source in FILES.items() if '__main__":' in source and name not in PROGRAMS] == []
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Programs that others contain, or that take ten seconds even so.
+SELDOM = {
+    f"benchmarks.{name}" for name in ("__main__", "cost_model", "additive", "papers.multiclass", "papers.pathak_raj")
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in PROGRAMS])
 @pytest.mark.filterwarnings("ignore::dpconvex.PrivacyWarning", "ignore:.*fork")
 def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
     module = import_module(name)

@@ -155,7 +155,8 @@ def test_an_effect_is_what_the_score_moves_by(tmp_path):
 def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     RELEASE.save("model.npz")
-    evaluation().save("evaluation.json")
+    found = evaluation()
+    replace(found, scale=found.cells.noise(PAID).scale).save("evaluation.json")
     assert run("report model.npz --evaluation evaluation.json --title T --out report.html --json") == 0
     assert json.loads(capsys.readouterr().out) == {"file": "report.html", "private": True}
     assert read(Path("report.html").read_text(encoding="utf-8"))[0] == "T"

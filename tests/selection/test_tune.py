@@ -158,7 +158,7 @@ def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(ad
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("how", ["parts", "all", "repeated"])
+@pytest.mark.parametrize("how", ["parts", "all", pytest.param("repeated", marks=pytest.mark.slow)])
 def test_people_are_tuned_for(how, adjacency):
     how = partial(dp.tune, split=False, mechanism=dp.OutputPerturbation("gaussian")) if how == "all" else TUNE[how]
     columns, whose = data(600), np.arange(600) // 3

@@ -170,6 +170,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_no_option_changes_a_bit_nor_does_the_environment():
     jax = pytest.importorskip("jax")
     names = {}
