@@ -354,7 +354,7 @@ NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
 
 
 @pytest.mark.parametrize("adjacency", [ONE[0], pytest.param(ONE[1], marks=pytest.mark.slow)])
-@pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
+@pytest.mark.parametrize("people", [{}, pytest.param(MANY, marks=pytest.mark.slow)], ids=["records", "people"])
 @pytest.mark.parametrize("name", PLANTED)
 def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch):
     if NOT_FOR.get(name) in (adjacency, "people" if people else "records"):

@@ -45,7 +45,9 @@ SETS_AND_COSTS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS_AND_COSTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (k % 2)) for k, name in enumerate(SETS_AND_COSTS)]
+)
 def test_sets_and_costs_of_all_scales(name):
     kind, term, constraint, weight, ridge, radius, size = SETS_AND_COSTS[name]
     template = of_parts(kind, 3, "huber", term, constraint, weight, ridge, radius, size)
