@@ -15,7 +15,7 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.expressions.atom import Atom
+from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.atoms import ATOMS
 from dpconvex.expressions.atoms.matrices import never_smooth
 from dpconvex.fitting.verify import analyse
@@ -151,13 +151,13 @@ def page() -> str:
     return "".join(parts)
 
 
-def spelled(atom: Atom) -> str:
+def spelled(atom: AtomDefinition) -> str:
     """Return the functions of CVXPY that make an atom."""
     found = [f"`cp.{name}`" for name in dict.fromkeys([*functions(atom), *ALSO.get(atom.name, ())])]
     return ", ".join(found) if found else OWN[atom.name]
 
 
-def functions(atom: Atom) -> list[str]:
+def functions(atom: AtomDefinition) -> list[str]:
     """Return the names of CVXPY's functions that are read as an atom."""
     read = [atom.from_cvxpy] if isinstance(atom.from_cvxpy, str) else atom.from_cvxpy
     names = [SPELLED.get(name, name) for name in (name.rsplit(".", 1)[-1] for name in read)]

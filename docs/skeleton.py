@@ -54,7 +54,7 @@ ATOM = '''"""{title}: say what the function is, and where learners use it."""
 import numpy as np
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar
+from dpconvex.expressions.abstract_values import AbstractValue
 from dpconvex.expressions.atom import Atom, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.expression import Expression
@@ -63,7 +63,7 @@ from dpconvex.numerics import Interval
 LARGEST = 300.0  # Values and slopes are finite up to this argument
 
 
-def {name}_bounds(expression: Expression, entry: Scalar) -> Scalar:
+def {name}_bounds(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Bound value, slope and second derivative of m exp(m), which grow, on an interval of numbers that are not negative."""
     low, high = max(entry.value.low, 0.0), entry.value.high
     if not high <= LARGEST:

@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 import dpconvex as dp
 from dpconvex.cli.main import main
-from dpconvex.expressions.abstract_values import Scalar, Term
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import ATOMS
 from dpconvex.numerics import Interval
 
@@ -124,7 +124,7 @@ def test_skeletons_of_problems_and_atoms_work_before_they_are_edited(tmp_path, m
     names = {}
     exec(compile(written("atom", "xexp"), "xexp.py", "exec"), names)
     ends = Interval(0.0, 2.0)
-    (found,) = names["XEXP"].bounds(None, [[Scalar(ends, (Term(np.eye(1)),))]])
+    (found,) = names["XEXP"].bounds(None, [[AbstractValue(ends, (GradientSet(np.eye(1)),))]])
     assert found.value.low <= 0
     assert found.value.high >= 2 * np.exp(2)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.published.noise_coverage import check_coverage
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.expressions.parameter_space import Block, Space
+from dpconvex.expressions.parameter_space import ParameterBlock, Space
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.model.privacy import Privacy
@@ -291,7 +291,7 @@ def check_ball(analysis: Analysis) -> None:
         )
 
 
-def matched(space: Space) -> list[Block]:
+def matched(space: Space) -> list[ParameterBlock]:
     """Return the blocks of a space, which must all take the same matrix.
 
     Raises

@@ -33,7 +33,7 @@ from dpconvex.fitting.release import Release
 from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import Interval, Spectral
+from dpconvex.sets.convex_sets import IntervalSet, Spectral
 
 __all__ = ["Explanation", "explain", "tell_apart"]
 
@@ -229,7 +229,7 @@ class FaceCone:
         self.maps: list[Array] = []
         for piece in form.feasible.pieces:
             inner = piece.inner if isinstance(piece, Spectral) and not piece.shift.any() else None
-            cone = isinstance(inner, Interval) and not inner.lower.any() and np.isinf(inner.upper).all()
+            cone = isinstance(inner, IntervalSet) and not inner.lower.any() and np.isinf(inner.upper).all()
             block = next((b for b in form.space.blocks.values() if b.start == piece.coordinates[0]), None)
             if not cone or block is None or len(piece.coordinates) != block.dim:
                 raise TemplateError(

@@ -202,7 +202,7 @@ class Basic:
         return ""
 
 
-class Additive(Basic):
+class AdditiveCost(Basic):
     """One cost adds up to a limit, what is lost of delta to a share of it; the limit makes up for that share."""
 
     nothing = (0.0, 0.0, 0.0)
@@ -254,11 +254,11 @@ class Additive(Basic):
 
 
 @lru_cache(maxsize=4096)
-def priced(rule: Additive, event: Event) -> tuple[float, float, float]:
+def priced(rule: AdditiveCost, event: Event) -> tuple[float, float, float]:
     return *rule.cost(event), math.fsum(count * p for p, count in tails(event))
 
 
-class Gauss(Additive):
+class Gauss(AdditiveCost):
     """The squares of Gaussian shifts add up; the cost of an event is the square of its own."""
 
     name, says = "gaussian", "GDP privacy filter: squares of mu add up"
@@ -277,7 +277,7 @@ class Gauss(Additive):
         return profile_epsilon(math.sqrt(cost), self.delta)
 
 
-class Renyi(Additive):
+class Renyi(AdditiveCost):
     """Rényi divergences of one order add up: the order at which Gaussian noise is smallest for the ledger's total."""
 
     name, says = "renyi", "RDP privacy filter: Rényi divergences of one order add up"

@@ -21,7 +21,7 @@ from dpconvex.certificates.certificate import (
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
-from dpconvex.fitting.verify import Method, Proved, analyse, check_template, verify
+from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, verify
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Automatic, Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
@@ -30,7 +30,7 @@ from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.selection.mixtures import Plan
+from dpconvex.selection.mixtures import MixturePlan
 from dpconvex.util.arrays import Array
 from dpconvex.util.deprecated import public
 from dpconvex.util.plain_data import is_real, is_whole
@@ -126,7 +126,7 @@ def audit(
         chosen, first = Method(mechanism, whitening=whitening, units=units).way(template, privacy, int(size))
         certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
     else:
-        plan = Plan(template, privacy, None, share, "x", "y", "m")
+        plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
         found = plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
@@ -170,7 +170,12 @@ def attack_runs(
     template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
 ) -> Attack:
     """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
-    solver, proved, answers, record = resolved(backend), Proved(template, certificate, mechanism), [], template.record
+    solver, proved, answers, record = (
+        resolved(backend),
+        CertifiedFit(template, certificate, mechanism),
+        [],
+        template.record,
+    )
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
         rows: Any = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]

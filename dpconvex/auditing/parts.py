@@ -98,7 +98,7 @@ def attack_gradients(
     return replace(sampled, found_epsilon=math.nan, found_delta=delta)
 
 
-class Statistics(Search):
+class StatisticsSearch(Search):
     """The search for records whose statistics are far apart: parameters and values of leaves play no part."""
 
     def __init__(self, form: LossForm, moments: Moments, rng: np.random.Generator) -> None:
@@ -126,7 +126,7 @@ class Statistics(Search):
 def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator, times: float) -> Attack:
     """Attack the exact statistics by the largest difference that is found."""
     mechanism = mechanism_of(certificate, form)
-    search = Statistics(form, mechanism.moments(form, certificate.privacy.adjacency), rng)
+    search = StatisticsSearch(form, mechanism.moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"

@@ -38,7 +38,7 @@ SEED = " seed"  # The field of weights of leaves
 FLAT = ("gradient", "difference", "distance")  # What needs no Hessian
 
 
-class Losses:
+class ExaminedLosses:
     """The losses of all examined labels, and the entries of their affine leaves, each in slots."""
 
     def __init__(self, form: LossForm) -> None:
@@ -51,14 +51,14 @@ class Losses:
         self.leaves = [None if stack is None else lowered(total(seed[: stack.size] * stack), rows) for stack in stacks]
 
 
-losses_of = once(Losses)
+losses_of = once(ExaminedLosses)
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
     """A batch of records; without losses it stands for no record at all."""
 
-    losses: Losses | None
+    losses: ExaminedLosses | None
     group: NDArray[np.int64]
     fields: dict[str, Array]
 

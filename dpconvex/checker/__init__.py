@@ -9,12 +9,12 @@ from typing import Any
 from dpconvex.checker.constants import Loss, constants
 from dpconvex.checker.event import check_event
 from dpconvex.checker.exact import ZERO
-from dpconvex.checker.expansion import Template
+from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.mechanisms import ROOM, check_noise, moved, person, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, require, spend
-from dpconvex.checker.rows import Rows
+from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
 from dpconvex.checker.table import RUN, RUNS, SPLIT
@@ -64,14 +64,14 @@ def check(text: bytes, event: Any = None) -> Report:
         if proof["claim"]["perturbed"] == "queries":  # whatever the template is
             require(len(proof) == 2, "queries have no graph")
             proof |= {"record": {}, "nodes": []}
-        return replay(proof, Template(proof), proof["claim"], event)
+        return replay(proof, TemplateGraph(proof), proof["claim"], event)
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"it is no proof: {type(error).__name__}, {error}") from None
 
 
-def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any], event: Any) -> Report:
+def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], event: Any) -> Report:
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "noise and settings are of other matrices")
@@ -117,7 +117,7 @@ def replay(proof: dict[str, Any], template: Template, claim: dict[str, Any], eve
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 
 
-def is_weighted(proof: dict[str, Any], template: Template) -> bool:
+def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
     """Whether every loss is a weight between 0 and 1 times what has no weight, and every moment has one."""
     record, nodes = template.record, template.nodes
     base = record.owner[record.starts[WEIGHT]] if WEIGHT in record.starts else None
@@ -132,11 +132,11 @@ def is_weighted(proof: dict[str, Any], template: Template) -> bool:
 
 
 def bounded(
-    proof: dict[str, Any], template: Template, claim: dict[str, Any], feasible: Feasible
-) -> tuple[list[Loss], Rows | None]:
+    proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], feasible: Feasible
+) -> tuple[list[Loss], GeneratorRows | None]:
     """Check the dimension of the noise, and what is claimed of one record's gradients; none of it if they are clipped."""
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
-    rows = Rows(template, proof["cells"], proof["parts"])
+    rows = GeneratorRows(template, proof["cells"], proof["parts"])
     roots, p = indices(proof["losses"], len(template.nodes)), claim["noise_dimension"]
     spend(2 * len(roots) ** 2)
     require(len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or one is no number")

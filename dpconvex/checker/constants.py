@@ -6,8 +6,8 @@ from math import prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
 from dpconvex.checker.reading import require, spend
-from dpconvex.checker.rows import Rows, Vector, added, multiple
-from dpconvex.checker.rules import MOST_VERTICES, Hull, Piece, Scalar, Turn, sums
+from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
+from dpconvex.checker.rules import MOST_VERTICES, HessianPart, Hull, ScalarBound, Turn, sums
 
 MOST_PAIRS, STRETCHES = 300_000, 1_000
 
@@ -16,17 +16,17 @@ MOST_PAIRS, STRETCHES = 300_000, 1_000
 class Loss:
     """The constants of one loss: the length of its gradients, and pieces of its Hessian with their traces and ranks."""
 
-    scalar: Scalar
+    scalar: ScalarBound
     vertices: Hull | None
     length: Fraction
-    pieces: list[Piece]
+    pieces: list[HessianPart]
     traces: list[tuple[Fraction, int]]
     gram: list[list[Fraction]]  # above the inner products of fixed rows whose squares make up the curvature
     most: int
     rank: int = 0  # of one record's gradients, wherever they are
 
 
-def constants(scalar: Scalar, rows: Rows, dimension: int, rank: int = 0) -> Loss:
+def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int = 0) -> Loss:
     few = prod(map(len, scalar.hulls)) <= MOST_VERTICES and not scalar.ball
     vertices = sums(scalar.hulls) if few else None
     sets = scalar.hulls if vertices is None else (vertices,)
@@ -39,7 +39,7 @@ def constants(scalar: Scalar, rows: Rows, dimension: int, rank: int = 0) -> Loss
     return Loss(scalar, vertices, length, pieces, traces, gram, dimension, rank)
 
 
-def merged(pieces: tuple[Piece, ...]) -> list[Piece]:
+def merged(pieces: tuple[HessianPart, ...]) -> list[HessianPart]:
     """Collect squares of multiples of one row; the covariance of two points is a quarter of their difference's square at most."""
     found, squares = [], dict[Vector, Fraction]()
     for piece in pieces:
@@ -52,10 +52,10 @@ def merged(pieces: tuple[Piece, ...]) -> list[Piece]:
         if row:
             line, lead = multiple(row, 1 / row[0][1]), row[0][1]
             squares[line] = squares.get(line, ZERO) + outer * lead**2
-    return found + [Piece((line,), outer) for line, outer in squares.items()]
+    return found + [HessianPart((line,), outer) for line, outer in squares.items()]
 
 
-def trace(piece: Piece, rows: Rows) -> Fraction:
+def trace(piece: HessianPart, rows: GeneratorRows) -> Fraction:
     """Bound the trace of ``outer g g' + spread Cov(a)``: of a covariance by the points' distances from any one point."""
     longest = max(map(rows.square, piece.hull))
     if piece.spread <= piece.outer:
@@ -70,7 +70,7 @@ def trace(piece: Piece, rows: Rows) -> Fraction:
     return up(min(found))
 
 
-def difference(first: Loss, second: Loss, rows: Rows) -> Fraction:
+def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
     """Bound ``||g - g'||`` for gradients of two records."""
     apart = first.length + second.length
     if first.vertices is None or second.vertices is None or len(first.vertices) * len(second.vertices) > MOST_PAIRS:
@@ -93,7 +93,7 @@ def spread_out(trace: Fraction, rank: int, mu: Fraction) -> Fraction:
     return rank * log(1 + up(trace / (rank * mu))) if trace and rank else ZERO
 
 
-def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction) -> Fraction:
+def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target: Fraction) -> Fraction:
     """Bound ``beta ||g|| + log det(I + H/mu)`` over one record, as far down as the target if possible.
 
     Where gradients are `lead` times the mean a of the points of a covariance, all terms are below tangents that are linear in
@@ -112,13 +112,13 @@ def joint(loss: Loss, rows: Rows, beta: Fraction, mu: Fraction, target: Fraction
         spend(20)
         outer = beta * scalar.lead / (2 * m) + piece.outer / (mu * (1 + u))
         left = beta * scalar.lead * m / 2 + rank * (log(1 + t) - t / (1 + t)) + log(1 + u) - u / (1 + u)
-        points = Piece(piece.hull, outer, piece.spread / (mu * (1 + t)))
+        points = HessianPart(piece.hull, outer, piece.spread / (mu * (1 + t)))
         bent = trace(points, rows) if scalar.slopes is None else sloped(points, scalar.slopes, rows)
         apart = min(apart, left + bent)
     return apart
 
 
-def sloped(piece: Piece, slopes: Range, rows: Rows) -> Fraction:
+def sloped(piece: HessianPart, slopes: Range, rows: GeneratorRows) -> Fraction:
     """Bound that trace for the points 0 and a, with weights of a among the slopes s: ``spread s (1 - s) + outer s^2``."""
     bent = piece.spread - piece.outer
     top = min(max(piece.spread / (2 * bent), slopes[0]), slopes[1]) if bent > 0 else slopes[1]

@@ -10,14 +10,14 @@ from dpconvex.checker.constants import Loss, difference, joint
 from dpconvex.checker.exact import ONE, ZERO, root, up
 from dpconvex.checker.mechanisms import Claim, curvature_of_people, margin_of, moved, person, shifts_of
 from dpconvex.checker.reading import require
-from dpconvex.checker.rows import Rows
+from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import ends_of
 
 NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
 Lengths = Counter[Fraction]
 
 
-class Kind(NamedTuple):
+class PairKind(NamedTuple):
     """Ordered pairs of neighbours: what bounds the differences of their gradients, in deviations of the noise."""
 
     bounds: tuple[Fraction, ...]  # of the dimension, the length, and the curvature of the record in front
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     ]  # of the margin in front: the steepest, that of the other sign, the flattest, and its bend
 
 
-def check_event(event: Any, losses: list[Loss], rows: Rows, claim: Claim) -> None:
+def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Claim) -> None:
     """Check that one part of the event is of this noise, and has for each kind of neighbours differences as many and as long."""
     parts = [event]
     for part in parts:
@@ -41,9 +41,9 @@ def check_event(event: Any, losses: list[Loss], rows: Rows, claim: Claim) -> Non
     require(enough, "the event has fewer or shorter differences of gradients than the graph")
 
 
-def kinds(losses: list[Loss], rows: Rows, claim: Claim) -> list[Kind]:
+def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKind]:
     sigma, mu, (most, weight) = claim["noise_scale"], claim["strong_convexity"], person(claim)
-    replaced, found = claim["privacy"]["adjacency"] == "replace-one", list[Kind]()
+    replaced, found = claim["privacy"]["adjacency"] == "replace-one", list[PairKind]()
     together, farthest = curvature_of_people(losses, rows, mu, most, weight), moved(claim, losses, rows, ZERO) / sigma
     # Of a person some records may stand alone where others are replaced.
     backs = [*([None] if most > 1 or not replaced else []), *(losses if replaced else [])]
@@ -61,15 +61,15 @@ def kinds(losses: list[Loss], rows: Rows, claim: Claim) -> list[Kind]:
         if most > 1:
             if losses[0].most == 1:  # an interval, with two ends
                 vertices = Counter({farthest: 2})
-            found.append(Kind((Fraction(rank), farthest, together), vertices, None, ()))
+            found.append(PairKind((Fraction(rank), farthest, together), vertices, None, ()))
             continue
         length, curved = difference(front, back, rows) if back else front.length, joint(front, rows, ZERO, mu, ZERO)
         slopes = margin(front, rows, sigma, mu)
-        found.append(Kind((Fraction(rank), length / sigma, curved), vertices, behind if slopes else None, slopes))
+        found.append(PairKind((Fraction(rank), length / sigma, curved), vertices, behind if slopes else None, slopes))
     return found
 
 
-def margin(front: Loss, rows: Rows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
+def margin(front: Loss, rows: GeneratorRows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
     """Return the slopes of a margin and its bend; nothing where gradients have no margin."""
     known = margin_of(front, rows)
     if known is None:
@@ -78,7 +78,7 @@ def margin(front: Loss, rows: Rows, sigma: Fraction, mu: Fraction) -> tuple[Frac
     return unit, unit * max(-least, ZERO), unit * max(least, ZERO), known.bend / mu
 
 
-def covers(hull: dict[str, Any], kind: Kind) -> bool:
+def covers(hull: dict[str, Any], kind: PairKind) -> bool:
     """Whether all that an event says of differences holds for a kind of neighbours."""
     bounds = zip(("dimension", "length", "curvature"), kind.bounds, strict=True)
     holds = all(Fraction(hull[name]) * NEAR >= least for name, least in bounds)

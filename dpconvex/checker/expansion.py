@@ -30,7 +30,7 @@ REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatena
 
 
 @dataclass
-class Record:
+class RecordBounds:
     """One record's scalars, with their bounds, field by field; of each field, a bound on its squared Euclidean norm.
 
     `inner` are ranges of the inner product of two values of a field: of two records, and of one value with itself.
@@ -84,11 +84,11 @@ class Node:
         return prod(self.shape)
 
 
-class Template:
+class TemplateGraph:
     """The graph of a template; coordinates of the parameters have weights, 2 for the two entries of a symmetric matrix."""
 
     def __init__(self, proof: dict[str, Any]) -> None:
-        self.record, self.weights = Record(), list[Fraction]()
+        self.record, self.weights = RecordBounds(), list[Fraction]()
         self.names: set[str] = set()
         for name, domain in proof["record"].items():
             self.record.add(name, domain)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from dpconvex.checker.constants import Loss, difference, joint, spread_out
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
-from dpconvex.checker.expansion import Record
+from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.reading import Unreplayed, require, spend
-from dpconvex.checker.rows import Rows, multiple
+from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.rules import Hull, ends_of
 from dpconvex.checker.table import RUN, RUNS
 
@@ -58,7 +58,7 @@ def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool
     return shift <= epsilon if law == "gamma" else law == "gaussian" and gaussian_delta(epsilon, up(shift)) <= delta
 
 
-def curvature_of_people(losses: list[Loss], rows: Rows, mu: Fraction, most: int, weight: int) -> Fraction:
+def curvature_of_people(losses: list[Loss], rows: GeneratorRows, mu: Fraction, most: int, weight: int) -> Fraction:
     """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: each by itself, or by the trace and rank of all."""
     one = max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses)
     traces = [sum((t for t, _ in loss.traces), ZERO) for loss in losses]
@@ -69,7 +69,7 @@ def curvature_of_people(losses: list[Loss], rows: Rows, mu: Fraction, most: int,
 
 
 def perturbation_cost(
-    losses: list[Loss], rows: Rows, beta: Fraction, mu: Fraction, claim: Claim, most: Fraction, nuclear: bool
+    losses: list[Loss], rows: GeneratorRows, beta: Fraction, mu: Fraction, claim: Claim, most: Fraction, nuclear: bool
 ) -> Fraction:
     """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
     length, adjacency = max(loss.length for loss in losses), claim["privacy"]["adjacency"]
@@ -91,7 +91,13 @@ def perturbation_cost(
 
 
 def perturbation_delta(
-    losses: list[Loss], rows: Rows, sigma: Fraction, mu: Fraction, claim: Claim, epsilon: Fraction, enough: Fraction
+    losses: list[Loss],
+    rows: GeneratorRows,
+    sigma: Fraction,
+    mu: Fraction,
+    claim: Claim,
+    epsilon: Fraction,
+    enough: Fraction,
 ) -> Fraction:
     """Bound delta of normal noise by the vertices of differences of gradients, down to what is enough (theorem 7)."""
     found, adjacency, (most, weight) = [ZERO], claim["privacy"]["adjacency"], person(claim)
@@ -136,7 +142,7 @@ def perturbation_delta(
     return max(found)
 
 
-def shifts_of(first: Hull, second: Hull, rows: Rows, sigma: Fraction) -> Counter[Fraction]:
+def shifts_of(first: Hull, second: Hull, rows: GeneratorRows, sigma: Fraction) -> Counter[Fraction]:
     """Return how far vertices of two hulls are apart, but for equal ones, and how often each distance occurs."""
     found = Counter[Fraction]()
     for square, count in rows.all_apart(first, second).items():
@@ -157,7 +163,7 @@ class Margin(NamedTuple):
     bend: Fraction  # of a logistic loss: the curvature at a slope of s is at most this times s (1 - s); else 0
 
 
-def margin_of(front: Loss, rows: Rows) -> Margin | None:
+def margin_of(front: Loss, rows: GeneratorRows) -> Margin | None:
     """Return the margin of a loss; None where gradients are no multiples of one row."""
     vertices, lead, pieces = front.vertices or ((),), front.scalar.lead, front.scalar.pieces
     steepest = max(vertices, key=rows.square)
@@ -171,7 +177,7 @@ def margin_of(front: Loss, rows: Rows) -> Margin | None:
 
 
 def moving(
-    front: Loss, ends: Hull, rows: Rows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
+    front: Loss, ends: Hull, rows: GeneratorRows, sigma: Fraction, mu: Fraction, epsilon: Fraction, curved: Fraction
 ) -> Fraction:
     """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
     margin = margin_of(front, rows)
@@ -205,7 +211,7 @@ def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
     return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
 
 
-def sensitivity(losses: list[Loss], rows: Rows, adjacency: str, enough: Fraction) -> Fraction:
+def sensitivity(losses: list[Loss], rows: GeneratorRows, adjacency: str, enough: Fraction) -> Fraction:
     """Bound how far one record moves the gradient of the sum of losses, down to what is enough."""
     if adjacency == "add-remove":
         return max(loss.length for loss in losses)
@@ -224,14 +230,14 @@ def person(claim: Claim) -> tuple[int, int]:
     return most, 1 if keep == "weights" else most
 
 
-def moved(claim: Claim, losses: list[Loss], rows: Rows, enough: Fraction) -> Fraction:
+def moved(claim: Claim, losses: list[Loss], rows: GeneratorRows, enough: Fraction) -> Fraction:
     """Bound how far all records of a person move the gradient: each replaced, or some that stand alone."""
     (most, weight), adjacency = person(claim), claim["privacy"]["adjacency"]
     apart = sensitivity(losses, rows, adjacency, enough / weight)
     return apart if most == 1 else weight * max(apart, *(loss.length for loss in losses))
 
 
-def promised(claim: Claim, record: Record, dimension: int) -> Left:
+def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
     """Check all that is paid beside the mechanism's noise; return what is left for that."""
     replaced, level = claim["privacy"]["adjacency"] == "replace-one", ZERO
     epsilon, delta = values(claim["privacy"], "epsilon delta")
@@ -278,7 +284,7 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
     return fit, lost
 
 
-def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Fraction, Fraction]:
+def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the guarantee."""
     epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
     halves = [ZERO for _ in record.sizes]
@@ -293,7 +299,7 @@ def check_clustering(noise: Claim, record: Record, replaced: bool) -> tuple[Frac
     return epsilon, delta
 
 
-def check_whitening(noise: Claim, record: Record, square: int, total: Fraction) -> Left:
+def check_whitening(noise: Claim, record: RecordBounds, square: int, total: Fraction) -> Left:
     """Check noise on a second moment; return its share of the guarantee, or what its grid loses and a level."""
     moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
     require(noise["field"] in record.starts, "whitening: there is no such field")
@@ -326,7 +332,9 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
     return f"{said} cost epsilon = {float(epsilon)!r} and delta = {float(delta)!r}: a convolution of privacy losses"
 
 
-def check_noise(claim: Claim, losses: list[Loss], rows: Rows | None, left: Left, given: Any) -> tuple[str, ...]:
+def check_noise(
+    claim: Claim, losses: list[Loss], rows: GeneratorRows | None, left: Left, given: Any
+) -> tuple[str, ...]:
     """Check that the mechanism's noise keeps what is left of the guarantee; return what more is trusted."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")

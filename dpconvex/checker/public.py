@@ -8,9 +8,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
-from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Template, number_of, scaled, total
+from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, TemplateGraph, number_of, scaled, total
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
-from dpconvex.checker.rows import Rows, Vector, monomial_range
+from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
 
 # Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
@@ -44,7 +44,7 @@ def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, int]:
     return (by if node.name == "multiply" or not by else 1 / by if one.varies else ZERO), 0 if one.varies else 1
 
 
-def squares(template: Template, feasible: Feasible, parts: dict[tuple[int, bool], Fraction]) -> Squares:
+def squares(template: TemplateGraph, feasible: Feasible, parts: dict[tuple[int, bool], Fraction]) -> Squares:
     """Prove that expressions are convex (True) or concave (False); what no rule knows is not replayed.
 
     Each counts so often in a convex sum, 0 for not at all.  Returns rows a and weights w: that sum of all entries stays convex
@@ -65,7 +65,7 @@ def squares(template: Template, feasible: Feasible, parts: dict[tuple[int, bool]
 
 
 def curvature(
-    template: Template, feasible: Feasible, k: int, convex: bool, weight: Fraction, found: Squares
+    template: TemplateGraph, feasible: Feasible, k: int, convex: bool, weight: Fraction, found: Squares
 ) -> list[tuple[int, bool, Fraction]]:
     """Return what has to be convex or concave for that a node is; collect its own squares."""
     node = template.nodes[k]
@@ -100,7 +100,7 @@ def curvature(
 
 
 def is_modulus(
-    template: Template, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
+    template: TemplateGraph, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
     """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
     if template.nodes[regularizer].size != 1:
@@ -130,7 +130,7 @@ def is_modulus(
 class Feasible:
     """What the constraints say of K: bounds of coordinates, of norms, and of sums of what is not negative."""
 
-    def __init__(self, template: Template, constraints: Any) -> None:
+    def __init__(self, template: TemplateGraph, constraints: Any) -> None:
         self.template = template
         self.bounds = {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
@@ -201,7 +201,7 @@ class Feasible:
                 return ends.pop()
         return None
 
-    def reach(self, entry: Entry, row: Vector, rows: Rows) -> Range | None:
+    def reach(self, entry: Entry, row: Vector, rows: GeneratorRows) -> Range | None:
         """Bound the linear part of an entry over the record and K; None if nothing does."""
         if not (self.balls or self.simplices or self.bounds[True]):
             return None

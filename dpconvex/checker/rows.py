@@ -8,7 +8,7 @@ from itertools import product
 from math import comb, factorial, prod
 
 from dpconvex.checker.exact import ONE, ZERO, Range, outward, pivots, plus, power, root, times, up
-from dpconvex.checker.expansion import Entry, Monomial, Record, Template
+from dpconvex.checker.expansion import Entry, Monomial, RecordBounds, TemplateGraph
 from dpconvex.checker.reading import effort, require, spend
 
 Vector = tuple[tuple[int, Fraction], ...]
@@ -34,14 +34,14 @@ def multiple(v: Vector, factor: Fraction) -> Vector:
     return tuple((key, value * factor) for key, value in v) if factor else ()
 
 
-class Rows:
+class GeneratorRows:
     """Rows as multiples of generators: of the parts that rows have in each cell of the coordinates, up to a factor."""
 
-    def __init__(self, template: Template, cells: list[int], parts: list[int]) -> None:
+    def __init__(self, template: TemplateGraph, cells: list[int], parts: list[int]) -> None:
         require(len(cells) == len(template.weights), "there is not one cell for every coordinate")
         self.record, self.weights, self.cells, self.parts = template.record, template.weights, cells, parts
         self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
-        self.forms: list[Form] = []
+        self.forms: list[MonomialForm] = []
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
         self.squares: dict[Vector, Fraction] = {}
@@ -83,7 +83,7 @@ class Rows:
                 shape = kinds, tuple((key, value / kept[0][1]) for key, value in kept)
                 if shape not in known:
                     known[shape] = len(known)
-                    self.forms.append(Form(*kinds, dict(shape[1]), self.record))
+                    self.forms.append(MonomialForm(*kinds, dict(shape[1]), self.record))
                 self.pairs[g][h].append((known[shape], kept[0][1]))
         self.share(products)
         for terms, g in self.generators.items():
@@ -106,7 +106,7 @@ class Rows:
             for g in (g for g in group if squares[g] > 0):
                 for key, value in products[g, g].items():
                     whole[key] += value / squares[g]
-            forms = [Form(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
+            forms = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
             most = sum((form.same[1] for form in forms), ZERO)
             self.shared |= {g: most * max(square, ZERO) for g, square in squares.items()}
 
@@ -123,7 +123,7 @@ class Rows:
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
-        total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[Form, Fraction]]()
+        total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[MonomialForm, Fraction]]()
         sums = self.forms_of(u, v)
         spend(5 * len(sums))
         for k, value in sums.items():
@@ -138,7 +138,7 @@ class Rows:
             for form, value in others:
                 for key, entry in form.block.items():
                     whole[key] += value * entry
-            sides = [Form(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
+            sides = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
             ends = reduce(plus, (side.cross if cross else side.same for side in sides), (ZERO, ZERO))
             total = max(total[0], ends[0]), min(total[1], ends[1])
         return plus(total, polynomial_range(alike, self.record, not cross))
@@ -188,13 +188,13 @@ class Rows:
         return found
 
 
-class Form:
+class MonomialForm:
     """A bilinear form ``sum c m(z) m'(z')`` in monomials of two kinds: its ranges over one record and over two.
 
     A multiple of the inner product of two tensor powers of the record's fields is an identity.
     """
 
-    def __init__(self, kind: Kind, other: Kind, block: Block, record: Record) -> None:
+    def __init__(self, kind: Kind, other: Kind, block: Block, record: RecordBounds) -> None:
         spend(40 + 8 * len(block))
         self.kind, self.block = kind, block
         self.same, self.cross = (block_range(kind, other, block, record, same) for same in (True, False))
@@ -204,7 +204,7 @@ class Form:
         self.factor = min(values)
 
 
-def by_kinds(block: Block, record: Record) -> dict[tuple[Kind, Kind], Block]:
+def by_kinds(block: Block, record: RecordBounds) -> dict[tuple[Kind, Kind], Block]:
     found: dict[tuple[Kind, Kind], Block] = defaultdict(dict)
     for (one, two), value in block.items():
         if value:
@@ -212,7 +212,7 @@ def by_kinds(block: Block, record: Record) -> dict[tuple[Kind, Kind], Block]:
     return found
 
 
-def kind_of(monomial: Monomial, record: Record) -> Kind:
+def kind_of(monomial: Monomial, record: RecordBounds) -> Kind:
     return tuple(sorted(record.owner[k] for k in monomial))
 
 
@@ -221,7 +221,7 @@ def multiplicity(monomial: Monomial, kind: Kind) -> int:
     return prod(map(factorial, Counter(kind).values())) // prod(map(factorial, Counter(monomial).values()))
 
 
-def block_range(first: Kind, second: Kind, block: Block, record: Record, same: bool) -> Range:
+def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, same: bool) -> Range:
     """By Cauchy-Schwarz and Gershgorin for the monomials, divided by the roots of their multiplicities: entries of a tensor.
 
     Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.
@@ -248,14 +248,14 @@ def block_range(first: Kind, second: Kind, block: Block, record: Record, same: b
     return outward(-bound * size, bound * size)
 
 
-def monomial_range(monomial: Monomial, record: Record) -> Range:
+def monomial_range(monomial: Monomial, record: RecordBounds) -> Range:
     found = (ONE, ONE)
     for k in set(monomial):
         found = times(found, power((record.lower[k], record.upper[k]), monomial.count(k)))
     return found
 
 
-def polynomial_range(terms: dict[Kind, Fraction], record: Record, same: bool) -> Range:
+def polynomial_range(terms: dict[Kind, Fraction], record: RecordBounds, same: bool) -> Range:
     """Bound a polynomial in the inner products of fields: quadratic ones of one field at its ends and where its slope is 0."""
     fields = {base for kind in terms for base in kind}
     total = (ZERO, ZERO)

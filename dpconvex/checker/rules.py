@@ -11,10 +11,10 @@ from math import prod
 from typing import Any
 
 from dpconvex.checker.exact import ONE, PI, ZERO, Range, exp, hazard, log, outward, plus, power, root, times, up
-from dpconvex.checker.expansion import Entry, Monomial, Node, Record, Template, linear, product
+from dpconvex.checker.expansion import Entry, Monomial, Node, RecordBounds, TemplateGraph, linear, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
-from dpconvex.checker.rows import Rows, Vector, added, monomial_range, multiple, vector
+from dpconvex.checker.rows import GeneratorRows, Vector, added, monomial_range, multiple, vector
 
 Hull = tuple[Vector, ...]
 Turn = tuple[Fraction, Fraction, Fraction, int]
@@ -23,7 +23,7 @@ FAR = Fraction(2) ** 1000  # stands for infinity in ranges
 
 
 @dataclass(frozen=True)
-class Piece:
+class HessianPart:
     """A part of a Hessian, below ``outer g g' + spread Cov(a)`` with points a of a hull and g their mean."""
 
     hull: Hull
@@ -36,7 +36,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class ScalarBound:
     """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces.
 
     `behind` is the m of max(m, 0).  With a `lead`, gradients are no longer than that times the mean g of the only piece's points
@@ -47,9 +47,9 @@ class Scalar:
 
     value: Range
     hulls: tuple[Hull, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[HessianPart, ...] = ()
     kink: bool = False
-    behind: Scalar | None = None
+    behind: ScalarBound | None = None
     lead: Fraction | None = None
     ball: Fraction = ZERO
     turn: Turn | None = None
@@ -71,7 +71,7 @@ class Scalar:
             raise Unreplayed("functions of norms")
         return sums(self.hulls)
 
-    def plus(self, other: Scalar) -> Scalar:
+    def plus(self, other: ScalarBound) -> ScalarBound:
         spend(4 + (len(self.hulls) + len(self.pieces)) // 8)
         first, second = (other, self) if self.is_affine else (self, other)
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
@@ -80,7 +80,7 @@ class Scalar:
             if piece.outer or first.shorter or len(moved) > 1:
                 lead = None
             else:  # a covariance moves with its points
-                pieces = (Piece(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
+                pieces = (HessianPart(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
         low, high = plus(self.value, other.value)
         value = (
             -FAR if -FAR in (self.value[0], other.value[0]) else low,
@@ -89,9 +89,9 @@ class Scalar:
         hulls = self.hulls + other.hulls
         turn, slopes = (first.turn, first.slopes) if second.is_affine and not second.hulls else (None, None)
         kink, ball = self.kink or other.kink, self.ball + other.ball
-        return Scalar(value, hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
+        return ScalarBound(value, hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
 
-    def times(self, factor: Range) -> Scalar:
+    def times(self, factor: Range) -> ScalarBound:
         low, high = factor
         spend(5 + 2 * effort(self.value) + 2 * len(self.pieces))
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
@@ -103,32 +103,32 @@ class Scalar:
             for by in factor
         ]
         value = outward(min(ends), max(ends))
-        pieces = tuple(Piece(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
+        pieces = tuple(HessianPart(p.hull, p.outer * high, p.spread * high) for p in self.pieces if high)
         lead = self.lead * high if self.lead and high > 0 else None
         turn = (self.turn[0] * high, *self.turn[1:]) if self.turn and high > 0 else None
         ball = self.ball * max(abs(low), abs(high))
         slopes = self.slopes if lead else None
         shorter = self.shorter or low < high
-        return Scalar(value, self.stretched(factor), pieces, self.kink, None, lead, ball, turn, slopes, shorter)
+        return ScalarBound(value, self.stretched(factor), pieces, self.kink, None, lead, ball, turn, slopes, shorter)
 
     def stretched(self, factor: Range) -> tuple[Hull, ...]:
         ends = sorted(set(factor))
         hulls = [dict.fromkeys(multiple(v, end) for end in ends for v in hull) for hull in self.hulls]
         return tuple(tuple(hull) for hull in hulls if any(hull))
 
-    def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> Scalar:
+    def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> ScalarBound:
         """A convex function of one variable: gradients scale by its slope, its curvature adds a square."""
         spend(5 + 2 * len(self.pieces))
         require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
-        pieces = [Piece(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
+        pieces = [HessianPart(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
         lead = self.lead * slope[1] if self.lead and curvature and pieces and not pieces[0].outer else None
         if lead is not None and self.lead is not None:
             pieces = [replace(pieces[0], outer=curvature * self.lead**2)]
         elif curvature:
-            pieces.append(Piece(self.vertices, curvature))
+            pieces.append(HessianPart(self.vertices, curvature))
         ball = self.ball * max(map(abs, slope))
         kink, shorter = self.kink or kink, self.shorter
-        return Scalar(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
+        return ScalarBound(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
 
 
 def sums(hulls: tuple[Hull, ...]) -> Hull:
@@ -165,10 +165,10 @@ def dimension(vectors: Iterable[Vector]) -> int:
 class Rules:
     """Applies the rules to a template; `leaves` are the affine expressions that they begin with."""
 
-    def __init__(self, template: Template, rows: Rows, feasible: Feasible, losses: list[int]) -> None:
+    def __init__(self, template: TemplateGraph, rows: GeneratorRows, feasible: Feasible, losses: list[int]) -> None:
         self.template, self.rows, self.feasible = template, rows, feasible
         self.leaves: dict[tuple[int, int], Vector] = {}
-        self.known: dict[int, list[Scalar]] = {}
+        self.known: dict[int, list[ScalarBound]] = {}
         self.coefficients: set[Vector] = set()
         for k in self.below(losses):
             if self.is_leaf(k) and template.nodes[k].varies:
@@ -231,13 +231,13 @@ class Rules:
         square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
         return bool(entries[0, 0]) and square and side <= rows and rank * side <= columns
 
-    def leaf(self, k: int, j: int, entry: Entry) -> Scalar:
+    def leaf(self, k: int, j: int, entry: Entry) -> ScalarBound:
         value = record_range({key: a for key, a in entry.items() if key[0] < 0}, self.template.record)
         row = self.leaves.get((k, j), ())
         if row:
             reach = self.feasible.reach(entry, row, self.rows)
             value = (-FAR, FAR) if reach is None else plus(value, reach)
-        return Scalar(value, ((row,),) if row else ())
+        return ScalarBound(value, ((row,),) if row else ())
 
     def combination(self, terms: Any) -> Vector:
         found: Vector = ()
@@ -245,7 +245,7 @@ class Rules:
             found = added(found, self.leaves.get((k, j), ()), factor)
         return found
 
-    def walk(self, root: int) -> list[Scalar]:
+    def walk(self, root: int) -> list[ScalarBound]:
         """Return what is known of an expression, after what it is made of."""
         for k in self.below([root]):
             node = self.template.nodes[k]
@@ -255,7 +255,7 @@ class Rules:
             require(len(self.known[k]) == node.size, f"node {k}: {node.name} does not have its shape")
         return self.known[root]
 
-    def apply(self, k: int, node: Node) -> list[Scalar]:
+    def apply(self, k: int, node: Node) -> list[ScalarBound]:
         args, options = [self.known[a] for a in node.args], node.options
         spend(10 * sum(map(len, args)))
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
@@ -271,7 +271,7 @@ class Rules:
             node,
             nodes,
             args,
-            lambda group: reduce(Scalar.plus, group),
+            lambda group: reduce(ScalarBound.plus, group),
             lambda a, b: a.times(b.value) if first else b.times(a.value),
             lambda a, factor: a.times((factor, factor)),
         )
@@ -280,14 +280,14 @@ class Rules:
         return found
 
 
-def record_range(entry: Entry, record: Record) -> Range:
+def record_range(entry: Entry, record: RecordBounds) -> Range:
     """Bound a polynomial of the record, term by term."""
     spend(10 * len(entry))
     terms = (times((value, value), monomial_range(monomial, record)) for (_, monomial), value in entry.items())
     return reduce(plus, terms, (ZERO, ZERO))
 
 
-def maximum(group: list[Scalar]) -> Scalar:
+def maximum(group: list[ScalarBound]) -> ScalarBound:
     spend(sum(4 + len(s.pieces) for s in group))
     floor, top = max(s.value[0] for s in group), max(s.value[1] for s in group)
     alive = [s for s in group if s.value[1] >= floor]  # also those that tie: steps go there
@@ -299,30 +299,30 @@ def maximum(group: list[Scalar]) -> Scalar:
         zero = all(s.value == (ZERO, ZERO) for s in alive if s is not curved[0])
         return replace(hinge, behind=curved[0] if zero else None)
     hull = tuple(dict.fromkeys(v for s in alive for v in s.vertices))
-    return Scalar((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
+    return ScalarBound((floor, top), (hull,), tuple(p for s in alive for p in s.pieces), True)
 
 
-def log_sum_exp(group: list[Scalar]) -> Scalar:
+def log_sum_exp(group: list[ScalarBound]) -> ScalarBound:
     """Gradients are means of points under softmax weights, and Hessians their covariance."""
     spend(sum(4 + 2 * len(s.pieces) for s in group))
     hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
-    spread = (Piece(hull, ZERO, ONE),) if len(hull) > 1 else ()
+    spread = (HessianPart(hull, ZERO, ONE),) if len(hull) > 1 else ()
     lead = ONE if spread and all(s.is_affine and len(s.vertices) == 1 for s in group) else None
     pieces = spread + tuple(p for s in group for p in s.pieces)
-    return Scalar(value, (hull,), pieces, any(s.kink for s in group), None, lead)
+    return ScalarBound(value, (hull,), pieces, any(s.kink for s in group), None, lead)
 
 
-def logistic(s: Scalar, options: object) -> Scalar:
+def logistic(s: ScalarBound, options: object) -> ScalarBound:
     """The log-sum-exp of 0 and m; its slope is 1/(1 + exp(-m))."""
-    found = log_sum_exp([Scalar((ZERO, ZERO)), s])
+    found = log_sum_exp([ScalarBound((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
     slopes = outward(1 / (1 + exp(-s.value[0])[1]), 1 / (1 + exp(-s.value[1])[0]))
     return replace(found, hulls=s.stretched(slopes), slopes=slopes if found.lead else None)
 
 
-def norm(group: list[Scalar], rows: Rows) -> Scalar:
+def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     """Gradients are sums of rows by weights of norm 1 at most; the Hessian is below the rows' squares over the norm."""
     still = [s.value for s in group if s.is_affine and not s.hulls]
     moving = [s for s in group if s.hulls or not s.is_affine]
@@ -331,12 +331,12 @@ def norm(group: list[Scalar], rows: Rows) -> Scalar:
     vectors = [s.vertices[0] for s in moving]
     steepest = root(max((sum(map(abs, line), ZERO) for line in rows.dominant(vectors)), default=ZERO))[1]
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
-    pieces = tuple(Piece((row,), 1 / floor) for row in vectors if floor)
+    pieces = tuple(HessianPart((row,), 1 / floor) for row in vectors if floor)
     turn = (ONE, steepest, floor, len(moving)) if floor else None
-    return Scalar((floor, FAR), (), pieces, not floor, None, None, steepest, turn)
+    return ScalarBound((floor, FAR), (), pieces, not floor, None, None, steepest, turn)
 
 
-def huber(s: Scalar, options: dict[str, Any]) -> Scalar:
+def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     """Slope 2m, cut at 2M; it is 0 at 0, so that max(m, 0) has no kink behind it."""
     threshold = options["M"]
     require(threshold < FAR, "the threshold of huber is too large")
@@ -350,7 +350,7 @@ def huber(s: Scalar, options: dict[str, Any]) -> Scalar:
     return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
 
 
-def square(s: Scalar, options: dict[str, Any]) -> Scalar:
+def square(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     if options["p"] != 2:
         raise Unreplayed("a power other than a square")
     require(max(map(abs, s.value)) < FAR / 2, "a square of what nothing bounds")
@@ -358,21 +358,21 @@ def square(s: Scalar, options: dict[str, Any]) -> Scalar:
     return (s.behind or s).through(value, (2 * s.value[0], 2 * s.value[1]), Fraction(2))
 
 
-def declared(s: Scalar, options: dict[str, Any]) -> Scalar:
+def declared(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
     low, high, curvature = (options[name] for name in ("low", "high", "curvature"))
     require(low == high or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
     return s.through((-FAR, FAR), (low, high), curvature)
 
 
-def exponential(s: Scalar, options: object) -> Scalar:
+def exponential(s: ScalarBound, options: object) -> ScalarBound:
     """Its slope and curvature are its value, which grows."""
     require(s.value[1] <= LARGEST_EXPONENT, "an exponential of what nothing bounds")
     value = exp(s.value[0])[0], exp(s.value[1])[1]
     return s.through(value, value, value[1])
 
 
-def neg_log_normcdf(s: Scalar, options: object) -> Scalar:
+def neg_log_normcdf(s: ScalarBound, options: object) -> ScalarBound:
     """Its slope at m is minus h, the normal hazard rate at -m, and its curvature h (h + m), which falls in m and is below 1."""
     low, high = s.value
     require(low > -FAR, "the logarithm of a normal distribution function of what nothing bounds below")
@@ -381,7 +381,7 @@ def neg_log_normcdf(s: Scalar, options: object) -> Scalar:
     return s.through((ZERO, most), (-steep, -flat), min(ONE, steep * (steep + low)))
 
 
-CURVES: dict[str, Callable[[Scalar, dict[str, Any]], Scalar]] = {
+CURVES: dict[str, Callable[[ScalarBound, dict[str, Any]], ScalarBound]] = {
     "abs": lambda s, _: s.through((ZERO, max(map(abs, s.value))), (-ONE, ONE), ZERO, kink=True),
     "declared": declared,
     "exp": exponential,

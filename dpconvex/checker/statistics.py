@@ -8,14 +8,14 @@ from operator import mul
 from typing import Any
 
 from dpconvex.checker.exact import ONE, WIDE, ZERO, Range, root, up
-from dpconvex.checker.expansion import Record
+from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.reading import indices, require, spend
 
 MOST_POINTS, MOST_VARIABLES, MOST_DEGREE = 20_000, 12, 16
 
 
 def check_statistics(
-    given: list[Any], record: Record, claim: dict[str, Any], adjacency: str, most: int, weight: int
+    given: list[Any], record: RecordBounds, claim: dict[str, Any], adjacency: str, most: int, weight: int
 ) -> None:
     """Check the claimed sensitivity of moments: products of fields, of some kinds, times patterns of the discrete fields."""
     kinds, count = [], 0
@@ -45,7 +45,7 @@ def check_statistics(
     require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
 
 
-def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record, claimed: Fraction) -> Fraction:
+def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: RecordBounds, claimed: Fraction) -> Fraction:
     """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in the inner products of the fields, and the values of one scalar."""
     fields = sorted({b for bases, *_ in kinds for b in bases})
     scalar = next((b for b in fields if record.sizes[b] == 1), None)

@@ -23,7 +23,7 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.estimators.tables import plain
-from dpconvex.features.splines import GRID, KEPT, Block, SplineEncoder, cells
+from dpconvex.features.splines import GRID, KEPT, SplineBlock, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
 from dpconvex.fitting.solve import solve, statistics
@@ -53,7 +53,7 @@ class Shape:
         in each, at most.  Of a pair, the nodes of the second column change first.
     """
 
-    block: Block
+    block: SplineBlock
     values: Array
     deviations: Array
 
@@ -89,7 +89,7 @@ def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Arra
     return np.asarray(unit * np.concatenate([[start], start + np.cumsum(steps)]))
 
 
-class Additive(Private):
+class AdditiveModel(Private):
     """What additive models share.
 
     Parameters
@@ -130,7 +130,7 @@ class Additive(Private):
         """The public map from tables to features."""
         return SplineEncoder(self.schema, self.knots, self.pairs, self.kept)
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[SplineBlock]:
         """Return the blocks of features, once shapes are known to be of single columns of numbers."""
         blocks = self.encoder.blocks()
         able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
@@ -140,10 +140,10 @@ class Additive(Private):
                     what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
                     raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
         # All features of a curve with a shape, so that there are curves well within the shape.
-        every = (Block(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
+        every = (SplineBlock(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
         return [full if any(self._signs(block)) else block for full, block in zip(every, blocks, strict=True)]
 
-    def _signs(self, block: Block) -> tuple[int, int]:
+    def _signs(self, block: SplineBlock) -> tuple[int, int]:
         """Return the signs that slopes and their differences are to have, 0 where they are free."""
         rising, bending = self._shapes("monotone", MONOTONE), self._shapes("curvature", CURVATURE)
         return MONOTONE.get(rising.get(block.name, ""), 0), CURVATURE.get(bending.get(block.name, ""), 0)
@@ -258,7 +258,7 @@ class Additive(Private):
 
 
 class AdditiveClassifier(
-    Additive, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True, moves=True
+    AdditiveModel, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True, moves=True
 ):
     """Fit additive logistic regression for two classes: `problems/additive_logistic.py`.
 
@@ -324,7 +324,7 @@ class AdditiveClassifier(
         return np.stack([expit(-scores), expit(scores)], axis=1)
 
 
-class AdditiveRegressor(Additive, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
+class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
     """Fit additive least squares with declared shapes as constraints: `problems/additive_regression.py`.
 
     `SufficientStatistics` releases the sums of the data once; fits to them cost nothing.  There is a sum for each pair of

@@ -21,7 +21,7 @@ LARGEST_HULL = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class GradientSet:
     """A set of gradients: the convex hull of rows, or (a ball) all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
 
     rows: Array  # (k, generators)
@@ -40,28 +40,28 @@ class Term:
         # A ball's axes are weighted with a unit vector.
         return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
 
-    def scaled(self, factor: Interval) -> Term:
+    def scaled(self, factor: Interval) -> GradientSet:
         mass = None if self.mass is None else self.mass * factor.size
         if self.ball:
-            return Term(self.rows * factor.size, True, mass)
+            return GradientSet(self.rows * factor.size, True, mass)
         if factor.low == factor.high:
-            return Term(self.rows * factor.low, mass=mass, merged=self.merged)
+            return GradientSet(self.rows * factor.low, mass=mass, merged=self.merged)
         return merged_hull(np.concatenate([self.rows * factor.low, self.rows * factor.high]), mass, 2 * self.merged)
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class HessianTerm:
     """A part of a Hessian, ``outer * g g' + spread * Cov(a)``, with g in the Minkowski sum of `terms`.
 
     With ``spread > 0`` it is one hull, of vertices a: g is their mean, Cov(a) their covariance under the same weights.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[GradientSet, ...]
     outer: float
     spread: float = 0.0
 
-    def scaled(self, factor: float) -> Piece:
-        return Piece(self.terms, factor * self.outer, factor * self.spread)
+    def scaled(self, factor: float) -> HessianTerm:
+        return HessianTerm(self.terms, factor * self.outer, factor * self.spread)
 
 
 class Mean(NamedTuple):
@@ -71,7 +71,7 @@ class Mean(NamedTuple):
     """
 
     lead: float
-    piece: Piece
+    piece: HessianTerm
     slopes: Interval | None = None
 
     @property
@@ -84,7 +84,7 @@ class Mean(NamedTuple):
             return None
         return Mean(factor.high * self.lead, self.piece.scaled(factor.high), self.slopes)
 
-    def moved(self, terms: tuple[Term, ...]) -> Mean | None:
+    def moved(self, terms: tuple[GradientSet, ...]) -> Mean | None:
         """Add the gradients of affine terms: a covariance moves with its points."""
         if not terms:
             return self
@@ -92,11 +92,11 @@ class Mean(NamedTuple):
             return None
         rows = self.piece.terms[0].rows + np.sum([term.rows[0] for term in terms], axis=0) / self.lead
         mass = self.piece.terms[0].masses.max(axis=0) + np.sum([term.masses[0] for term in terms], axis=0) / self.lead
-        points = Term(rows, mass=mass, merged=self.piece.terms[0].merged)
-        return Mean(self.lead, Piece((points,), 0.0, self.piece.spread))
+        points = GradientSet(rows, mass=mass, merged=self.piece.terms[0].merged)
+        return Mean(self.lead, HessianTerm((points,), 0.0, self.piece.spread))
 
 
-class Kink(NamedTuple):
+class NonsmoothPoint(NamedTuple):
     """Why a subexpression has no Lipschitz gradient."""
 
     reason: str
@@ -105,18 +105,18 @@ class Kink(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scalar:
+class AbstractValue:
     """A scalar subexpression: gradients in the sum of `terms`, and, without a kink, Hessians times `sign` below `pieces`."""
 
     value: Interval
-    terms: tuple[Term, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    terms: tuple[GradientSet, ...] = ()
+    pieces: tuple[HessianTerm, ...] = ()
     sign: int = 1  # 1 if it is convex, -1 if concave
-    kink: Kink | None = None
+    kink: NonsmoothPoint | None = None
     mean: Mean | None = None
     # (s, c) of s ||(c', m)||, up to a constant, with m affine and c', without parameters, of norm c > 0 at least.
     turn: tuple[float, float] | None = None
-    behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
+    behind: AbstractValue | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
     # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
     together: tuple[Callable[[list[int]], float], int] | None = None
 
@@ -128,30 +128,32 @@ class Scalar:
     def is_affine(self) -> bool:
         return not self.pieces and self.kink is None
 
-    def __add__(self, other: Scalar) -> Scalar:
+    def __add__(self, other: AbstractValue) -> AbstractValue:
         sign = other.sign if self.is_affine else self.sign
         if not self.is_affine and not other.is_affine and self.sign != other.sign:
             raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
         first, second = (other, self) if self.is_affine else (self, other)
         mean = first.mean.moved(second.terms) if first.mean and second.is_affine else None
         terms, pieces, kink = self.terms + other.terms, self.pieces + other.pieces, self.kink or other.kink
-        return Scalar(self.value + other.value, terms, pieces, sign, kink, mean, None if second.terms else first.turn)
+        return AbstractValue(
+            self.value + other.value, terms, pieces, sign, kink, mean, None if second.terms else first.turn
+        )
 
-    def scaled(self, factor: Interval) -> Scalar:
+    def scaled(self, factor: Interval) -> AbstractValue:
         size, value = factor.size, self.value * factor
         if factor.low < 0 < factor.high and not self.is_affine:
             remedy = "declare the factor's field non-negative"
             raise MissingRule("a factor that can change sign multiplies a curved term", None, remedy)
         if not size:
-            return Scalar(value)
+            return AbstractValue(value)
         terms, pieces = tuple(term.scaled(factor) for term in self.terms), tuple(p.scaled(size) for p in self.pieces)
         mean = self.mean.scaled(factor) if self.mean else None
         turn = (size * self.turn[0], self.turn[1]) if self.turn and factor.low >= 0 else None
-        return Scalar(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, mean, turn)
+        return AbstractValue(value, terms, pieces, self.sign if factor.high > 0 else -self.sign, self.kink, mean, turn)
 
     def through(
-        self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
-    ) -> Scalar:
+        self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: NonsmoothPoint | None = None
+    ) -> AbstractValue:
         """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds)."""
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
             ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
@@ -163,14 +165,14 @@ class Scalar:
         if curvature == 0:
             mean = own.scaled(slope) if own else None
         elif own and own.is_exact:
-            piece = Piece(own.piece.terms, curvature * own.lead**2, slope.size * own.piece.spread)
+            piece = HessianTerm(own.piece.terms, curvature * own.lead**2, slope.size * own.piece.spread)
             pieces, mean = (piece,), Mean(slope.size * own.lead, piece)
         else:
-            pieces, mean = (*pieces, Piece(self.terms, curvature)), None
-        return Scalar(value, terms, pieces, sign, self.kink or kink, mean)
+            pieces, mean = (*pieces, HessianTerm(self.terms, curvature)), None
+        return AbstractValue(value, terms, pieces, sign, self.kink or kink, mean)
 
 
-def hull_of(scalars: Sequence[Scalar]) -> Term:
+def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
     """Return one hull that contains every convex combination of the scalars' gradients."""
     width = max((term.rows.shape[1] for scalar in scalars for term in scalar.terms), default=0)
     vertices, masses, merged = [], [], 0
@@ -195,10 +197,10 @@ def combinations(points: Sequence[Array], width: int) -> Array:
     return sums
 
 
-def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:
+def merged_hull(rows: Array, mass: Array | None, merged: int) -> GradientSet:
     """Leave out repeated rows, keeping the order of first appearance, and count them; 0 is exact if nothing was added up."""
     seen: dict[bytes, int] = {}
     for k, row in enumerate(rows + 0.0):  # -0 is 0
         seen.setdefault(row.tobytes(), k)
     exact = np.count_nonzero(~rows.any(axis=1)) - 1 if mass is None else 0
-    return Term(rows[list(seen.values())], mass=mass, merged=merged + len(rows) - len(seen) - max(int(exact), 0))
+    return GradientSet(rows[list(seen.values())], mass=mass, merged=merged + len(rows) - len(seen) - max(int(exact), 0))

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from dpconvex.expressions.expression import Expression, Shape, constant, node
 
-ATOMS: dict[str, Atom] = {}
+ATOMS: dict[str, AtomDefinition] = {}
 
 
-def known_atom(name: str) -> Atom:
+def known_atom(name: str) -> AtomDefinition:
     import_module("dpconvex.expressions.atoms")  # a process that only unpickles has made none
     return ATOMS[name]
 
@@ -33,7 +33,7 @@ def always(value: Any) -> Callable[..., Any]:
     return lambda *asked: value
 
 
-class Reach(NamedTuple):
+class ArgumentRange(NamedTuple):
     """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
 
     low: NDArray[np.float64]
@@ -50,11 +50,11 @@ class LeastCurvature(NamedTuple):
 
     name: str
     statement: str
-    bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
+    bend: Callable[[Expression, NDArray[np.float64], ArgumentRange], NDArray[np.float64] | None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Atom:
+class AtomDefinition:
     """All that is known about an atom.  Making the object registers it."""
 
     name: str  # as users know it: that of CVXPY's function where there is one
@@ -90,7 +90,7 @@ class Atom:
     to_string: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
     # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
     expand: Callable[..., Any] | None = None
-    # Range, gradient and curvature: bounds(expression, arguments) maps a list of `Scalar` for each argument to the result's.
+    # Range, gradient and curvature: bounds(expression, arguments) maps a list of `AbstractValue`, one an argument, to the result.
     bounds: Callable[..., Any]
     hessian_lower_bound: LeastCurvature | None = None  # of a term of a regularizer
     # smoothed(expression, args, width) is an expression without the nonsmooth point.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.domains import Ball, Box
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar
+from dpconvex.expressions.abstract_values import AbstractValue
 from dpconvex.expressions.atoms.matrices import eigenvalue_range
 from dpconvex.expressions.atoms.rules import NARROWER, cancelled, entry_ends, length_of
 from dpconvex.expressions.discipline import sign
@@ -67,7 +67,7 @@ class Base:
         return max(float(least), -square), min(float(most), square)
 
 
-class Bases:
+class RecordVariables:
     """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials."""
 
     def __init__(self, domains: Mapping[str, Ball | Box]) -> None:
@@ -174,7 +174,7 @@ def for_alike(method: Callable[..., T]) -> Callable[..., T]:
 class Expander:
     """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
 
-    def __init__(self, space: Space, bases: Bases) -> None:
+    def __init__(self, space: Space, bases: RecordVariables) -> None:
         self.space = space
         self.bases = bases
         self.functions_of_record: list[Expression] = []
@@ -229,11 +229,11 @@ class Expander:
         """Bound the entries, in column order, of an expression of the record alone."""
         return entry_ends(self._ranges(expression))
 
-    def _ranges(self, expression: Expression) -> list[Scalar]:
+    def _ranges(self, expression: Expression) -> list[AbstractValue]:
         polynomial = self.polynomial(expression)
         if polynomial is None:
             found = self.applied(expression, [self._ranges(argument) for argument in expression.args])
-            return [Scalar(entry.value, together=entry.together) for entry in found]
+            return [AbstractValue(entry.value, together=entry.together) for entry in found]
 
         self.check_rounding(expression)
         low, high = self.bases.range(polynomial)
@@ -249,7 +249,7 @@ class Expander:
         def length(places: list[int]) -> float:
             return self.bases.norm(polynomial.gathered(np.array(places))) + norm_up(near[places])
 
-        return [Scalar(value, together=(length, k)) for k, value in enumerate(intervals(low, high))]
+        return [AbstractValue(value, together=(length, k)) for k, value in enumerate(intervals(low, high))]
 
     @for_alike
     def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:
@@ -296,7 +296,7 @@ class Expander:
     def sizes(self) -> "Sizes":
         return Sizes(self)
 
-    def applied(self, expression: Expression, arguments: list[list[Scalar]]) -> list[Scalar]:
+    def applied(self, expression: Expression, arguments: list[list[AbstractValue]]) -> list[AbstractValue]:
         """Apply an atom's rule to what is known of its arguments, if they are in its domain for every record and on all of K."""
         atom, inside = expression.operation, []
         for argument, kind, entries in zip(expression.args, atom.domain(expression), arguments, strict=True):

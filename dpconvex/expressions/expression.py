@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from dpconvex.util.arrays import Array, frozen
 
 if TYPE_CHECKING:
-    from dpconvex.expressions.atom import Atom
+    from dpconvex.expressions.atom import AtomDefinition
 
 Shape = tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Expression:
     """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor."""
 
     # Of leaves; atoms say otherwise.
-    atom: Atom | None = None
+    atom: AtomDefinition | None = None
     args: tuple[Expression, ...] = ()
     options: tuple[tuple[str, Hashable], ...] = ()  # what the atom depends on besides its arguments
     shape: Shape
@@ -57,7 +57,7 @@ class Expression:
         return self
 
     @property
-    def operation(self) -> Atom:
+    def operation(self) -> AtomDefinition:
         """The atom of an expression that is no leaf."""
         assert self.atom is not None
         return self.atom
@@ -177,7 +177,9 @@ def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
     return known
 
 
-def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
+def node(
+    atom: AtomDefinition, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape
+) -> Expression:
     def build() -> Expression:
         leaves = zip(*((argument.variables, argument.fields) for argument in args), strict=True)
         variables, fields = (frozenset().union(*found) for found in leaves)

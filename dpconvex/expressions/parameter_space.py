@@ -21,7 +21,7 @@ UNSUPPORTED = ("diag", "hermitian", "complex", "imag", "integer", "boolean", "sp
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ParameterBlock:
     """One variable's `dim` coordinates from `start`; a symmetric matrix has those of its svec."""
 
     variable: Variable
@@ -51,7 +51,7 @@ class Space:
     """Coordinates for a list of variables: `dim` of them, in blocks by name."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
-        self.blocks: dict[str, Block] = {}
+        self.blocks: dict[str, ParameterBlock] = {}
         start = 0
         for variable in variables:
             for attribute in UNSUPPORTED:
@@ -62,7 +62,7 @@ class Space:
                 raise TemplateError(f"variable {variable.name!r} has {len(variable.shape)} axes; use at most two.")
             symmetric = any(name in variable.attributes for name in SYMMETRIC) and variable.size > 1
             dim = (variable.size + variable.shape[0]) // 2 if symmetric else variable.size
-            self.blocks[variable.name] = Block(variable, start, dim, symmetric)
+            self.blocks[variable.name] = ParameterBlock(variable, start, dim, symmetric)
             start += dim
         self.dim = start
 

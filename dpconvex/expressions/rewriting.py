@@ -120,7 +120,7 @@ def times(factor: Fraction, term: Expression) -> Expression:
     return term if number == 1 else -term if number == -1 else number * term
 
 
-class Part(NamedTuple):
+class RecordPart(NamedTuple):
     """What one record has of an array: `axis`, of length 1, is where the records were, None if they were added up."""
 
     expression: Expression
@@ -129,27 +129,27 @@ class Part(NamedTuple):
 
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
     """Write a scalar objective as a mean over records, of what the first result says of one (`rows`), plus a public rest."""
-    parts = Rows(rows, count)
+    parts = RowTerms(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):
-        part = parts(term) if term.fields else Part(term, None)
+        part = parts(term) if term.fields else RecordPart(term, None)
         if part.axis is not None:
             raise mixed(term, "it is not a sum over the records")
         (records if term.fields else rest).append((factor * (count if term.fields else 1), part.expression))
     return together(records), together(rest)
 
 
-class Rows:
+class RowTerms:
     def __init__(self, rows: Mapping[Expression, Expression], count: int) -> None:
-        self.known = {field: Part(reshape(row, (1, *row.shape)), 0) for field, row in rows.items()}
+        self.known = {field: RecordPart(reshape(row, (1, *row.shape)), 0) for field, row in rows.items()}
         self.count = count
 
-    def __call__(self, node: Expression) -> Part:
+    def __call__(self, node: Expression) -> RecordPart:
         if node not in self.known:
             self.known[node] = self._part(node)
         return self.known[node]
 
-    def _part(self, node: Expression) -> Part:
+    def _part(self, node: Expression) -> RecordPart:
         parts = [self(argument) if argument.fields else None for argument in node.args]
         axes = {part.axis for part in parts if part is not None}
         if None in axes:
@@ -180,24 +180,24 @@ class Rows:
             return self._same(node, parts, axis, place, key=(*key[:axis], (0, 1, 1), *key[axis + 1 :]))
         if node.atom is BROADCAST:
             place = axis + node.ndim - node.args[0].ndim
-            return Part(repeated(parts[0].expression, of_one(node.shape, place)), place)
+            return RecordPart(repeated(parts[0].expression, of_one(node.shape, place)), place)
         shape = node.args[0].shape
         for place, between in ((0, shape[:axis]), (node.ndim - 1, shape[axis + 1 :])):  # in column order
             if node.atom is RESHAPE and set(between) <= {1} and node.ndim and node.shape[place] == self.count:
-                return Part(reshape(parts[0].expression, of_one(node.shape, place)), place)
+                return RecordPart(reshape(parts[0].expression, of_one(node.shape, place)), place)
         raise mixed(node, "it is not known to treat each record alone")
 
     def _same(
-        self, node: Expression, parts: Sequence[Part | None], axis: int, place: int | None, **options: object
-    ) -> Part:
+        self, node: Expression, parts: Sequence[RecordPart | None], axis: int, place: int | None, **options: object
+    ) -> RecordPart:
         arguments = [
             part.expression if part else shared(argument, axis, node) if argument.ndim > axis else argument
             for argument, part in zip(node.args, parts, strict=True)
         ]
-        return Part(node.operation(*arguments, **{**dict(node.options), **options}), place)
+        return RecordPart(node.operation(*arguments, **{**dict(node.options), **options}), place)
 
 
-def of_totals(node: Expression, parts: Sequence[Part | None]) -> Part:
+def of_totals(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPart:
     atom = node.operation
     totals = [part is not None and part.axis is None for part in parts]
     public = [part is None for part in parts]
@@ -206,21 +206,21 @@ def of_totals(node: Expression, parts: Sequence[Part | None]) -> Part:
     if not linear.get(atom.affine, False):
         raise mixed(node, "it is not linear in sums over the records")
     arguments = [a if p is None else p.expression for a, p in zip(node.args, parts, strict=True)]
-    return Part(atom(*arguments, **dict(node.options)), None)
+    return RecordPart(atom(*arguments, **dict(node.options)), None)
 
 
-def product(node: Expression, parts: Sequence[Part | None]) -> Part:
+def product(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPart:
     """Multiply matrices: one side's rows are records, or the sum in the product is over records."""
     (one, two), (left, right) = node.args, parts
     inner = one.ndim - 1
     if (left is None or left.axis == inner) and (right is None or right.axis == 0):
         first = left.expression if left is not None else shared(one, inner, node)
         second = right.expression if right is not None else shared(two, 0, node)
-        return Part(first @ second, None)
+        return RecordPart(first @ second, None)
     if left is not None and right is None:
-        return Part(left.expression @ two, 0)
+        return RecordPart(left.expression @ two, 0)
     if right is not None and left is None:
-        return Part(one @ right.expression, node.ndim - 1)
+        return RecordPart(one @ right.expression, node.ndim - 1)
     raise mixed(node, "it multiplies different records with each other")
 
 

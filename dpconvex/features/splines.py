@@ -114,7 +114,7 @@ def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
 
 
 @dataclass(frozen=True)
-class Block:
+class SplineBlock:
     """The features of a column, or of a pair of columns, whose nodes are all pairs of theirs."""
 
     axes: tuple[Axis, ...]
@@ -169,18 +169,18 @@ class SplineEncoder(TableTransformer):
     pairs: Sequence[tuple[str, str]] = ()
     kept: float = KEPT
 
-    def _read(self, X: Any, reset: bool = False) -> list[Block]:
+    def _read(self, X: Any, reset: bool = False) -> list[SplineBlock]:
         return self.blocks()
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""
         return self.rows(self.blocks(), self.encoded(X))
 
-    def rows(self, blocks: Sequence[Block], encoded: Mapping[str, Array]) -> Array:
+    def rows(self, blocks: Sequence[SplineBlock], encoded: Mapping[str, Array]) -> Array:
         """Return the features of columns that the schema encoded."""
         return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[SplineBlock]:
         """Return the blocks of features, one for each column and then one for each pair; raise for invalid options."""
         schema, given = self._schema(), dict(self.knots or {})
         if not (is_real(self.kept) and 0 <= self.kept < 1):
@@ -189,15 +189,15 @@ class SplineEncoder(TableTransformer):
         axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
         for name in given.keys() - axes.keys():
             raise TemplateError(f"knots are given for {name!r}, which is none of the columns {list(axes)}.")
-        blocks = [Block((axis,)) for axis in axes.values()]
+        blocks = [SplineBlock((axis,)) for axis in axes.values()]
         for pair in self.pairs:
             if not (isinstance(pair, tuple | list) and len({*pair}) == len(pair) == 2 and {*pair} <= axes.keys()):
                 raise TemplateError(f"pairs must hold pairs of two of the columns {list(axes)}, not {pair!r}.")
             coarse = (replace(axes[n], knots=usual_knots(axes[n].column, COARSE - 1, fine=False)) for n in pair)
-            blocks.append(Block(tuple(coarse)))
+            blocks.append(SplineBlock(tuple(coarse)))
         return blocks
 
-    def roots(self, blocks: Sequence[Block]) -> list[Array]:
+    def roots(self, blocks: Sequence[SplineBlock]) -> list[Array]:
         """Return the root of the prior covariance of each block, on a scale with rows of length at most 1 altogether."""
         roots = [block.root for block in blocks]
         largest = np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))

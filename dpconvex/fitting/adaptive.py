@@ -17,8 +17,8 @@ from dpconvex.optim.adaptive_descent import Public, descend, probe_of
 from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sums.engine import Engine
-from dpconvex.sums.exact_rows import Rows, on_grid
+from dpconvex.sums.engine import RecordSums
+from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
@@ -63,8 +63,8 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     scores = linear_scores(form)
     record = form.template.record
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), Rows.of(scores))
-    engine = Engine(scores.form, batch)
+    batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), ExactRows.of(scores))
+    engine = RecordSums(scores.form, batch)
     with np.errstate(all="ignore"):
         if scores.is_shared:
             scores = within(scores, partial(at, engine, batch, scores=scores))
@@ -85,7 +85,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     return scores, Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
 
 
-def at(engine: Engine, batch: Batch, forms: Any, scores: LinearScores) -> Any:
+def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:
     """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
     block, plan, _ = engine._rows(np.arange(batch.size))
     return scores.kinds @ engine._slopes(np.repeat(forms, batch.size, axis=1), block, plan)[1]

@@ -14,7 +14,7 @@ from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.release import Release
-from dpconvex.fitting.solve import Fit, released
+from dpconvex.fitting.solve import FitJob, released
 from dpconvex.fitting.statistics import Coefficients, Statistics, names
 from dpconvex.fitting.verify import Method, analyse, check_template, form_of
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -22,7 +22,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.sets.kinks import split_kinks
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.engine import Engine
+from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import LeafForm, form_of as leaves_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
@@ -122,14 +122,14 @@ def intervals(
     tuple(names(analysis.form.space))  # refuses what has none
     method = Method(SufficientStatistics("gamma" if privacy.pure else "gaussian"))
     squares = squares_template(basis.shape[1], float(steep), float(bent))
-    fit = Fit(data, privacy, [squares], method, None, size, clip, budget, entry, seed, record=template.record)
+    fit = FitJob(data, privacy, [squares], method, None, size, clip, budget, entry, seed, record=template.record)
     in_one_place("intervals", fit.data, "pass arrays")
     release.check_data("intervals", fit.data)
     if not fit.protected and fit.size != certificate.size:
         raise DomainError(f"intervals: the fit was of {certificate.size} records, and here are {fit.size}.")
     stage = fit.proved_and_paid()
     batch = template.record.validate(fit.data, clip=clip, empty=fit.protected)
-    slopes, bends = np.split(Engine(leaves, batch).each_gradient(theta), [len(theta)], axis=1)
+    slopes, bends = np.split(RecordSums(leaves, batch).each_gradient(theta), [len(theta)], axis=1)
     mapped = {"slope": slopes @ basis} | ({"bend": bends @ basis} if bent else {})
     moments: Any = released(stage, mapped, None, fit.source, True)
     public = BatchedLoss(template, analysis.form.space, batch)
@@ -201,7 +201,7 @@ def is_likelihood(template: Template, space: Space) -> bool:
 def slope_range(template: Template, leaves: LeafForm, dim: int) -> float:
     """Return how far apart the gradients of one record are, at public points near and far."""
     rng = np.random.default_rng(0)
-    engine = Engine(leaves, template.record.sample(SAMPLED, rng))
+    engine = RecordSums(leaves, template.record.sample(SAMPLED, rng))
     points = [scale * rng.normal(size=dim) for scale in (0.1, 1.0, 10.0, 100.0, 1000.0) for _ in range(4)]
     found = np.stack([engine.each_gradient(point)[:, :dim] for point in points])
     return float(max(np.linalg.norm(found - one, axis=2).max() for one in found))

@@ -19,7 +19,7 @@ from dpconvex.checker.files import PROSE
 from dpconvex.checker.reading import MOST_BYTES
 from dpconvex.data.domains import Ball
 from dpconvex.errors import MissingRule
-from dpconvex.expressions.abstract_values import Piece
+from dpconvex.expressions.abstract_values import HessianTerm
 from dpconvex.expressions.atoms.arrangement import places
 from dpconvex.expressions.atoms.rules import lines
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable, postorder
@@ -30,7 +30,7 @@ from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import MeanJoint, Touch, hull, widest
-from dpconvex.sensitivity.gram import Gram
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arrays import Array
 
@@ -149,7 +149,7 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
                 yield key, exact(value) if isfinite(value) else "inf"
 
 
-def cells(gram: Gram, dim: int) -> list[int]:
+def cells(gram: GradientGram, dim: int) -> list[int]:
     """Return the cell of each coordinate, within which rows are multiples of generators."""
     found = np.zeros(dim, dtype=int)
     known: dict[tuple[int, int], int] = {}
@@ -158,7 +158,7 @@ def cells(gram: Gram, dim: int) -> list[int]:
     return [int(cell) for cell in found]
 
 
-def parts(gram: Gram, scalars: int) -> list[int]:
+def parts(gram: GradientGram, scalars: int) -> list[int]:
     """Return the part of each scalar of the record, where rows are divided: those of different parts are other generators."""
     if not any(generator.divided for generator in gram.generators):
         return []
@@ -199,7 +199,7 @@ def witnesses(
             best = joint.touching(beta, mu)[1]
             touch = next((known for known in touching if np.allclose(best, known, rtol=NEAR)), best)
             touching += [] if touch is not best else [touch]
-            pieces += [Piece(joint.mean.piece.terms, 0.0, 1.0), joint.left(beta, mu, touch)]
+            pieces += [HessianTerm(joint.mean.piece.terms, 0.0, 1.0), joint.left(beta, mu, touch)]
         for piece in pieces:
             rows = hull(piece)
             if rows is not None and piece.spread > piece.outer:

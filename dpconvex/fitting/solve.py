@@ -24,7 +24,7 @@ from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
-from dpconvex.fitting.verify import Method, Proved, analyse, check_template, form_of
+from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, form_of
 from dpconvex.fitting.whitening import Whitening, batch_moment, whitened
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_whitening import level, whitened_matrix
@@ -96,7 +96,7 @@ def solve(
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
     method = Method(mechanism, residual_noise, whitening, checked, units=True)
-    fit = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
+    fit = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
@@ -148,7 +148,7 @@ def statistics(
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     method = Method(chosen, residual_noise, whitening, units=True)
-    fit = Fit(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
+    fit = FitJob(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
     with fit.told():
         found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
     made: Statistics = knowing(found, fit.data)
@@ -156,7 +156,7 @@ def statistics(
 
 
 @dataclass
-class Fit:
+class FitJob:
     """A call of `solve`, or of what stands on it: options are checked, and data settled, before anything is paid or looked at."""
 
     data: Any
@@ -200,7 +200,7 @@ class Fit:
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
 
-    def check(self, *fits: Proved) -> None:
+    def check(self, *fits: CertifiedFit) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
         if fits:
@@ -214,7 +214,7 @@ class Fit:
         if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
             warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
 
-    def doubts(self, fits: Sequence[Proved]) -> Iterator[str]:
+    def doubts(self, fits: Sequence[CertifiedFit]) -> Iterator[str]:
         """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
         epsilon, delta, size = self.privacy.epsilon, self.privacy.delta, self.size
         if epsilon > MOST_EPSILON:
@@ -239,7 +239,7 @@ class Fit:
         if self.uncounted:
             note_fit(self.data)
 
-    def proved_and_paid(self) -> Proved:
+    def proved_and_paid(self) -> CertifiedFit:
         found = self.method.prove(self.templates[0], self.privacy, self.size)
         self.check(found)
         self.pay(found.certificate.event)
@@ -248,7 +248,7 @@ class Fit:
     def cut(self, batch: Batch) -> Batch:
         return batch if self.people is None else self.people.cut(batch)
 
-    def run(self, fit: Proved, data: Any, source: NoiseSource, people: People | None = None) -> Release:
+    def run(self, fit: CertifiedFit, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         with self.told():
             found: Release = knowing(run(fit, data, self.backend, source, self.clip, people or self.people), self.data)
             return found
@@ -293,7 +293,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
 
 
 def run(
-    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False, people: People | None = None
+    fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool = False, people: People | None = None
 ) -> Release:
     """Do what was proved, once; the guarantee must have been paid for."""
     found = released(fit, data, backend, source, clip, people)
@@ -301,7 +301,7 @@ def run(
 
 
 def released(
-    fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
+    fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
 ) -> Release | Statistics:
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
     Stage.name = "computing the private answer"
@@ -336,7 +336,7 @@ def released(
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data
 def covered(
-    fit: Proved, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
+    fit: CertifiedFit, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
 ) -> Release | Statistics:
     """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
     template, mechanism, cover = fit.template, fit.mechanism, certificate.cover

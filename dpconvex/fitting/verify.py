@@ -121,7 +121,7 @@ def written(template: Template, mechanism: Mechanism, certificate: Certificate) 
 
 
 @dataclass(frozen=True)
-class Proved:
+class CertifiedFit:
     """A fit that was proved private: its certificate, and what it is for; of whitened records, what both stages are."""
 
     template: Template
@@ -144,7 +144,7 @@ class Method:
     units: bool = False  # whether who asks can protect people with several records
     alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
 
-    def prove(self, template: Template, privacy: Privacy, size: int) -> Proved:
+    def prove(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
         Stage.name = "proving"
         check_privacy("this", privacy, self.units)
@@ -156,7 +156,7 @@ class Method:
             return self._proved(template, privacy, size)
         return replayed(partial(self._proved, template, size=size), privacy)
 
-    def _proved(self, template: Template, privacy: Privacy, size: int) -> Proved:
+    def _proved(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
             raise TemplateError(f"verify: size must be a positive integer, not {shown(size)}, of at most 2^53.")
         if (
@@ -184,7 +184,7 @@ class Method:
             return found
         return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
 
-    def _cost_of_unit(self, found: Proved, privacy: Privacy) -> str:
+    def _cost_of_unit(self, found: CertifiedFit, privacy: Privacy) -> str:
         """Say, before anything is paid, what a person's further rows cost."""
         one, size = replace(privacy, most=1), found.certificate.size
         with suppress(DPConvexError, OverflowError):
@@ -198,7 +198,7 @@ class Method:
     def way(self, template: Template, privacy: Privacy, size: int) -> Way:
         return self._chosen(template, privacy, size)[1]
 
-    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[Proved | None, Way]:
+    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[CertifiedFit | None, Way]:
         """Return the first way of what options stand for that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = ways(self.whitening, self.mechanism, *known, privacy, size)
@@ -217,7 +217,7 @@ class Method:
         return self.alone
 
 
-def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
+def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> CertifiedFit:
     """Prove what the checker replays: what keeps less of a guarantee keeps all of it, and has more noise."""
     found, missing = attempted(prove, privacy, 1.0)
     if missing:
@@ -235,7 +235,7 @@ def replayed(prove: Callable[[Privacy], Proved], privacy: Privacy) -> Proved:
     return found
 
 
-def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float) -> tuple[Proved, str]:
+def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share: float) -> tuple[CertifiedFit, str]:
     """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
     stages = None if found.stages is None else replace(found.stages, privacy=privacy)
@@ -247,7 +247,7 @@ def attempted(prove: Callable[[Privacy], Proved], privacy: Privacy, share: float
         return found, str(step)
 
 
-def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, *how: Any) -> Proved:
+def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, *how: Any) -> CertifiedFit:
     """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
     found = ask(template, privacy, size, mechanism, *how)
@@ -265,7 +265,7 @@ def proved(
     mechanism: Mechanism,
     first: PrivateWhitening | None,
     cover: ResidualNoise,
-) -> Proved:
+) -> CertifiedFit:
     if privacy.unit is not None and not getattr(mechanism, "units", False):
         raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
     try:
@@ -296,7 +296,7 @@ def proved(
         else:
             certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
     certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
-    found = Proved(template, certificate, mechanism, stages)
+    found = CertifiedFit(template, certificate, mechanism, stages)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
 

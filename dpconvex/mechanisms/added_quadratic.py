@@ -30,7 +30,7 @@ HOPELESS = 1e3
 LARGEST = 1e300  # Options beyond this are not numbers to compute with
 
 
-class Lengths(NamedTuple):
+class TypicalLengths(NamedTuple):
     """How long parameters are that move leaves as far as is usual; 0 where there is no leaf of that kind."""
 
     margin: float
@@ -61,7 +61,7 @@ def hinged(analysis: Analysis) -> bool:
 
 
 @once
-def leaf_lengths(analysis: Analysis) -> Lengths:
+def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
     rows = np.unique(np.concatenate(gram.rows) + 0.0, axis=0)  # -0 is 0
@@ -76,7 +76,7 @@ def leaf_lengths(analysis: Analysis) -> Lengths:
             elif norm > floor:
                 margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)
                 hinge = max(hinge, HINGE * float(abs(low)) / norm)
-    return Lengths(margin, hinge, target)
+    return TypicalLengths(margin, hinge, target)
 
 
 def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:

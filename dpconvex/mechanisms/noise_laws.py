@@ -25,7 +25,7 @@ Tally = tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
-class Calibration:
+class NoiseCalibration:
     """How much noise a guarantee needs."""
 
     scale: float  # 1/beta or sigma
@@ -38,7 +38,7 @@ class Calibration:
     settings: dict[str, float] = field(default_factory=dict)
 
 
-class Law:
+class NoiseDistribution:
     """Noise without a preferred direction on the sensitive subspace, for a template and a guarantee."""
 
     norm: ClassVar[Spherical]
@@ -53,7 +53,7 @@ class Law:
         """Predict the mean square of the norm."""
         raise NotImplementedError
 
-    def calibrate(self, mu: float) -> Calibration:
+    def calibrate(self, mu: float) -> NoiseCalibration:
         raise NotImplementedError
 
     @classmethod
@@ -70,7 +70,7 @@ class Law:
         return 0.0
 
 
-class GammaLaw(Law):
+class GammaLaw(NoiseDistribution):
     """Density proportional to ``exp(-beta ||b||)``."""
 
     norm, how = SPHERICAL["gamma"], ""
@@ -89,7 +89,7 @@ class GammaLaw(Law):
         left = self.privacy.epsilon - self.analysis.log_det(mu, self.privacy.person)[0]
         return self.unit[0] * (self.sensitivity / left) ** 2 if left > 0 else math.inf
 
-    def calibrate(self, mu: float) -> Calibration:
+    def calibrate(self, mu: float) -> NoiseCalibration:
 
         def excess(beta: float) -> float:
             return self.cost(beta, mu)[0] - epsilon
@@ -105,10 +105,10 @@ class GammaLaw(Law):
                 found, step = max(found - step, 0.0), 2 * step
         jacobian, how = max(epsilon - found * self.sensitivity, 0.0), self.cost(found, mu)[1] + self.how
         norms = self.unit[0] / found**2, self.unit[1] / found
-        return Calibration(1 / found, self.sensitivity, jacobian, how, *norms, Pure(epsilon), self.settings)
+        return NoiseCalibration(1 / found, self.sensitivity, jacobian, how, *norms, Pure(epsilon), self.settings)
 
 
-class GaussianLaw(Law):
+class GaussianLaw(NoiseDistribution):
     """Independent normal coordinates, for (epsilon, delta)."""
 
     norm = SPHERICAL["gaussian"]
@@ -121,13 +121,13 @@ class GaussianLaw(Law):
         sigma = self._sigma(mu, ROUGH)
         return math.inf if sigma is None else self.norm.square(self.p, sigma)
 
-    def calibrate(self, mu: float) -> Calibration:
+    def calibrate(self, mu: float) -> NoiseCalibration:
         sigma = self._sigma(mu, 1e-10)
         if sigma is None:
             raise too_curved(self.analysis, self.privacy.epsilon, self.analysis.log_det(mu, self.privacy.person)[0])
         hulls, _, how, jacobian = self._worst(mu, sigma)
         norms = self.norm.square(self.p, sigma), self.norm.mean(self.p, sigma)
-        return Calibration(sigma, self.sensitivity, jacobian, how, *norms, Perturbation(sigma, hulls))
+        return NoiseCalibration(sigma, self.sensitivity, jacobian, how, *norms, Perturbation(sigma, hulls))
 
     def _sigma(self, mu: float, accuracy: float) -> float | None:
         delta = self.privacy.delta

@@ -14,7 +14,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.adaptive_steps import DRAWN, AdaptiveSteps
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import AxisHull, Interval
+from dpconvex.sets.convex_sets import AxisHull, IntervalSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.plain_data import check_whole
@@ -95,7 +95,7 @@ def vertex_reach(form: LossForm, needed: Indices | None = None) -> Array:
     for piece in form.feasible.pieces:
         if isinstance(piece, AxisHull) and piece.can_project and not piece.anchor.any():
             reach[:, piece.coordinates] = np.maximum([piece.high, -piece.low], 0.0)
-        elif not isinstance(piece, Interval):
+        elif not isinstance(piece, IntervalSet):
             reach[:] = 0.0
             break
     missing = not reach.any() if needed is None else not reach[:, needed].any(axis=0).all()

@@ -13,12 +13,12 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.matrix_noise import MatrixLaw
-from dpconvex.mechanisms.noise_laws import Calibration, GammaLaw, GaussianLaw, Law
+from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration, NoiseDistribution
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
 
-LAWS: dict[str, type[Law]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
+LAWS: dict[str, type[NoiseDistribution]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
 SOURCE = (
     "after Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, and Kifer, Smith & Thakurta 2012; docs/theory.md, section 7"
 )
@@ -109,7 +109,7 @@ class ObjectivePerturbation(base.ForUnits):
         """Bound the effect of floating-point drawing on the noise, beyond the bound by its norm (`residual_noise`)."""
         return LAWS[self.noise].rounding(certificate, probability)
 
-    def _choose(self, law: Law, analysis: Analysis, privacy: Privacy, size: int) -> float:
+    def _choose(self, law: NoiseDistribution, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Pick the added modulus, by a share of epsilon or the least predicted risk (docs/theory.md); public numbers only."""
         own, epsilon, weight = quadratic.least_added(analysis, size), privacy.epsilon, privacy.person.weight
         regular = size * analysis.modulus + own
@@ -133,7 +133,7 @@ class ObjectivePerturbation(base.ForUnits):
         return own + max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
 
 
-def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: Calibration) -> tuple[Derivation, ...]:
+def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: NoiseCalibration) -> tuple[Derivation, ...]:
     gradient, sensitivity = base.record_steps(analysis, privacy)
     worst = analysis.log_det(mu)[1].derivation
     below = (worst,) if worst is not gradient.children[0] else ()

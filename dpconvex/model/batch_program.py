@@ -27,25 +27,25 @@ from dpconvex.util.arrays import Array
 Objects = NDArray[np.object_]
 
 
-class Column:
+class BatchColumn:
     """One entry of an expression for all records of a group, of numbers or CVXPY's, with the arithmetic of linear atoms."""
 
     def __init__(self, value: Any) -> None:
-        self.value: Any = value.value if isinstance(value, Column) else value
+        self.value: Any = value.value if isinstance(value, BatchColumn) else value
 
-    def __add__(self, other: Any) -> "Column":
-        return Column(self.value + Column(other).value)
+    def __add__(self, other: Any) -> "BatchColumn":
+        return BatchColumn(self.value + BatchColumn(other).value)
 
-    def __neg__(self) -> "Column":
-        return Column(-self.value)
+    def __neg__(self) -> "BatchColumn":
+        return BatchColumn(-self.value)
 
-    def __mul__(self, other: Any) -> "Column":
-        a, b = self.value, Column(other).value
+    def __mul__(self, other: Any) -> "BatchColumn":
+        a, b = self.value, BatchColumn(other).value
         curved = isinstance(a, cp.Expression) or isinstance(b, cp.Expression)
-        return Column(cp.multiply(a, b) if curved else a * b)
+        return BatchColumn(cp.multiply(a, b) if curved else a * b)
 
-    def __truediv__(self, other: Any) -> "Column":
-        return Column(self.value / Column(other).value)
+    def __truediv__(self, other: Any) -> "BatchColumn":
+        return BatchColumn(self.value / BatchColumn(other).value)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -63,14 +63,14 @@ class Rebuilder:
     def vector(self, expression: Expression) -> Any:
         return self._full(self._columns(expression).ravel()[0])
 
-    def _full(self, column: Column) -> Any:
+    def _full(self, column: BatchColumn) -> Any:
         return column.value if isinstance(column.value, cp.Expression) else np.broadcast_to(column.value, (self.count,))
 
     def _columns(self, expression: Expression) -> Objects:
         if expression not in self.known:
             found = self._leaf(expression) if expression.is_affine else self._atom(expression)
             items = np.empty(expression.size, dtype=object)
-            items[:] = list(map(Column, found))
+            items[:] = list(map(BatchColumn, found))
             self.known[expression] = items.reshape(expression.shape)
         return self.known[expression]
 

@@ -32,7 +32,7 @@ NODES, FINE, LARGEST_GRID = 600, 20, 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class LossDistribution:
     """A privacy loss, rounded up: ``probabilities[i]`` at ``step * (first + i)``, `lost` where it has no bound."""
 
     step: float
@@ -61,10 +61,10 @@ class Losses:
         return tilted, top + scale, mean, max(float(tilted @ (self.values - mean) ** 2), self.step**2), rounding
 
 
-Counted = Sequence[tuple[Losses, int]]
+Counted = Sequence[tuple[LossDistribution, int]]
 
 
-def on_grid(losses: Array, masses: Array, step: float, lost: float) -> Losses:
+def on_grid(losses: Array, masses: Array, step: float, lost: float) -> LossDistribution:
     """Put masses at some losses on a grid: each goes to the two points about it such that both neighbours' masses stay."""
     losses = losses + LOSS_ROUNDING * (1 + np.abs(losses))
     place = np.floor(losses / step).astype(np.int64)
@@ -73,7 +73,7 @@ def on_grid(losses: Array, masses: Array, step: float, lost: float) -> Losses:
     size = int(place.max()) - first + 2
     below = np.bincount(place - first, masses * (1 - up), size)
     probabilities = below + np.bincount(place - first + 1, masses * up, size)
-    return Losses(step, first, np.asarray(probabilities * (1 + 1e-12), dtype=float), lost)
+    return LossDistribution(step, first, np.asarray(probabilities * (1 + 1e-12), dtype=float), lost)
 
 
 def composed_delta(parts: Counted, epsilon: float) -> float:
@@ -160,7 +160,7 @@ def sampled_delta(epsilon: float, multiplier: float, rate: float, steps: int) ->
     return min(max(composed_delta([(losses, steps)], epsilon) for losses in both_orders(multiplier, rate)), 1.0)
 
 
-def both_orders(multiplier: float, rate: float) -> list[Losses]:
+def both_orders(multiplier: float, rate: float) -> list[LossDistribution]:
     """Return the losses of a record that is there in the first, or the second, of two neighbours."""
     reach = 1e-3
     while reach < LARGEST_LOSS and removed(np.array([reach]), multiplier, rate)[0] > LOST:

@@ -158,7 +158,7 @@ def in_subspace(basis: Any, b: Array) -> Array:
     return result
 
 
-class Law:
+class NoiseSampler:
     """A law of noise without a preferred direction, in p dimensions."""
 
     norm: Any  # SciPy's law of its norm, in units of the scale
@@ -170,7 +170,7 @@ class Law:
         return float(self.norm.isf(probability, p)) * scale * (1 + TAIL_SLACK) if p else 0.0
 
 
-class Gamma(Law):
+class Gamma(NoiseSampler):
     """Density proportional to ``exp(-||b||/scale)``, whose logarithm is Lipschitz; rounds add up plainly."""
 
     name, symbol, norm = "Gamma", "1/beta", gamma
@@ -186,7 +186,7 @@ class Gamma(Law):
         return p * (p + 1) * scale**2
 
 
-class Gaussian(Law):
+class GaussianSampler(NoiseSampler):
     """Independent normal coordinates; rounds add up in squares (Dong, Roth & Su 2022, corollary 3.3)."""
 
     name, symbol, norm = "Gaussian", "sigma", chi
@@ -202,5 +202,5 @@ class Gaussian(Law):
         return p * scale**2
 
 
-Spherical = Gamma | Gaussian
-SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": Gaussian()}
+Spherical = Gamma | GaussianSampler
+SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": GaussianSampler()}

@@ -116,7 +116,7 @@ def model_of(
     left += histograms - start.spent - (LAST + start.share) * public.is_bent if start else 0.0
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
-    lengths = Lengths(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
+    lengths = LengthHistograms(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
     point = np.linalg.solve(matrix.T, np.broadcast_to(begin, scores.shape))
@@ -204,7 +204,7 @@ def metric_of(
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthHistograms:
     """Histograms of gradients' lengths in the metric, next to the usual leverage, and the clips that they ask for."""
 
     edges: Array
@@ -274,7 +274,7 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
     for guess in range(GUESSES):
         share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
         own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
-        lengths, cap = Lengths(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
+        lengths, cap = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
         asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
         answer = looks.look(begin + turn.T * place, probe=probe, **asked)
         if len(probe):
@@ -293,7 +293,13 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
 
 
 def last_constant(
-    looks: PrivateLooks, table: Array, share: float, level: float, clip: float, curvature: float, lengths: Lengths
+    looks: PrivateLooks,
+    table: Array,
+    share: float,
+    level: float,
+    clip: float,
+    curvature: float,
+    lengths: LengthHistograms,
 ) -> Array:
     """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpconvex.optim.problem import Problem
 from dpconvex.util.arrays import Array
-from dpconvex.util.summation import Lengths, public_norms
+from dpconvex.util.summation import SumLengths, public_norms
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Composite:
         self.problem, self.dim, self.evaluations = problem, problem.space.dim, 0.0
         columns = () if problem.lengths else problem.batch.fields.values()  # partitions show none
         scalars = sum(math.prod(column.shape[1:]) for column in columns)
-        self.lengths = problem.lengths or Lengths(scalars * (scalars + 3) // 2, max(self.dim, 1), self.dim)
+        self.lengths = problem.lengths or SumLengths(scalars * (scalars + 3) // 2, max(self.dim, 1), self.dim)
 
     @cached_property
     def is_smooth(self) -> bool:

@@ -22,7 +22,7 @@ from dpconvex.sets.kinks import Kinks, split_kinks
 from dpconvex.sets.quadratics import Bend
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.summation import Lengths
+from dpconvex.util.summation import SumLengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Problem:
     linear: Array | None = None  # the drawn noise b, shape (dim,)
     gradient_bound: float = 0.0  # on that of one record's loss: what rounding may do is bounded by it
     hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
-    lengths: Lengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
+    lengths: SumLengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
     relative: bool = False  # whether tolerances are fractions of the answer's length, where it is above 1
     bend: Bend = field(default_factory=Bend)  # the curvature of the regularizer wherever the minimiser can be, if known

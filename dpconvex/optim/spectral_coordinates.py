@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.optim.hessian_models import Dense, LinearMap
-from dpconvex.sets.convex_sets import Interval, Piece, Spectral, smat, svec, triangle
+from dpconvex.sets.convex_sets import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
 from dpconvex.util.arrays import Array, Indices
 
 FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed
@@ -48,14 +48,14 @@ class Derivative:
 class Coordinates:
     """K, with or without congruences of its cones: theta is the original point, x the point in new coordinates."""
 
-    def __init__(self, spectra: list[Spectra], intervals: list[Interval]) -> None:
+    def __init__(self, spectra: list[Spectra], intervals: list[IntervalSet]) -> None:
         self.spectra, self.intervals = spectra, intervals
 
     @classmethod
-    def of(cls, pieces: tuple[Piece, ...]) -> "Coordinates | None":
+    def of(cls, pieces: tuple[ConvexSet, ...]) -> "Coordinates | None":
         """Return K in its own coordinates; None if it has pieces of another kind, or no matrices."""
-        intervals = [piece for piece in pieces if isinstance(piece, Interval)]
-        matrices = [p for p in pieces if isinstance(p, Spectral) and p.symmetric and isinstance(p.inner, Interval)]
+        intervals = [piece for piece in pieces if isinstance(piece, IntervalSet)]
+        matrices = [p for p in pieces if isinstance(p, Spectral) and p.symmetric and isinstance(p.inner, IntervalSet)]
         if not matrices or len(intervals) + len(matrices) < len(pieces):
             return None
         spectra = []

@@ -12,7 +12,7 @@ from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
 from dpconvex.optim.adaptive_descent import Public, model_of, row_units
 from dpconvex.optim.class_descent import class_model_of
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import AxisHull, Piece
+from dpconvex.sets.convex_sets import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
@@ -115,7 +115,7 @@ def least_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, s
     return here
 
 
-def within(piece: Piece, places: Indices) -> Piece:
+def within(piece: ConvexSet, places: Indices) -> ConvexSet:
     """Return the hull of those vertices of a piece that lie along some coordinates."""
     if not isinstance(piece, AxisHull):
         return piece

@@ -16,7 +16,7 @@ from dpconvex.data.record import Record, table
 from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method
 from dpconvex.mechanisms.cell_counts import SCORES
 from dpconvex.model.people import WEIGHT, for_promise
@@ -113,7 +113,7 @@ def evaluate(
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
     noise = judge.cells.noise(paid)
-    call = Fit(
+    call = FitJob(
         data, paid, [template], Method(units=True), None, size, clip, budget, entry, seed, record=record, unit=unit
     )
     call.check()

@@ -19,7 +19,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method, check_template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
@@ -74,7 +74,7 @@ def verify_mixture(
     whitening: Whitened = None,
 ) -> Certificate:
     """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
-    plan = Plan(template, privacy, clustering, share, features, group, component)
+    plan = MixturePlan(template, privacy, clustering, share, features, group, component)
     return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
 
 
@@ -123,9 +123,9 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    plan = Plan(template, privacy, clustering, share, features, group, component)
+    plan = MixturePlan(template, privacy, clustering, share, features, group, component)
     method = plan.method(mechanism, residual_noise, whitening)
-    call = Fit(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
+    call = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
     fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
         raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
@@ -141,7 +141,7 @@ def solve_mixture(
     return Mixture(components, release, release.spent)
 
 
-class Plan:
+class MixturePlan:
     """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
 
     def __init__(

@@ -16,8 +16,8 @@ from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.fitting.release import Release, knowing
-from dpconvex.fitting.solve import Fit, public_size, run
-from dpconvex.fitting.verify import Method, Proved
+from dpconvex.fitting.solve import FitJob, public_size, run
+from dpconvex.fitting.verify import CertifiedFit, Method
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
@@ -88,8 +88,8 @@ def sweep(
     if not templates or not promises:
         return iter(())
     method = Method(mechanism, residual_noise, whitening)
-    call = Fit(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
-    event, order = None, list[Proved]()
+    call = FitJob(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
+    event, order = None, list[CertifiedFit]()
     if total is None:
         for learner, privacy in product(templates, promises):
             order += [method.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
@@ -102,11 +102,11 @@ def sweep(
     return fits(order, call, event, warm=workers is None and backend in (None, "first-order"))
 
 
-def fits(order: Sequence[Proved], call: Fit, event: Event | None, warm: bool) -> Iterator[Release]:
+def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm: bool) -> Iterator[Release]:
     """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now."""
     began = this_process()
 
-    def check_size(found: Proved, data: Any) -> None:
+    def check_size(found: CertifiedFit, data: Any) -> None:
         check_privacy("sweep", found.certificate.privacy)
         public_size(found.template, data, found.certificate.privacy, found.certificate.size)
 
@@ -148,7 +148,7 @@ class Calibration:
     """
 
     each: Privacy
-    fits: tuple[Proved, ...]
+    fits: tuple[CertifiedFit, ...]
     total: Total
     event: Event
     mechanism: Mechanism | None = None

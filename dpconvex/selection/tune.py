@@ -25,8 +25,8 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.fitting.solve import Fit
-from dpconvex.fitting.verify import Method, Proved
+from dpconvex.fitting.solve import FitJob
+from dpconvex.fitting.verify import CertifiedFit, Method
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
@@ -126,7 +126,7 @@ def tune(
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
     method = Method(mechanism, None, whitening, units=True)
-    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
+    call = FitJob(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
     count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
         part, sizes = parted(call, count)
@@ -219,7 +219,9 @@ def tune_repeated(
     if not isinstance(law, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     method, templates = Method(mechanism, None, whitening, units=True), list(named.values())
-    call = Fit(data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit)
+    call = FitJob(
+        data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit
+    )
     scores = {name: Judge(call.record, trial(template), features, label, privacy) for name, template in named.items()}
     plans = {
         name: planned(template, privacy, law, call.size, method, scores[name].moved)
@@ -244,12 +246,12 @@ def tune_repeated(
     return outcome(call, name, release, plans[name].certificate, round(score / scores[name].largest))
 
 
-def outcome(call: Fit, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
+def outcome(call: FitJob, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
     found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
     return Tuning(name, found, found.spent, mistakes)
 
 
-def parted(call: Fit, count: int) -> tuple[NDArray[Any], list[int]]:
+def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
     """Assign each record to a part, that of its person, shape (n,); return for how many records each part's fit is, too.
 
     Under replace-one neighbours differ in a person with as many records, since their number is public, so that the sizes of
@@ -276,17 +278,17 @@ def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Gene
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """What one repetition does with a candidate, with the noise of its score, and the certificate of the whole."""
 
-    fit: Proved
+    fit: CertifiedFit
     score: IntegerNoise
     certificate: Certificate
 
 
 def planned(
     template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method, moved: int = 1
-) -> Plan:
+) -> TuningPlan:
     with computable(privacy):
         # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
         mechanism, first = method.way(template, privacy, size)
@@ -304,7 +306,7 @@ def planned(
         f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
     )
     certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None, assumed)
-    return Plan(fit, score, certificate)
+    return TuningPlan(fit, score, certificate)
 
 
 def of_the_best(

@@ -10,14 +10,14 @@ import scipy.sparse as sp
 
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
-from dpconvex.expressions.abstract_values import Kink, Scalar
+from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
 from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
-from dpconvex.sensitivity.gram import Gram
-from dpconvex.sensitivity.interpreter import Step, Walker
+from dpconvex.sensitivity.gram import GradientGram
+from dpconvex.sensitivity.interpreter import AbstractInterpreter, Step
 from dpconvex.sensitivity.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
 from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
@@ -31,7 +31,7 @@ TIE = 1e-9  # Values that agree to this fraction tie
 class LossBounds:
     """What is proved about the loss of one combination of discrete fields."""
 
-    scalar: Scalar
+    scalar: AbstractValue
     gradients: Gradients
     gradient_bound: float
     dimension: int  # Bounds that of the span of one record's gradients
@@ -53,18 +53,18 @@ class Analysis:
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
-        self.gram = Gram(polynomials, form.space, form.bases)
+        self.gram = GradientGram(polynomials, form.space, form.bases)
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
         reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
         rounding = np.concatenate([form.expander.rounding(leaf, reach)[0] for leaf in everything])
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred, rounding)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = Walker(form.expander, self.rows, self.reach, self.length)
+        walker = AbstractInterpreter(form.expander, self.rows, self.reach, self.length)
         count = 0 if unbounded is not None else len(form.losses)
         self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
-    def _bounds(self, walker: Walker, k: int) -> LossBounds:
+    def _bounds(self, walker: AbstractInterpreter, k: int) -> LossBounds:
         loss = self.form.losses[k]
         values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
         try:
@@ -109,7 +109,7 @@ class Analysis:
     @cached_property
     def largest_drop(self) -> float:
         """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
-        at_zero = Walker(
+        at_zero = AbstractInterpreter(
             self.form.expander, self.rows, lambda polynomial, rows: intervals(*self.offset_range(polynomial))
         )
         drop = 0.0
@@ -165,7 +165,7 @@ class Analysis:
         return person.moves(one, self.gradient_bound)
 
     @cached_property
-    def kink(self) -> Kink | None:
+    def kink(self) -> NonsmoothPoint | None:
         """Why the loss has no Lipschitz gradient, if it has none."""
         return next((loss.scalar.kink for loss in self.losses if loss.scalar.kink is not None), None)
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.columns import dense
-from dpconvex.expressions.expansion import Bases
+from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import numbered_rows
 from dpconvex.numerics import EPSILON, Interval
 
@@ -19,7 +19,7 @@ SMALL, LARGEST_DENSE = 100, 1500
 ALIKE = 1e-12  # Diagonal entries that agree to this fraction may be taken together
 
 
-def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:
+def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVariables, same: bool) -> Interval:
     """Bound ``m(z)' P m(z')`` over the record's domain."""
     table = sp.coo_array(form)
     used, place = np.unique(np.concatenate(table.coords), return_inverse=True)
@@ -42,7 +42,9 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     return result
 
 
-def isotropic_coefficients(scaled: Block, kinds: Kinds, bases: Bases) -> dict[tuple[int, ...], Interval] | None:
+def isotropic_coefficients(
+    scaled: Block, kinds: Kinds, bases: RecordVariables
+) -> dict[tuple[int, ...], Interval] | None:
     """Return the multiple of the identity that P is on each tensor power, but for rounding; None if it is something else."""
     if not is_diagonal(scaled):
         return None
@@ -56,7 +58,7 @@ def isotropic_coefficients(scaled: Block, kinds: Kinds, bases: Bases) -> dict[tu
     return coefficients
 
 
-def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
+def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
     """Count the distinct monomials of a type."""
     size = 1
     for base in set(kind):
@@ -65,7 +67,7 @@ def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
     return size
 
 
-def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases, same: bool) -> Interval:
+def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: RecordVariables, same: bool) -> Interval:
     """Bound a polynomial in the inner products of the bases, term by term."""
     total = Interval(0.0, 0.0)
     for kind, term in coefficients.items():
@@ -76,7 +78,9 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases
     return total
 
 
-def spectral_range(scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: Bases, same: bool) -> Interval:
+def spectral_range(
+    scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: RecordVariables, same: bool
+) -> Interval:
     """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers.
 
     Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.

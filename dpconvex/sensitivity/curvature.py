@@ -12,10 +12,10 @@ from hashlib import sha256
 import numpy as np
 from scipy.optimize import brentq
 
-from dpconvex.expressions.abstract_values import Mean, Piece, Scalar, Term
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, Mean
 from dpconvex.numerics import EIGENVALUE_ROUNDING, SUM_SLACK, Interval
 from dpconvex.sensitivity.gradient_norms import Gradients
-from dpconvex.sensitivity.gram import Gram
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
@@ -42,7 +42,7 @@ class Curvature:
         return min((bound for bound in bounds if not np.isnan(bound)), default=np.inf)
 
 
-def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
+def curvature_bound(pieces: Sequence[HessianTerm], gram: GradientGram, dimension: int) -> Curvature:
     """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     traces = [trace_bound(piece, gram) * (1 + SUM_SLACK) for piece in pieces]
@@ -55,7 +55,7 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
     return Curvature(eigenvalue, float(sum(traces)), min(sum(ranks), dimension), parts)
 
 
-def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...]:
+def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tuple[float, ...]:
     """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix."""
     hulls = [hull(piece) for piece in pieces]
     if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
@@ -71,13 +71,15 @@ def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...
     return tuple(padded.tolist())
 
 
-def hull(piece: Piece) -> Array | None:
+def hull(piece: HessianTerm) -> Array | None:
     if len(piece.terms) == 1 and not piece.terms[0].ball:
         return piece.terms[0].rows
     return None
 
 
-def trace_bound(piece: Piece, gram: Gram, longest: float | None = None, start: Array | None = None) -> float:
+def trace_bound(
+    piece: HessianTerm, gram: GradientGram, longest: float | None = None, start: Array | None = None
+) -> float:
     """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
 
     With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
@@ -90,7 +92,7 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None, start: A
     return float(min(swollen(bound, piece, gram), piece.spread * largest))
 
 
-def widest(piece: Piece, rows: Array, gram: Gram, start: Array | None = None) -> tuple[float, Array]:
+def widest(piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None) -> tuple[float, Array]:
     """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
     # A covariance does not change with the origin, and differences carry smaller errors.
     inner, error = gram.inner(rows if piece.outer else rows - rows[0])
@@ -114,7 +116,7 @@ def widest(piece: Piece, rows: Array, gram: Gram, start: Array | None = None) ->
     return gram.widest[key]
 
 
-def swollen(bound: float, piece: Piece, gram: Gram) -> float:
+def swollen(bound: float, piece: HessianTerm, gram: GradientGram) -> float:
     """Add what separates the points from their generator coordinates to a bound whose root is a seminorm of the points."""
     more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
     return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
@@ -133,7 +135,7 @@ def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> 
     return moved
 
 
-def rank_bound(piece: Piece) -> int:
+def rank_bound(piece: HessianTerm) -> int:
     """Bound the rank: one for a rank-one part, one less than there are vertices for a covariance."""
     rows, merged = hull(piece), piece.terms[0].merged if piece.terms else 0
     if piece.spread == 0 or rows is None:
@@ -141,7 +143,7 @@ def rank_bound(piece: Piece) -> int:
     return len(rows) + merged - 1 + (1 if piece.outer > 0 else 0)
 
 
-def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
+def eigenvalue_bound(piece: HessianTerm, gram: GradientGram, trace: float) -> float:
     """Bound the largest eigenvalue of one piece: of a covariance, D^2/4 for points of diameter D (Popoviciu's inequality)."""
     rows = hull(piece)
     if piece.outer > 0 or rows is None:
@@ -165,7 +167,7 @@ class MeanJoint:
     """
 
     mean: Mean
-    gram: Gram
+    gram: GradientGram
     longest: float
     variance: float
     rank: int
@@ -174,11 +176,11 @@ class MeanJoint:
     def loss(self, beta: float, mu: float) -> float:
         return self.touching(beta, mu)[0]
 
-    def left(self, beta: float, mu: float, touch: Touch) -> Piece:
+    def left(self, beta: float, mu: float, touch: Touch) -> HessianTerm:
         """Return what the tangents leave."""
         piece, (m, t, u) = self.mean.piece, touch
         outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
-        return Piece(piece.terms, outer, piece.spread / (mu * (1 + t)))
+        return HessianTerm(piece.terms, outer, piece.spread / (mu * (1 + t)))
 
     def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
         m, t, u = touch
@@ -242,7 +244,7 @@ class NormJoint:
 Joint = MeanJoint | NormJoint
 
 
-def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
+def joint_form(scalar: AbstractValue, gram: GradientGram, dimension: int) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
     if scalar.kink is not None:
         return None
@@ -250,19 +252,19 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
         return norm_form(scalar.terms[0], *scalar.turn, gram, dimension)
     if scalar.mean is None:
         return None
-    covariance = Piece(scalar.mean.piece.terms, 0.0, 1.0)
+    covariance = HessianTerm(scalar.mean.piece.terms, 0.0, 1.0)
     longest, rank = Gradients(covariance.terms, gram).bound, min(rank_bound(covariance), dimension)
     variance = trace_bound(covariance, gram, longest)
     start = None if (rows := hull(covariance)) is None else widest(covariance, rows, gram)[1]
     return MeanJoint(scalar.mean, gram, longest, variance, rank, start) if rank and longest > 0 else None
 
 
-def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:
+def norm_form(term: GradientSet, scale: float, floor: float, gram: GradientGram, dimension: int) -> NormJoint | None:
     """Recognise the norm of affine entries and of entries that do not move.  A factor of the record counts at its largest."""
     moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
     if not len(moving):
         return None
     mass = None if term.mass is None else term.mass / scale
-    radius = gram.steepest(moving) + gram.term_slack([Term(moving, True, mass)])
+    radius = gram.steepest(moving) + gram.term_slack([GradientSet(moving, True, mass)])
     across, along = (len(moving) - 1, 1) if len(moving) <= dimension else (dimension, 0)
     return NormJoint(radius * (1 + SUM_SLACK), scale, floor, across, along)

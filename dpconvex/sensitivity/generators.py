@@ -19,7 +19,7 @@ FEW = 8  # So few generators are not divided further
 
 
 @dataclass(frozen=True, eq=False)
-class Generator:
+class GradientBasis:
     """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor."""
 
     block: int
@@ -44,12 +44,12 @@ class Generator:
 
 def factor(
     terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
-) -> tuple[Array, list[Generator], Array]:
+) -> tuple[Array, list[GradientBasis], Array]:
     """Write every row as a combination of generators, exactly but for errors; returns factors, generators and errors."""
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
     owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
-    generators: list[Generator] = []
+    generators: list[GradientBasis] = []
     table_parts: list[tuple[Indices, Indices, Array]] = []
     excess = [np.zeros(0)]
     for number, block in enumerate(blocks):
@@ -93,7 +93,7 @@ def layouts(shape: tuple[int, ...]) -> list[Indices]:
     return found
 
 
-def terms_of(generators: list[Generator]) -> tuple[Indices, Indices, Indices, Array]:
+def terms_of(generators: list[GradientBasis]) -> tuple[Indices, Indices, Indices, Array]:
     """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
     lengths = [len(generator.coefficient) for generator in generators]
     empty = np.zeros(0, dtype=np.int64)
@@ -162,7 +162,7 @@ class Runs:
         result[self.order[order]] = np.repeat(shape, lengths)
         return result
 
-    def generators(self, block: int, start: int) -> list[Generator]:
+    def generators(self, block: int, start: int) -> list[GradientBasis]:
         """Return the generators of a variable with this number, whose coordinates start here."""
         keys: dict[int, bytes] = {}
         found = []
@@ -170,7 +170,7 @@ class Runs:
             own = slice(self.begins[run], self.begins[run] + self.lengths[run])
             parts = self.position[own], self.mono[own], self.pattern[own]
             key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
-            found.append(Generator(block, cell, key, start + self.cells[cell], *parts))
+            found.append(GradientBasis(block, cell, key, start + self.cells[cell], *parts))
         return found
 
     def excess(self, error: Array, largest: Array) -> Array:

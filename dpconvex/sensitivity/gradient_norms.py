@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dpconvex.expressions.abstract_values import Term, combinations
-from dpconvex.sensitivity.gram import Gram
+from dpconvex.expressions.abstract_values import GradientSet, combinations
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
 
 LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
@@ -19,7 +19,7 @@ LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
 class Gradients:
     """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once."""
 
-    def __init__(self, terms: Sequence[Term], gram: Gram) -> None:
+    def __init__(self, terms: Sequence[GradientSet], gram: GradientGram) -> None:
         self.terms, self.gram = terms, gram
         count = np.prod([float(len(term.rows)) for term in terms])
         self._few = bool(count <= LARGEST_ENUMERATION) and not any(term.ball for term in terms)
@@ -101,7 +101,7 @@ def largest_products(first: Gradients, second: Gradients, cross: bool, sign: flo
     return result
 
 
-def term_norm(term: Term, gram: Gram) -> float:
+def term_norm(term: GradientSet, gram: GradientGram) -> float:
     if not term.ball:
         return float((np.sqrt(gram.squared_norms(term.rows)) + gram.slack(term.masses)).max())
     return gram.steepest(term.rows) + gram.term_slack([term])

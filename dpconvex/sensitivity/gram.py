@@ -12,13 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import MissingRule
-from dpconvex.expressions.abstract_values import Term
-from dpconvex.expressions.expansion import Bases
+from dpconvex.expressions.abstract_values import GradientSet
+from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.numerics import EPSILON, GRAM_ROUNDING, Interval
 from dpconvex.sensitivity.bilinear_forms import form_range
-from dpconvex.sensitivity.generators import Generator, factor, numbered_runs, terms_of
+from dpconvex.sensitivity.generators import GradientBasis, factor, numbered_runs, terms_of
 from dpconvex.util.arrays import Array, Indices
 
 LARGEST_NUMBER_OF_FORMS = 4000
@@ -30,7 +30,7 @@ RESIDUE = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class BilinearForm:
     """A bilinear form in the record, times a matrix of weights over the generators; its range for one record, and for two."""
 
     weight: Array
@@ -38,7 +38,7 @@ class Form:
     cross: Interval
 
 
-class Gram:
+class GradientGram:
     """Inner products of the leaves' rows.
 
     `rows`: those of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix of the
@@ -46,7 +46,7 @@ class Gram:
     generators; `errors`: how far a row may be from its generator, for each unit of its factor; `exact`: if it is a multiple.
     """
 
-    def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
+    def __init__(self, leaves: list[Polynomial], space: Space, bases: RecordVariables) -> None:
         self.bases = bases
         offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
         terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
@@ -69,7 +69,7 @@ class Gram:
         self.upper = upper_of(self.forms, len(generators))
         self._share_length(generators)
 
-    def _lengths(self, generators: list[Generator]) -> Array:
+    def _lengths(self, generators: list[GradientBasis]) -> Array:
         """Bound the norm that each generator would have if all its coefficients and monomials were positive."""
         known: dict[bytes, float] = {}
         for generator in generators:
@@ -78,7 +78,7 @@ class Gram:
                 known[generator.key] = float(np.sqrt(self._range(sp.csr_array(matrix.T @ matrix), same=True).size))
         return np.array([known[generator.key] for generator in generators])
 
-    def _forms(self, generators: list[Generator]) -> tuple[list[Form], float]:
+    def _forms(self, generators: list[GradientBasis]) -> tuple[list[BilinearForm], float]:
         """Write inner products of generators as multiples of forms, without entries far below their absolute terms."""
         size, count = len(self.monomial), len(generators)
         place, value, whole = products(*terms_of(generators), count, size)
@@ -106,7 +106,7 @@ class Gram:
             matrix = sp.csr_array((value[own], (row[own], column[own])), shape=(size, size))
             weight = np.zeros((count, count))
             weight[np.divmod(pair[begins][members], count)] = factor_[members]
-            forms.append(Form(weight, self._range(matrix, same=True), self._range(matrix, same=False)))
+            forms.append(BilinearForm(weight, self._range(matrix, same=True), self._range(matrix, same=False)))
         return forms, residue
 
     def _range(self, matrix: sp.csr_array, same: bool) -> Interval:
@@ -126,7 +126,7 @@ class Gram:
         largest = float(np.linalg.eigvalsh(inner)[-1]) + GRAM_ROUNDING * float(np.trace(size))
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
-    def _share_length(self, generators: list[Generator]) -> None:
+    def _share_length(self, generators: list[GradientBasis]) -> None:
         """Bound the Gram matrix of the parts in one cell by its trace, in units of their lengths, where that is less."""
         cells: dict[tuple[int, int], list[int]] = {}
         for g, generator in enumerate(generators):
@@ -157,7 +157,7 @@ class Gram:
         """Bound how far gradients are from their generator coordinates, whose absolute terms add up to `masses`."""
         return np.asarray(masses @ self.errors)
 
-    def term_slack(self, terms: Sequence[Term]) -> float:
+    def term_slack(self, terms: Sequence[GradientSet]) -> float:
         """Bound how far any gradient in the sum of some terms is from its generator coordinates."""
         return float(sum(self.slack(term.masses).max(initial=0.0) for term in terms))
 
@@ -230,7 +230,7 @@ def used(vectors: Array) -> tuple[Any, Array]:
     return (place[:, None], place[None, :]), vectors[:, place]
 
 
-def upper_of(forms: Sequence[Form], count: int) -> Array:
+def upper_of(forms: Sequence[BilinearForm], count: int) -> Array:
     """Return a positive semidefinite matrix above the sum of the forms, at every record."""
     upper = np.zeros((count, count))
     # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.

@@ -8,14 +8,14 @@ import numpy as np
 
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar, Term
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.numerics import Interval, intervals
 from dpconvex.util.arrays import Array
 
-Entries = list[Scalar]
+Entries = list[AbstractValue]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Step:
         return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
 
 
-class Walker:
+class AbstractInterpreter:
     """Applies the rules to losses; what is known of a subexpression is found once."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Walker:
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
             ranges = intervals(*self.expander.bounds(expression))
-            return list(map(Scalar, ranges)), Step("function of the record alone", expression, {}, "")
+            return list(map(AbstractValue, ranges)), Step("function of the record alone", expression, {}, "")
         if expression in self.leaves:
             return self._leaf(expression)
         walked = [self.walk(argument) for argument in expression.args]
@@ -85,7 +85,7 @@ class Walker:
         if self.length is not None and len(rows) > 1 and not self.expander.rounding(expression)[0].any():
             array = partial(self.length, polynomial, rows)
         entries = [
-            Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))
+            AbstractValue(value, (GradientSet(row[None, :]),), together=None if array is None else (array, k))
             for k, (value, row) in enumerate(zip(values, rows, strict=True))
         ]
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}

@@ -4,17 +4,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpconvex.expressions.expansion import Bases
+from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.numerics import APART, BOUND_SLACK, Ends, Interval, interval_product, interval_sums, intervals, sum_ends
-from dpconvex.sensitivity.gram import Gram
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.util.arrays import Array
 
 
 def leaf_ranges(
-    leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases, blurred: bool, rounding: Array
+    leaves: Sequence[Polynomial],
+    gram: GradientGram,
+    feasible: FeasibleSet,
+    bases: RecordVariables,
+    blurred: bool,
+    rounding: Array,
 ) -> dict[int, tuple[Ends, list[Interval]]]:
     """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
 
@@ -55,7 +60,9 @@ def leaf_ranges(
     return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}
 
 
-def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet, bases: Bases) -> float:
+def leaf_length(
+    leaf: Polynomial, rows: Array, gram: GradientGram, feasible: FeasibleSet, bases: RecordVariables
+) -> float:
     """Bound the Euclidean norm of all entries of a leaf together, possibly infinite."""
     reach = feasible.norm_on(leaf.touched)
     if not np.isfinite(reach):

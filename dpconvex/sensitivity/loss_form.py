@@ -13,7 +13,7 @@ from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL
 from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.expressions.atoms.extremes import MAX
 from dpconvex.expressions.discipline import is_concave, is_convex, obstacle
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
@@ -23,7 +23,7 @@ from dpconvex.sets.domains import implicit_constraints
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.runtime import once
-from dpconvex.util.summation import Lengths
+from dpconvex.util.summation import SumLengths
 
 # Coefficients and bounds of records: squares of products of two of them are ordinary numbers.
 LEAST, MOST = 1e-75, 1e75
@@ -82,7 +82,7 @@ class LossForm:
         return None if self.noise_dimension == self.space.dim else Projection(self.basis)
 
     @cached_property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> SumLengths:
         """How long the sums are that make a gradient of the objective."""
         products, sums = longest_sums(self.template.losses)
         projected = 0.0 if self.projection is None else self.projection.reach
@@ -91,7 +91,7 @@ class LossForm:
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
         degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
         scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
-        return Lengths(scalars, entries, row, projected, sums, *self.rounding)
+        return SumLengths(scalars, entries, row, projected, sums, *self.rounding)
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
@@ -104,7 +104,7 @@ class LossForm:
 
 @once
 def expander_of(template: Template, space: Space) -> Expander:
-    return Expander(space, Bases(template.record.continuous))
+    return Expander(space, RecordVariables(template.record.continuous))
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:

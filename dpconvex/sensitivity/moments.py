@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.expressions.evaluate import evaluate, substituted
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Expression, Field
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows
@@ -32,7 +32,7 @@ REMEDY = "write the loss as squares of affine expressions, or use another mechan
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class MomentKind:
     """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields."""
 
     bases: tuple[int, ...]  # Which fields the factors come from, with repetitions, in order (empty for a count)
@@ -56,7 +56,7 @@ class Kind:
 class Moments:
     """What is summed over the records: all moments of some kinds, one kind after another."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MomentKind, ...]
 
     @property
     def count(self) -> int:
@@ -82,7 +82,7 @@ class QuadraticLoss:
     """
 
     dim: int
-    bases: Bases
+    bases: RecordVariables
     targets: Indices
     monomials: list[tuple[int, ...]]
     target: Indices
@@ -110,13 +110,13 @@ class QuadraticLoss:
                 why = "products of the record's scalars have no floating-point numbers"
                 remedy = "use other units, in which the fields are of size 1"
                 raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
-            kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
+            kinds.append(MomentKind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
         return Moments(tuple(kinds))
 
     @once
     def onto(self, moments: Moments) -> sp.csr_array:
         """Return the linear map from moments, and the number of records after them, to the targets; or refuse."""
-        everybody = Kind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
+        everybody = MomentKind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
         left, start = np.ones(len(self.target), dtype=bool), 0
         row, column, value = [], [], []
         for kind in (*moments.kinds, everybody):
@@ -172,7 +172,7 @@ def quadratic_loss(form: LossForm) -> QuadraticLoss:
 
 def read_losses(template: Template, space: Space) -> QuadraticLoss:
     """Expand the losses, with the coordinates of theta as further scalars of the record."""
-    bases = Bases(template.record.continuous)
+    bases = RecordVariables(template.record.continuous)
     first = bases.count
     stand_ins: dict[Expression, Expression] = {}
     for block in space.blocks.values():
@@ -210,7 +210,7 @@ def split_terms(
 class SquareExpander(Expander):
     """Expands losses in which fields stand for the variables, and refuses what is no square of them."""
 
-    def __init__(self, space: Space, bases: Bases, stand_ins: frozenset[Expression]) -> None:
+    def __init__(self, space: Space, bases: RecordVariables, stand_ins: frozenset[Expression]) -> None:
         super().__init__(space, bases)
         self.stand_ins = stand_ins
         self.first = bases.count - space.dim
@@ -292,14 +292,14 @@ def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool
 CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
 
 
-def length_bound(moments: Moments, bases: Bases) -> float:
+def length_bound(moments: Moments, bases: RecordVariables) -> float:
     """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
     squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
     return float(np.sqrt(np.max(squares))) * (1 + TAIL_SLACK)
 
 
 @once
-def difference_bound(moments: Moments, bases: Bases) -> float:
+def difference_bound(moments: Moments, bases: RecordVariables) -> float:
     """Bound the distance of two records' moments, by polynomials in few numbers (docs/theory.md, section 18)."""
     length, kinds = length_bound(moments, bases), moments.kinds
     fields = sorted({b for kind in kinds for b in kind.bases})
@@ -332,7 +332,7 @@ def difference_bound(moments: Moments, bases: Bases) -> float:
     return min(float(np.sqrt(largest)) * (1 + TAIL_SLACK), 2 * length)
 
 
-def scaled(kind: Kind, bases: Bases) -> float:
+def scaled(kind: MomentKind, bases: RecordVariables) -> float:
     """Bound the squared norm of all moments of a kind but for the patterns: a weight, if nothing is rounded."""
     result = kind.scale**2
     for base in kind.bases:

@@ -7,8 +7,8 @@ import scipy.sparse as sp
 
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar
-from dpconvex.expressions.atom import Reach
+from dpconvex.expressions.abstract_values import AbstractValue
+from dpconvex.expressions.atom import ArgumentRange
 from dpconvex.expressions.atoms.matrices import LOG_DET
 from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expansion import Expander
@@ -29,8 +29,8 @@ from dpconvex.numerics import (
 )
 from dpconvex.sensitivity.bilinear_forms import is_diagonal
 from dpconvex.sensitivity.gradient_norms import Gradients
-from dpconvex.sensitivity.gram import Gram
-from dpconvex.sensitivity.interpreter import Walker
+from dpconvex.sensitivity.gram import GradientGram
+from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import linear_parts, quadratic
@@ -120,7 +120,7 @@ def ridge_of(form: LossForm) -> Array | None:
     return np.asarray(public.hessian.diagonal())
 
 
-def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math.inf) -> Reach:
+def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math.inf) -> ArgumentRange:
     """Bound a public affine expression, entry by entry and in norm, over the points of K of norm at most `radius`."""
     linear, offset = polynomial.part(with_theta=True), feasible.range_of(polynomial.part(with_theta=False))
     radius = min(radius, feasible.norm_on(linear.touched))
@@ -139,7 +139,7 @@ def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math
     square = largest_row_sum(abs(plain.T @ plain) + size.T @ rounded + rounded.T @ (size + rounded))
     steepest = unit * root_up(square * (1 + BOUND_SLACK)) * (1 + BOUND_SLACK) if square else 0.0
     norm = plus(steepest * radius * (1 + BOUND_SLACK) if steepest else 0.0, norm_up(np.max(np.abs(offset), axis=0)))[1]
-    return Reach(low, high, norm)
+    return ArgumentRange(low, high, norm)
 
 
 def entry_norms(entry: Indices, values: Array, size: int) -> Array:
@@ -206,10 +206,12 @@ def steepness(expression: Expression, form: LossForm, ball: float) -> float:
         return math.inf
 
 
-def walked(expression: Expression, form: LossForm, ball: float) -> tuple[list[Scalar], Gram]:
+def walked(expression: Expression, form: LossForm, ball: float) -> tuple[list[AbstractValue], GradientGram]:
     """Apply the rules for losses to a public expression over the points of K of norm at most `ball`."""
     leaves = affine_leaves(expression)
-    gram = Gram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
+    gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
     known = dict(zip(leaves, gram.rows, strict=True))
-    walker = Walker(form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2]))
+    walker = AbstractInterpreter(
+        form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2])
+    )
     return walker.walk(expression)[0], gram

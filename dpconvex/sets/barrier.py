@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SEMIDEFINITE, Block
+from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.certificates import Certified, Smooth, certified_distance
 from dpconvex.sets.convex_sets import smat, svec
 from dpconvex.sets.region import Region
@@ -110,7 +110,7 @@ def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]]
     return level, slope, bend + region.curvature(x, duals[len(region.blocks) :]), duals
 
 
-def of_cone(block: Block, value: Array) -> tuple[float, Array, Array] | None:
+def of_cone(block: ConeBlock, value: Array) -> tuple[float, Array, Array] | None:
     """Return the barrier of a cone, minus its slope and its curvature; None where a value is not inside."""
     if block.kind in (NONNEGATIVE, ABSOLUTE):
         rows = np.eye(len(value))

@@ -34,7 +34,7 @@ class HalfSpace(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ConeBlock:
     """A condition; second-order and absolute cones are those of ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``."""
 
     kind: str

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.numerics import EPSILON
-from dpconvex.sets.blocks import EXTENDED, NONNEGATIVE, Block
+from dpconvex.sets.blocks import EXTENDED, NONNEGATIVE, ConeBlock
 from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
@@ -53,7 +53,12 @@ class Certified:
 
 
 def certified_distance(
-    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[Block], multipliers: Sequence[Array]
+    function: Smooth,
+    region: Region,
+    x: Array,
+    gradient: Array,
+    blocks: Sequence[ConeBlock],
+    multipliers: Sequence[Array],
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
     mu, count = function.modulus, len(function.costs)
@@ -82,7 +87,7 @@ def certified_distance(
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Array:
+def needed(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> Array:
     """Leave out multipliers, not of heights, whose gap costs more than the residual that they take away."""
     if block.kind == NONNEGATIVE:
         costly = z * block.norms**2 <= modulus * block.at(x)
@@ -92,7 +97,7 @@ def needed(block: Block, z: Array, x: Array, modulus: float, count: int) -> Arra
     return np.where(costly & ~(of_heights if block.kind == NONNEGATIVE else of_heights.any()), 0.0, z)
 
 
-def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
+def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
     """Scale multipliers so that those of each height add up to its cost, which conditions next to equality pay if none do."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
@@ -117,7 +122,7 @@ def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Arr
     return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
-def exactly(region: Region, x: Array, block: Block, z: Array, near: float) -> tuple[Array, float, float]:
+def exactly(region: Region, x: Array, block: ConeBlock, z: Array, near: float) -> tuple[Array, float, float]:
     """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
 
     Returns the point, rounded, what is left of the half-space there, and how far it is from the solutions of the equations.

@@ -15,7 +15,7 @@ from scipy.linalg import lstsq
 from dpconvex.expressions.to_cvxpy import clarabel_answer
 from dpconvex.numerics import EPSILON
 from dpconvex.sets.barrier import central_path
-from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
+from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ConeBlock, size_of
 from dpconvex.sets.certificates import NEARS, Certified, Smooth, certified_distance, exactly
 from dpconvex.sets.convex_sets import smat, svec
 from dpconvex.sets.domains import has_kinks
@@ -159,20 +159,20 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
     return best
 
 
-def nearer(region: Region, block: Block, x: Array) -> Block:
+def nearer(region: Region, block: ConeBlock, x: Array) -> ConeBlock:
     """Return the same linearisation of a nearer point, if there is one: its rounding is in proportion to the distance."""
     assert block.point is not None
     found = region.cuts(x + 1e-3 * (block.point - x))
     return next((cut for cut in found if is_same(cut, block)), block)
 
 
-def is_same(one: Block, other: Block) -> bool:
+def is_same(one: ConeBlock, other: ConeBlock) -> bool:
     pair = ((cut.matrix, cut.offset - cut.matrix @ cut.point) for cut in (one, other))
     rows, others = (np.column_stack([matrix.toarray(), level]).astype(float) for matrix, level in pair)
     return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 
-def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, Array | float]:
+def nearby(block: ConeBlock, x: Array, reach: float, z: Array) -> tuple[ConeBlock, Any, Array | float]:
     """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
     kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
@@ -183,14 +183,14 @@ def nearby(block: Block, x: Array, reach: float, z: Array) -> tuple[Block, Any, 
     matrix, offset = sp.csr_array(turn.T @ block.matrix), turn.T @ value
     if block.kind == SECOND_ORDER and kind == NONNEGATIVE and len(offset):  # without the rounding of a direction
         offset = block.margins(x)[0]
-    part = Block(kind, matrix, offset, x)
+    part = ConeBlock(kind, matrix, offset, x)
     if kind == NONNEGATIVE:  # what is out of reach stays there
         near = np.flatnonzero(offset.astype(float) <= reach * part.norms)
-        part, turn = Block(kind, sp.csr_array(matrix[near]), offset[near], x), turn[:, near]
+        part, turn = ConeBlock(kind, sp.csr_array(matrix[near]), offset[near], x), turn[:, near]
     return part, turn, curvature
 
 
-def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
+def entrywise(block: ConeBlock, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
@@ -209,7 +209,7 @@ def entrywise(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | f
     return NONNEGATIVE, np.concatenate([[1.0], -direction])[:, None], float(z[0]) / length * (across.T @ across)
 
 
-def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | float]:
+def spectral(block: ConeBlock, value: Array, z: Array) -> tuple[str, Any, Array | float]:
     """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
     largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0)))
@@ -228,7 +228,7 @@ def spectral(block: Block, value: Array, z: Array) -> tuple[str, Any, Array | fl
 
 
 def model(
-    region: Region, blocks: Sequence[Block], x: Array, hessian: Array, gradient: Array, unit: float
+    region: Region, blocks: Sequence[ConeBlock], x: Array, hessian: Array, gradient: Array, unit: float
 ) -> tuple[Array, list[Array]] | None:
     """Minimise ``<gradient, m> + m' hessian m / 2`` over allowed moves m; returns that and vectors for blocks, or None."""
     dim, (equations, values) = region.dim, region.system
@@ -321,7 +321,7 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
     return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
 
 
-def farthest(region: Region, blocks: list[Block], goal: Array) -> tuple[float, Array]:
+def farthest(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[float, Array]:
     """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` where blocks hold; b is infinite if none is found."""
     dim, x = region.dim, region.inside
     if region.curved:

@@ -22,12 +22,12 @@ from dpconvex.numerics import (
     sum_ends,
     times,
 )
-from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.convex_sets import (
     AxisHull,
-    Interval,
+    ConvexSet,
+    IntervalSet,
     NormBall,
-    Piece,
     Slab,
     Spectral,
     close,
@@ -52,10 +52,10 @@ class Row:
     missed: float = 0.0  # and to the level
 
 
-Condition = Row | Block | Expression
+Condition = Row | ConeBlock | Expression
 
 
-def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices]]:
+def closed_forms(region: Region) -> tuple[list[ConvexSet], list[ConvexSet], list[Indices]]:
     """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
     items: list[Condition] = [*region.cones, *region.curved]
     for k, (matrix, offset, wrong, missed) in enumerate([*region.equations, *region.readings]):
@@ -72,8 +72,8 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices
         touches = sp.csr_array((np.ones(ends[-1]), np.concatenate(places), ends), shape=touches.shape)
     count, label = connected_components(touches @ touches.T, directed=False)
     left = np.isfinite(region.lower) | np.isfinite(region.upper)
-    parts: list[Piece] = []
-    around: list[Piece] = []
+    parts: list[ConvexSet] = []
+    around: list[ConvexSet] = []
     others: list[Indices] = []
     for group in range(count):
         here = np.unique(touches[label == group].indices).astype(np.int64)
@@ -88,23 +88,23 @@ def closed_forms(region: Region) -> tuple[list[Piece], list[Piece], list[Indices
         single = piece is not None and not isinstance(members[0], Row)
         around.extend([piece] if piece is not None and single else [p for item in members for p in alone(item, region)])
     if left.any():
-        parts.append(Interval(np.flatnonzero(left), region.lower[left], region.upper[left]))
-    return parts, [Interval(np.arange(region.dim), region.least, region.most), *around], others
+        parts.append(IntervalSet(np.flatnonzero(left), region.lower[left], region.upper[left]))
+    return parts, [IntervalSet(np.arange(region.dim), region.least, region.most), *around], others
 
 
 def coordinates_of(item: Condition, region: Region) -> Indices:
     if isinstance(item, Row):
         return item.coordinates
-    if isinstance(item, Block):
+    if isinstance(item, ConeBlock):
         return np.unique(item.matrix.indices).astype(np.int64)
     return np.concatenate([np.arange(region.dim)[region.space.blocks[v.name].slice] for v in item.variables])
 
 
-def joint(members: list[Condition], here: Indices, region: Region) -> Piece | None:
+def joint(members: list[Condition], here: Indices, region: Region) -> ConvexSet | None:
     """Return all conditions on some coordinates as one piece with a projection, if they are one."""
     bounded = bool(np.isfinite([region.lower[here], region.upper[here]]).any())
     rows = [item for item in members if isinstance(item, Row)]
-    cones = [item for item in members if isinstance(item, Block) and item.kind == SEMIDEFINITE]
+    cones = [item for item in members if isinstance(item, ConeBlock) and item.kind == SEMIDEFINITE]
     if cones and len(rows) + len(cones) == len(members):
         return None if bounded else spectral(cones, rows)
     if len(rows) == len(members) and not bounded:
@@ -119,12 +119,12 @@ def joint(members: list[Condition], here: Indices, region: Region) -> Piece | No
     return None if bounded else piece
 
 
-def alone(item: Condition, region: Region) -> list[Piece]:
+def alone(item: Condition, region: Region) -> list[ConvexSet]:
     """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
     if isinstance(item, Row):
         return [*corners(item, region.least, region.most)]
-    found: Piece | None = None
-    if not isinstance(item, Block):
+    found: ConvexSet | None = None
+    if not isinstance(item, ConeBlock):
         found = nuclear_ball(item, region)
     elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
         read = ball if item.kind == SECOND_ORDER else l1_ball
@@ -243,7 +243,7 @@ def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
     return matrix.indices.astype(np.int64), scale, -smat(offset) / scale
 
 
-def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
+def spectral(blocks: list[ConeBlock], rows: list[Row]) -> Spectral | None:
     """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
     places = [symmetric((block.matrix, block.offset)) for block in blocks]
     low, high = -np.inf, np.inf
@@ -259,7 +259,7 @@ def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
     ends = np.full(len(one), low), np.full(len(one), high)
-    spectrum: Piece | None = Interval(np.arange(len(one)), *ends) if low <= high else None
+    spectrum: ConvexSet | None = IntervalSet(np.arange(len(one)), *ends) if low <= high else None
     if rows:
         (row, *others), diagonal = rows, np.sort(coordinates[svec(one) > 0])
         if others or not np.array_equal(row.coordinates, diagonal) or (row.normal != row.normal[0]).any():

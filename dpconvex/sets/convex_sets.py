@@ -26,7 +26,7 @@ def finite_norm(lower: Array, upper: Array) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ConvexSet:
     """A closed convex set on some coordinates of the whole vector, shape (m,)."""
 
     coordinates: Indices
@@ -51,7 +51,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Interval(Piece):
+class IntervalSet(ConvexSet):
     """Coordinatewise bounds, ``lower <= x <= upper``, shape (m,) each, possibly infinite."""
 
     lower: Array
@@ -69,7 +69,7 @@ class Interval(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class NormBall(Piece):
+class NormBall(ConvexSet):
     """A Euclidean ball, ``||x - center|| <= radius``."""
 
     center: Array
@@ -89,7 +89,7 @@ class NormBall(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class Slab(Piece):
+class Slab(ConvexSet):
     """Between parallel hyperplanes, or on them: ``lower <= basis @ x <= upper``, the rows of the basis orthonormal."""
 
     basis: Array
@@ -106,7 +106,7 @@ class Slab(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class AxisHull(Piece):
+class AxisHull(ConvexSet):
     """The convex hull of the points ``anchor + t e_i`` with t = low_i and t = high_i: simplices and l1 balls.
 
     An l1 ball has ``low = -high``; ``x >= 0, sum(x) <= s`` has anchor 0 and low 0; ``x >= 0, sum(x) == s`` has low = high = s.
@@ -221,7 +221,7 @@ def smat(vector: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Spectral(Piece):
+class Spectral(ConvexSet):
     """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
 
     The set does not change when its coordinates change places, nor for singular values their signs: its projection is then that
@@ -230,7 +230,7 @@ class Spectral(Piece):
     """
 
     shift: Array
-    inner: Piece
+    inner: ConvexSet
     symmetric: bool
 
     def project(self, x: Array) -> Array:
@@ -270,7 +270,7 @@ class Spectral(Piece):
     def rounding(self) -> tuple[float, float]:
         # Backward error of the decomposition, with room for the reassembly, and the error on the spectrum.
         shift, side, (count, size) = float(np.linalg.norm(self.shift)), max(self.shift.shape), self.inner.rounding
-        if isinstance(self.inner, Interval):
+        if isinstance(self.inner, IntervalSet):
             return 4.0 * side, shift + side * size
         still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
         return 16.0 * side + count, 2 * shift + still + size

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from dpconvex.errors import NotConverged, NotPrivate
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
@@ -18,7 +18,7 @@ from dpconvex.numerics import EPSILON, NORM_SLACK, Ends, interval_product, inter
 from dpconvex.sets.blocks import SEMIDEFINITE
 from dpconvex.sets.certified_minimum import reaches
 from dpconvex.sets.closed_forms import closed_forms, symmetric
-from dpconvex.sets.convex_sets import AxisHull, Interval, Piece
+from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
 
@@ -33,7 +33,7 @@ class FeasibleSet:
         self.region = Region(space, self.constraints)
         parts, self._around, self._others = closed_forms(self.region)
         self.has_projection = not self._others
-        self.pieces: tuple[Piece, ...] = tuple(parts) if self.has_projection else ()
+        self.pieces: tuple[ConvexSet, ...] = tuple(parts) if self.has_projection else ()
 
     @property
     def is_space(self) -> bool:
@@ -55,13 +55,13 @@ class FeasibleSet:
         return None
 
     @cached_property
-    def _known(self) -> tuple[Piece, ...]:
+    def _known(self) -> tuple[ConvexSet, ...]:
         """Everything that bounds K; where that leaves coordinates unbounded, weak duality (docs/theory.md, section 17)."""
         lower, upper = bounds_of(self._around, self.space.dim)
         groups = [here for here in self._others if not np.isfinite([lower[here], upper[here]]).all()]
         if not groups or max(map(len, groups)) > MOST_BOUNDED or self.obstacle is not None:
             return tuple(self._around)
-        reached = [Interval(here, *reaches(self.region, here, (lower[here], upper[here]))) for here in groups]
+        reached = [IntervalSet(here, *reaches(self.region, here, (lower[here], upper[here]))) for here in groups]
         return *self._around, *reached
 
     @cached_property
@@ -115,7 +115,7 @@ class FeasibleSet:
         """Bound the entries of an affine expression from below by the bounds on the coordinates; else minus infinity."""
         if not expression.is_affine:
             return -np.inf
-        return float(self.range_of(Expander(self.space, Bases({})).expand(expression))[0].min(initial=np.inf))
+        return float(self.range_of(Expander(self.space, RecordVariables({})).expand(expression))[0].min(initial=np.inf))
 
     def range_of(self, polynomial: Polynomial) -> Ends:
         """Bound the entries of a public affine expression by the bounds on the coordinates."""
@@ -159,7 +159,7 @@ class FeasibleSet:
         return "\n".join(lines if self.has_projection else [*lines, f"(no projection: {self.reason})"])
 
 
-def bounds_of(pieces: Sequence[Piece], dim: int) -> tuple[Array, Array]:
+def bounds_of(pieces: Sequence[ConvexSet], dim: int) -> tuple[Array, Array]:
     lower, upper = np.full(dim, -np.inf), np.full(dim, np.inf)
     for piece in pieces:
         below, above = piece.bounds()

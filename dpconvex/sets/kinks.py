@@ -22,7 +22,7 @@ from dpconvex.expressions.expression import Constraint, Expression, Variable, po
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.numerics import EPSILON
 from dpconvex.sets.closed_forms import ball, plain_matrix
-from dpconvex.sets.convex_sets import Interval, Spectral, as_matrix
+from dpconvex.sets.convex_sets import IntervalSet, Spectral, as_matrix
 from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
@@ -75,7 +75,7 @@ class Nuclear:
 
     def _ball(self, step: float) -> Spectral:
         ends = np.full(min(self.shift.shape), step * self.weight)
-        return Spectral(self.support, self.shift, Interval(np.arange(len(ends)), -ends, ends), self.is_symmetric)
+        return Spectral(self.support, self.shift, IntervalSet(np.arange(len(ends)), -ends, ends), self.is_symmetric)
 
     def proximal(self, theta: Array, step: float) -> Array:
         point, ball = theta.copy(), self._ball(step)  # J.-J. Moreau, Bull. Soc. Math. France 1965
@@ -187,7 +187,7 @@ def fits(term: Term, feasible: FeasibleSet) -> bool:
     """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
     singles = isinstance(term, Groups) and term.singles
-    return not near or (singles and all(isinstance(piece, Interval) for piece in near))
+    return not near or (singles and all(isinstance(piece, IntervalSet) for piece in near))
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:

@@ -15,7 +15,7 @@ from dpconvex.expressions.atoms.arrangement import reshape, vec
 from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
 from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
 from dpconvex.expressions.atoms.powers import ABS, POWER
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, Variable, constant
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 def read(expression: Expression, space: Space) -> Polynomial:
     """Read a public affine expression, with bounds on what rounding did to its coefficients."""
-    return Expander(space, Bases({})).expand(expression)
+    return Expander(space, RecordVariables({})).expand(expression)
 
 
 def affine_map(expression: Expression, space: Space) -> Affine:

@@ -25,7 +25,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
 from dpconvex.expressions.to_cvxpy import ConicForm, attribute_constraints, inner_points
 from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
-from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.convex_sets import triangle
 from dpconvex.sets.domains import check, has_kinks, with_domains
 from dpconvex.sets.quadratics import (
@@ -69,11 +69,11 @@ class Region:
         self.equations: list[Reading] = []  # matrix @ x + offset = 0
         self.readings: list[Reading] = []  # matrix @ x + offset >= 0, of several coordinates each
         self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
-        self.cones: list[Block] = []
-        self.paraboloids: dict[Expression, Block] = {}  # curved functions ||e||^2 - t, and (t, e)
+        self.cones: list[ConeBlock] = []
+        self.paraboloids: dict[Expression, ConeBlock] = {}  # curved functions ||e||^2 - t, and (t, e)
         for found in (pair for pair in map(partial(turned, space), constraints) if pair is not None):
             below, above = (read(argument, space) for argument in (found.args[1], found.args[0].args[0]))
-            block = Block(SECOND_ORDER, *matrices(joined([below, above]), self.dim)[:2])
+            block = ConeBlock(SECOND_ORDER, *matrices(joined([below, above]), self.dim)[:2])
             self.paraboloids[found.args[0] - found.args[1]] = block
             self._not_negative(below)
         self.readings.clear()
@@ -90,7 +90,7 @@ class Region:
         rows = [part[:2] for part in self.readings]
         linear = stacked([(one[low], -self.lower[low]), (-one[high], self.upper[high]), *rows])
         # Bounds and rows as one block, before the cones.
-        self.blocks = [*([Block(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
+        self.blocks = [*([ConeBlock(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
         self.is_polyhedral = not self.curved and not self.cones
 
     def contradiction(self) -> TemplateError:
@@ -155,7 +155,7 @@ class Region:
         if side == 1:
             self._not_negative(read(matrix, self.space))
         else:
-            self.cones.append(Block(SEMIDEFINITE, *found))
+            self.cones.append(ConeBlock(SEMIDEFINITE, *found))
 
     def _norm(self, kind: str, level: Affine, inner: Polynomial) -> None:
         bound = Polynomial.coordinates((1,), 0, level[0]) + Polynomial.constant(level[1])
@@ -166,7 +166,7 @@ class Region:
                 self._not_negative(bound + inner.scaled(side))
         else:
             found = matrices(joined([bound, inner]), self.dim)
-            self.cones.append(Block(kind, *found[:2], misread=found[2:]))
+            self.cones.append(ConeBlock(kind, *found[:2], misread=found[2:]))
 
     def _inequality(self, difference: Expression) -> None:
         """Ask that no entry is positive: by rows and cones, or, where there is one of another kind, as a curved function."""
@@ -343,7 +343,7 @@ class Region:
 
     # Curved functions.
 
-    def cuts(self, x: Array) -> list[Block]:
+    def cuts(self, x: Array) -> list[ConeBlock]:
         """Return the linearisations of the curved functions at a point, which hold on all of K: one block for each function."""
         found = []
         for root in self.curved:
@@ -355,7 +355,7 @@ class Region:
                 relative = max(float(error[kept].max()), (ROOM + self.dim) * EPSILON)
                 about = np.asarray(x, dtype=np.longdouble)
                 slope = sp.csr_array(-slopes[kept])
-                found.append(Block(NONNEGATIVE, slope, -value[kept], about, error[kept], relative))
+                found.append(ConeBlock(NONNEGATIVE, slope, -value[kept], about, error[kept], relative))
         return found
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:

@@ -61,7 +61,7 @@ class Share(NamedTuple):
         return np.concatenate([label.combine.T @ slopes[:, some] for label, some in self.parts], axis=1)
 
 
-class Plan(NamedTuple):
+class SumPlan(NamedTuple):
     size: int
     shares: list[Share]  # who handles which of a block's records
 
@@ -86,7 +86,7 @@ def by_person(people: Indices, step: int) -> Iterator[Indices]:
         start = stop
 
 
-class Engine:
+class RecordSums:
     """Sums over blocks of records that are read where they lie."""
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
@@ -124,10 +124,10 @@ class Engine:
         rows = np.clip(BLOCK_BYTES / (8 * max(numbers, 2 * (leaves + self.form.forms))), FEWEST, BLOCK)
         return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
-    def _plan(self, group: Indices) -> Plan:
+    def _plan(self, group: Indices) -> SumPlan:
         """Deal records with these labels to outer functions."""
         if len(self.form.labels) == 1:
-            return Plan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
+            return SumPlan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
         shares = []
         for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
@@ -137,7 +137,7 @@ class Engine:
                 ends[ends == ends[-1]] = len(every)
                 parts = zip(members, ends, ends[1:], strict=False)
                 shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), every))
-        return Plan(len(group), shares)
+        return SumPlan(len(group), shares)
 
     def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
         """Return what is made of a block, once if it may be kept."""
@@ -146,7 +146,7 @@ class Engine:
             self._made[what, number] = found
         return found
 
-    def _each(self, function: Callable[[int, Records, Plan], T]) -> Iterator[T]:
+    def _each(self, function: Callable[[int, Records, SumPlan], T]) -> Iterator[T]:
         """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
 
@@ -165,7 +165,7 @@ class Engine:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
     def _slopes(
-        self, forms: NDArray[Any], block: Records, plan: Plan, product: Product = product
+        self, forms: NDArray[Any], block: Records, plan: SumPlan, product: Product = product
     ) -> tuple[Array, Array]:
         """Losses of a block's records, and their gradients by the forms, shape (forms, records), at forms, maybe complex."""
         forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
@@ -185,7 +185,7 @@ class Engine:
         """Gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: Plan) -> Array:
+        def one(number: int, block: Records, plan: SumPlan) -> Array:
             losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan)
             return np.append(self.design.backward(block, slopes), losses.sum())
 
@@ -196,7 +196,7 @@ class Engine:
         """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: Plan) -> Array:
+        def one(number: int, block: Records, plan: SumPlan) -> Array:
             own = slice(number * self._step, number * self._step + plan.size)
             some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
             if not len(some):
@@ -218,7 +218,7 @@ class Engine:
         """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``, shape (1,)."""
         both = [self._coefficients(point) for point in (theta, along)]
 
-        def one(number: int, block: Records, plan: Plan) -> Array:
+        def one(number: int, block: Records, plan: SumPlan) -> Array:
             size = plan.size
             own = self.batch.group[number * self._step :][:size]
             with np.errstate(all="ignore"):
@@ -248,7 +248,7 @@ class Engine:
     def look(self, look: Look, people: Indices | None = None) -> Sums:
         """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
 
-        def one(number: int, block: Records, plan: Plan) -> Sums:
+        def one(number: int, block: Records, plan: SumPlan) -> Sums:
             count, own = plan.size, self.batch.group[number * self._step :]
             if count % LANES:
                 block, plan, _ = self._kept("whole", number, lambda: self._part(block, plan, np.arange(count), own))
@@ -286,7 +286,7 @@ class Engine:
             found.append(np.concatenate(parts).T[: len(some)])
         return np.concatenate(found)
 
-    def _rows(self, every: Indices) -> tuple[Records, Plan, None]:
+    def _rows(self, every: Indices) -> tuple[Records, SumPlan, None]:
         """Read some records, wherever they lie."""
         columns = self.batch.fields.items()
         block = {name: next(iter(readers(taken(column, every), len(every))))() for name, column in columns}
@@ -294,7 +294,9 @@ class Engine:
             block[TABLE] = self.design.with_table(block)
         return block, self._plan(self.batch.group[every]), None
 
-    def _part(self, block: Records, plan: Plan, some: Indices, group: Indices) -> tuple[Records, Plan, Array | None]:
+    def _part(
+        self, block: Records, plan: SumPlan, some: Indices, group: Indices
+    ) -> tuple[Records, SumPlan, Array | None]:
         """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
         if len(some) < plan.size or plan.size % LANES:
             every = filled(some)
@@ -307,7 +309,7 @@ class Engine:
         coefficients = self._coefficients(theta)
         forms, monomials = coefficients.shape
 
-        def one(number: int, block: Records, plan: Plan) -> Array:
+        def one(number: int, block: Records, plan: SumPlan) -> Array:
             total = np.zeros((forms, monomials, forms, monomials))
             weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
             table = table[bending]
@@ -325,7 +327,7 @@ class Engine:
         """Sum the Hessians by the forms, and the products of monomials, from one in so many records, as one vector."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: Plan) -> Array:
+        def one(number: int, block: Records, plan: SumPlan) -> Array:
             weight, table, _, bends = self._bends(coefficients, number, block, plan, every)
             bend = np.array([bent.sum(axis=1) for bent in bends])
             return weight * np.concatenate([((bend + bend.T) / 2).ravel(), (table.T @ table).ravel()])
@@ -339,7 +341,7 @@ class Engine:
         """
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: Plan) -> tuple[Array, Array]:
+        def one(number: int, block: Records, plan: SumPlan) -> tuple[Array, Array]:
             weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
             bent = weight / 2 * np.stack(list(bends))
             both = (bent + bent.swapaxes(0, 1)).transpose(2, 0, 1)
@@ -349,7 +351,7 @@ class Engine:
         return np.concatenate(tables), np.concatenate(bends)
 
     def _bends(
-        self, coefficients: Array, number: int, block: Records, plan: Plan, every: int
+        self, coefficients: Array, number: int, block: Records, plan: SumPlan, every: int
     ) -> tuple[float, Array, Indices, Iterator[Array]]:
         """Return how many records each of some stands for, their monomials, which ones bend, and Hessians of these, by rows."""
         size, group = plan.size, self.batch.group[number * self._step :][: plan.size : every]

@@ -33,7 +33,7 @@ CACHED = 2**18  # Numbers that are made of rows at a time
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExactRows:
     """How rows are made of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
 
     Where scores share parameters, a record has several rows: what a Jacobian makes of x and 1.
@@ -48,7 +48,7 @@ class Rows:
     jacobian: Jacobian | None = None
 
     @classmethod
-    def of(cls, scores: LinearScores) -> "Rows":
+    def of(cls, scores: LinearScores) -> "ExactRows":
         grid = grid_of(scores.radius, ROW_BITS)
         jacobian = Jacobian.of(scores, grid) if scores.is_shared else None
         half = round(scores.radius / grid / 2) if scores.has_constant else 0
@@ -101,7 +101,7 @@ class Leverage:
     The matrix has integer entries of `MATRIX_BITS` bits, shape (rows, rows).
     """
 
-    rows: Rows
+    rows: ExactRows
     matrix: Array
 
     @property
@@ -135,14 +135,14 @@ class Leverage:
 class Widest:
     """The largest entry of rows without the constant, in multiples of the grid; public."""
 
-    rows: Rows
+    rows: ExactRows
 
     def __call__(self, column: Any) -> Array:
         found = abs(self.rows.read(column)).max(axis=1)
         return np.asarray(found.toarray().ravel() if sp.issparse(found) else found) / self.rows.grid
 
 
-def on_grid(batch: Batch, rows: Rows) -> Batch:
+def on_grid(batch: Batch, rows: ExactRows) -> Batch:
     """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
     column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
     sources = getattr(getattr(column, "column", column), "columns", (column,))
@@ -162,7 +162,7 @@ def with_leverages(batch: Batch, leverage: Leverage | Widest) -> Batch:
     return Batch({**batch.fields, LEVERAGE: found}, batch.group)
 
 
-def moment(batch: Batch, rows: Rows) -> Exact:
+def moment(batch: Batch, rows: ExactRows) -> Exact:
     """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows)."""
     column, count = batch.fields[rows.name], rows.count
     total = np.zeros((2, count, count), dtype=np.int64)

@@ -17,11 +17,11 @@ from dpconvex.data.columns import dense
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.numerics import INSIDE
 from dpconvex.sums.design import product_apart
-from dpconvex.sums.exact_rows import LEVERAGE, Exact, Leverage, Rows, halves
+from dpconvex.sums.exact_rows import LEVERAGE, Exact, ExactRows, Leverage, halves
 from dpconvex.util.arrays import Array
 
 if TYPE_CHECKING:
-    from dpconvex.sums.engine import Engine, Plan, Records
+    from dpconvex.sums.engine import Records, RecordSums, SumPlan
 
 # Bits of a clipped slope, of the longest slope, and of a curvature at its cap: a block has 2^16 records at most, and 16 + 21 + 16
 # = 53 bits hold the sum of products with rows.
@@ -33,7 +33,7 @@ NO_NUMBERS: Array = np.zeros(0)
 class Look(NamedTuple):
     """One pass over the records at public parameters: what is summed, and how it is clipped."""
 
-    rows: Rows
+    rows: ExactRows
     kinds: sp.csr_array
     coefficients: Array  # Of the forms, multiples of a power of two: see `on_coefficient_grid`
     unit: float = 1.0  # Slopes are multiples of this
@@ -68,7 +68,7 @@ class Sums:
         return Sums(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
-def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array:
+def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> Array:
     """Round coefficients of forms, which are public, so that their products with rows add up exactly."""
     size = np.linalg.norm(coefficients[:, :-1], axis=1) * radius * (1 + 1e-9) + np.abs(coefficients[:, -1])
     largest = float(size.max(initial=0.0))
@@ -81,13 +81,13 @@ def on_coefficient_grid(coefficients: Array, rows: Rows, radius: float) -> Array
 
 
 @dataclass
-class Part:
+class RecordBlock:
     """A block of records at a look, filled up to a multiple of `LANES`, of which the first `count` are summed."""
 
-    engine: "Engine"
+    engine: "RecordSums"
     look: Look
     block: "Records"
-    plan: "Plan"
+    plan: "SumPlan"
     count: int
 
     def __post_init__(self) -> None:
@@ -139,9 +139,9 @@ def whole_sum(shares: Array) -> Exact:
     return np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 
-def block_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", count: int) -> Sums:
+def block_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", count: int) -> Sums:
     """Sum over the first `count` records of a block; the norm of one's slopes times its leverage is cut to the bound."""
-    part, gradient = Part(engine, look, block, plan, count), look.nothing.gradient
+    part, gradient = RecordBlock(engine, look, block, plan, count), look.nothing.gradient
     units, leverages = part.units(), part.leverages
     lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
     if look.bound:

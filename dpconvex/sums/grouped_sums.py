@@ -8,23 +8,23 @@ import numpy as np
 
 from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
-from dpconvex.sums.exact_rows import MATRIX_BITS, Rows, cut_moment, halves
-from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, Part, Sums, capped, gradient_sum
+from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, cut_moment, halves
+from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, capped, gradient_sum
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
 
 if TYPE_CHECKING:
-    from dpconvex.sums.engine import Engine, Plan, Records
+    from dpconvex.sums.engine import Records, RecordSums, SumPlan
 
 
-def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
+def person_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
     """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
 
     Slopes of a person are made whole numbers of up to 21 bits, so that the sum of products with rows is exact, and so is its
     length in the metric, but for some rounding.  Then slopes are shortened alike.  Rounding them towards 0 moves the sum by at
     most the sum of leverages, times the root of the number of slopes; that is set aside.
     """
-    part, count, leverage = Part(engine, look, block, plan, len(people)), len(people), look.leverage
+    part, count, leverage = RecordBlock(engine, look, block, plan, len(people)), len(people), look.leverage
     assert leverage is not None
     units, levels = part.units(), whole_rows(look.rows, block[look.rows.name])[: count * look.rows.each]
     first = np.flatnonzero(np.diff(people, prepend=-1))
@@ -46,7 +46,7 @@ def person_sums(engine: "Engine", look: Look, block: "Records", plan: "Plan", pe
     return part.sums(gradient, lengths / finer, np.add.reduceat(units[0], first) > 0)
 
 
-def whole_rows(rows: Rows, column: Any) -> Array:
+def whole_rows(rows: ExactRows, column: Any) -> Array:
     """Return dense rows with the constant, in multiples, shape (n * each, count)."""
     found = dense(rows.read(column)) / rows.grid
     return np.pad(found, ((0, 0), (0, 1)), constant_values=rows.constant) if rows.constant else found
@@ -71,9 +71,9 @@ def products(look: Look, levels: Array, units: Array) -> Iterator[Array]:
         yield (units.T[:, :, None] * levels.reshape(-1, look.rows.each, look.rows.count)).sum(axis=1)
 
 
-def bent_moment(engine: "Engine", look: Look, block: "Records", plan: "Plan", people: Indices) -> Sums:
+def bent_moment(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
     """Sum ``t t'`` over rows in the metric that are multiplied by roots of curvatures, those of one record cut together."""
-    part, found, leverage = Part(engine, look, block, plan, len(people)), look.nothing, look.leverage
+    part, found, leverage = RecordBlock(engine, look, block, plan, len(people)), look.nothing, look.leverage
     assert leverage is not None
     roots = np.sqrt([capped(part.bends(along), look.cap) for along in np.eye(look.rows.each)])
     turned = leverage.turned(block[look.rows.name])[: roots.size] * roots.T.reshape(-1, 1)

@@ -7,7 +7,7 @@ import numpy as np
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense, flattened
 from dpconvex.expressions.polynomial import numbered_rows
-from dpconvex.sensitivity.moments import Kind, Moments
+from dpconvex.sensitivity.moments import MomentKind, Moments
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import MOMENT_BLOCK
 
@@ -58,7 +58,7 @@ def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
         yield np.concatenate([*parts, np.ones((len(group), 1))], axis=1), group
 
 
-def with_weights(kind: Kind) -> Indices:
+def with_weights(kind: MomentKind) -> Indices:
     return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
 
 

@@ -17,8 +17,8 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.sums.batch_loss import kept, part_of
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
+    ExactRows,
     Leverage,
-    Rows,
     Widest,
     clipped_moment,
     moment,
@@ -70,7 +70,7 @@ class PrivateLooks:
     def __post_init__(self) -> None:
         if self.people is None and self.privacy.most > 1:
             raise DPConvexError("adaptive steps: it is not said whose the records are; nothing is released.")
-        self.rows = Rows.of(self.scores)
+        self.rows = ExactRows.of(self.scores)
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
 
     @property
@@ -215,7 +215,7 @@ class VertexLooks(PrivateLooks):
     """Looks for one feature of many: rows are measured by their largest entry, and each record is clipped by itself."""
 
     def __post_init__(self) -> None:
-        self.people, self.factor, self.rows = None, 1.0, Rows.of(self.scores)
+        self.people, self.factor, self.rows = None, 1.0, ExactRows.of(self.scores)
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
         self.measured = self.batch.mapped(with_leverages, self.batch.share(Widest(self.rows)))
 

@@ -65,7 +65,7 @@ def public_norms(data: float, noise: float, quadratic: float, whole: float, regu
 
 
 @dataclass(frozen=True)
-class Lengths:
+class SumLengths:
     """How long the sums are that make a gradient, of public numbers alone."""
 
     scalars: int  # Terms of the longest inner product: scalars of one record, or monomials of these

@@ -95,7 +95,9 @@ CASES = {
         softmax, ADDED, dp.ObjectivePerturbation("matrix"), smaller(matrix_noise.MatrixLaw, "calibrate"), tight=0.92
     ),
     "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, smaller(samplers.Gamma, "calibrate"), tight=0.97),
-    "Gaussian noise on the output": Case(logistic, BOTH, NORMAL, smaller(samplers.Gaussian, "calibrate"), tight=0.9),
+    "Gaussian noise on the output": Case(
+        logistic, BOTH, NORMAL, smaller(samplers.GaussianSampler, "calibrate"), tight=0.9
+    ),
     "noisy gradient descent": Case(
         kinked, BOTH, dp.NoisyGradientDescent(steps=10), smaller(gradient_descent, "gaussian_sigma"), "noisy gradients"
     ),
@@ -104,7 +106,11 @@ CASES = {
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
     "Gaussian statistics": Case(
-        least_squares, BOTH, dp.SufficientStatistics(), smaller(samplers.Gaussian, "calibrate"), "exact statistics"
+        least_squares,
+        BOTH,
+        dp.SufficientStatistics(),
+        smaller(samplers.GaussianSampler, "calibrate"),
+        "exact statistics",
     ),
     "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "sensitivity"), "clustering", share=0.2),
     "Gaussian clustering": Case(
@@ -112,7 +118,7 @@ CASES = {
     ),
     COVER: Case(logistic, PURE, OUTPUT, smaller(residual_noise, "calibrate_residual_noise"), COVER),
     "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers.Gamma), "noise as drawn", 0.9),
-    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.Gaussian), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.GaussianSampler), "noise as drawn", 0.9),
 }
 LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn"}
 
@@ -244,8 +250,8 @@ SAMPLERS = [
     Draws(noisy_kmeans, "draw", "clustering's counts as drawn", mixture, PURE, GAMMA, {"share": 0.2}),
     Draws(grid, "drawn", "residual noise as drawn", logistic, PURE, GAMMA, {}),
     Draws(samplers.Gamma, "draw", "noise as drawn", logistic, ADDED, GAMMA, {}),
-    Draws(samplers.Gaussian, "draw", "noise as drawn", logistic, TWO, GAUSSIAN, {}),
-    Draws(samplers.Gaussian, "draw", "noise as drawn", least_squares, TWO, dp.SufficientStatistics(), {}),
+    Draws(samplers.GaussianSampler, "draw", "noise as drawn", logistic, TWO, GAUSSIAN, {}),
+    Draws(samplers.GaussianSampler, "draw", "noise as drawn", least_squares, TWO, dp.SufficientStatistics(), {}),
     Draws(matrix_noise, "matrix_noise", "noise as drawn", softmax, PURE, dp.ObjectivePerturbation("matrix"), {}),
 ]
 

@@ -14,10 +14,10 @@ import pytest
 import dpconvex as dp
 from dpconvex.checker import check
 from dpconvex.checker.constants import constants, log_det
-from dpconvex.checker.expansion import Template
+from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Rejected, parsed
-from dpconvex.checker.rows import Rows
+from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
 
 PURE, DELTA, ADD = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
@@ -205,8 +205,8 @@ def test_rows_in_another_order_are_no_other_rows():
     true = np.linalg.slogdet(np.eye(4) + (np.outer(first, first) + np.outer(second, second)) / mu)[1]
     proof = of(lambda x: 4 * logistic(x, 5 * v[0, 0]) + 4 * cp.logistic(w[0] + v[0, 0]), BALL, OBJECTIVE, public=BOTH)()
     proof = parsed(json.dumps(proof).encode())
-    template = Template(proof)
-    rows = Rows(template, proof["cells"], proof["parts"])
+    template = TemplateGraph(proof)
+    rows = GeneratorRows(template, proof["cells"], proof["parts"])
     rules = Rules(template, rows, Feasible(template, []), proof["losses"])
     found = log_det(constants(rules.walk(proof["losses"][0])[0], rows, 4), Fraction(mu))
     assert true <= float(found) <= true + 2

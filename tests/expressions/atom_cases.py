@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.expressions.atom import Atom
+from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.atoms import ATOMS
 from dpconvex.expressions.declared_atoms import Atom as Declaration
 from dpconvex.expressions.evaluate import evaluate
@@ -22,7 +22,7 @@ FLAT = Declaration("curve", lambda m: (1.0 + m * m) ** 0.5, slope=(-1.0, 1.0), c
 class Case:
     """An atom with shapes of its arguments, and options."""
 
-    atom: Atom
+    atom: AtomDefinition
     shapes: tuple[Shape, ...]
     options: dict[str, Any]
 

@@ -10,7 +10,7 @@ import dpconvex as dp
 from dpconvex.expressions.atoms import ATOMS, arithmetic, powers
 from dpconvex.expressions.discipline import is_concave, is_convex
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import Writer
@@ -165,7 +165,9 @@ def test_ranges_hold(name):
         rng, ends = np.random.default_rng(6), zip(case.shapes, boxes(case), strict=True)
         domains = {f"x{k}": dp.Box(np.full(s, low), np.full(s, high)) for k, (s, (low, high)) in enumerate(ends)}
         try:
-            low, high = Expander(Space([]), Bases(dp.Record(**domains).continuous)).bounds(case.expression("field"))
+            low, high = Expander(Space([]), RecordVariables(dp.Record(**domains).continuous)).bounds(
+                case.expression("field")
+            )
         except dp.NotPrivate:
             continue
         proved += 1

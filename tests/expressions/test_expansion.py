@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.expressions.expansion import Bases, Expander
+from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
@@ -88,7 +88,7 @@ def test_expansion_has_the_value_of_the_expression(name, seed):
         parameter.value = fields[field]
     for variable in (w, v, W, R, S, P):
         variable.save_value(SPACE.unpack(theta)[variable.name()])
-    expander = Expander(SPACE, Bases(RECORD.continuous))
+    expander = Expander(SPACE, RecordVariables(RECORD.continuous))
     polynomial = expander.expand(read(expression))
     assert polynomial.shape == expression.shape
     found = polynomial.evaluate(scalars_of(expander, fields), theta)
@@ -100,7 +100,7 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
     table = np.random.default_rng(2).normal(size=(40, 3))
     other = table.copy()
     other[20, 1] += 1.0
-    expander = Expander(SPACE, Bases(RECORD.continuous))
+    expander = Expander(SPACE, RecordVariables(RECORD.continuous))
     assert len(expander.expand(read(v * cp.sum(cp.exp(table @ x) - cp.exp(other @ x)))).entry) > 0
     functions = cp.exp(table.copy() @ x), cp.exp(x[[0, 1]]), cp.exp(x[[0, 2]]), cp.norm(x, 1.5)
     for count, function in enumerate(functions, start=2):
@@ -109,7 +109,9 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
 
 
 def test_equal_functions_of_the_record_cancel():
-    assert len(Expander(SPACE, Bases(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
+    assert (
+        len(Expander(SPACE, RecordVariables(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
+    )
 
 
 def test_labels_that_differ_in_their_variables_share_an_expansion(monkeypatch):
@@ -126,12 +128,14 @@ def test_labels_that_differ_in_their_variables_share_an_expansion(monkeypatch):
     forms += [x @ (plain[0] - even[0]) @ x, x @ (plain[1] - even[2]) @ x, x @ (even[1] - plain[2]) @ x]
     reader.declare(forms)
     space = Space(list(reader.variables.values()))
-    together, counts, product = Expander(space, Bases(RECORD.continuous)), [], Polynomial.product
+    together, counts, product = Expander(space, RecordVariables(RECORD.continuous)), [], Polynomial.product
     monkeypatch.setattr(Polynomial, "product", lambda *arguments: counts.append(1) or product(*arguments))
     pairs = []
     for form in (read(form, reader) for form in forms):
         for of in (lambda expander: expander, lambda expander: expander.sizes):
-            pairs.append((of(together).expand(form), of(Expander(space, Bases(RECORD.continuous))).expand(form)))
+            pairs.append(
+                (of(together).expand(form), of(Expander(space, RecordVariables(RECORD.continuous))).expand(form))
+            )
     tables = [
         [np.column_stack([p.entry, p.coordinate, p.monomial, p.coefficient, p.error]) for p in pair] for pair in pairs
     ]
@@ -142,7 +146,7 @@ def test_labels_that_differ_in_their_variables_share_an_expansion(monkeypatch):
         together.sizes.expand(read(form, reader))
         together.expand(read(form, reader))
     assert not counts
-    other = Expander(space, Bases(RECORD.continuous))
+    other = Expander(space, RecordVariables(RECORD.continuous))
     for form in forms[:2]:
         other.expand(read(form, reader))
     assert len(counts) == 3  # two products with x and one with s, for both
@@ -162,7 +166,7 @@ REFUSED = [
 @pytest.mark.parametrize(("expression", "error", "message"), REFUSED)
 def test_refusals_name_the_place(expression, error, message):
     with pytest.raises(error, match=message) as caught:
-        Expander(SPACE, Bases(RECORD.continuous)).expand(read(expression()))
+        Expander(SPACE, RecordVariables(RECORD.continuous)).expand(read(expression()))
     assert caught.value.expression
     assert caught.value.remedy
 
@@ -184,7 +188,7 @@ def scalars(record, size, rng):
 
 @given(SEEDS, st.integers(0, 4))
 def test_ranges_and_norms_contain_every_record(seed, degree):
-    rng, bases = np.random.default_rng(seed), Bases(BOUNDED.continuous)
+    rng, bases = np.random.default_rng(seed), RecordVariables(BOUNDED.continuous)
     monomial = np.sort(rng.integers(-1, bases.count, size=(12, degree)), axis=1)
     polynomial = Polynomial((4,), rng.integers(0, 4, 12), np.full(12, -1), monomial, rng.normal(size=12)).collected()
     seen = np.stack([polynomial.evaluate(record, np.zeros(0)) for record in scalars(BOUNDED, 200, rng)])
@@ -196,7 +200,7 @@ def test_ranges_and_norms_contain_every_record(seed, degree):
 
 
 def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
-    bases = Bases(dp.Record(x=dp.Ball(3, 1.0)).continuous)
+    bases = RecordVariables(dp.Record(x=dp.Ball(3, 1.0)).continuous)
     matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
     assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
     assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
@@ -208,7 +212,7 @@ def test_inner_products_of_one_and_of_two_records(seed):
     rng = np.random.default_rng(seed)
     ends = np.sort(rng.normal(size=(2, 3)), axis=0)
     record = dp.Record(x=dp.Box(ends[0], ends[1]))
-    (base,) = Bases(record.continuous).bases
+    (base,) = RecordVariables(record.continuous).bases
     x, y = scalars(record, 300, rng), scalars(record, 300, rng)
     for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
         assert low - 1e-12 <= seen.min()
@@ -233,5 +237,5 @@ SHARP = [
 
 @pytest.mark.parametrize(("expression", "low", "high"), SHARP)
 def test_sharp_where_the_function_allows(expression, low, high):
-    below, above = Expander(Space([]), Bases(RECORD.continuous)).bounds(read(expression))
+    below, above = Expander(Space([]), RecordVariables(RECORD.continuous)).bounds(read(expression))
     assert (*below, *above) == pytest.approx((low, high), abs=1e-12)

@@ -9,7 +9,7 @@ from scipy.special import log_ndtr
 
 import dpconvex as dp
 from dpconvex.checker.exact import exp, hazard, normal_tail
-from dpconvex.expressions.abstract_values import Scalar, Term
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import normal
 from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
 from dpconvex.expressions.expression import Variable
@@ -43,7 +43,7 @@ def test_values_slopes_and_curvatures_are_within_the_bounds_of_the_rule(m):
     exact = Fraction(m)
     low, high = hazard(-exact)
     steep = float(normal.hazard(m))
-    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[Scalar(Interval(m, m), (Term(np.eye(1)),))]])
+    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[AbstractValue(Interval(m, m), (GradientSet(np.eye(1)),))]])
     slope, (piece,) = entry.terms[0], entry.pieces
     least, most = -slope.rows.max(), -slope.rows.min()
     assert Fraction(least) <= low <= high <= Fraction(most)
@@ -58,7 +58,7 @@ def test_values_slopes_and_curvatures_are_within_the_bounds_of_the_rule(m):
 
 @pytest.mark.parametrize(("low", "high"), [(-3.0, 2.0), (-40.0, -1.0), (0.5, 50.0), (-1.0, np.inf)])
 def test_ranges_hold_what_is_inside(low, high):
-    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[Scalar(Interval(low, high), (Term(np.eye(1)),))]])
+    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[AbstractValue(Interval(low, high), (GradientSet(np.eye(1)),))]])
     points = np.linspace(low, min(high, 60.0), 200)
     assert entry.value.low <= (-log_ndtr(points)).min()
     assert (-log_ndtr(points)).max() <= entry.value.high

@@ -10,7 +10,7 @@ from scipy.special import expit, softmax
 import dpconvex as dp
 from dpconvex.fitting import intervals as module
 from dpconvex.fitting.verify import analyse
-from dpconvex.sums.engine import Engine
+from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import form_of as leaves_of
 
 RNG = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_one_record_moves_the_statistics_of_a_step_by_their_sensitivity_at_most(
     batch = learner.record.sample(400, RNG)
     longest = 0.0
     for size in (0.1, 3.0, 1e3):
-        found = Engine(leaves, batch).each_gradient(size * RNG.normal(size=analysis.form.space.dim))
+        found = RecordSums(leaves, batch).each_gradient(size * RNG.normal(size=analysis.form.space.dim))
         slope, bend = found[:, : len(basis)] @ basis, found[:, len(basis) :] @ basis if bent else np.zeros((400, 1))
         assert np.linalg.norm(slope, axis=1).max() <= analysis.gradient_bound * (1 + 1e-9)
         assert not bent or np.linalg.norm(bend, axis=1).max() <= bent * (1 + 1e-9)

@@ -17,7 +17,7 @@ from learners_of_tests import X, Y, logistic, records_of
 from scipy.special import expit, huber, log_ndtr, logsumexp, softmax
 
 import dpconvex as dp
-from dpconvex.checker.expansion import Template, linear
+from dpconvex.checker.expansion import TemplateGraph, linear
 from dpconvex.checker.reading import Unreplayed, number, parsed
 from dpconvex.data.columns import dense
 from dpconvex.fitting import engine
@@ -34,7 +34,7 @@ OTHERS |= {"additive_regression", "least_squares_classifier", "linear_regression
 
 def gradient(problem: Problem, proof: Any, theta: Array) -> Array:
     """Return the gradient of what is smooth: of a regularizer with kinks, as fits compute it, for it is public."""
-    graph, batch = Template(proof), problem.batch
+    graph, batch = TemplateGraph(proof), problem.batch
     lengths = np.sqrt([float(weight) for weight in graph.weights])  # An entry of a symmetric matrix may stand twice
     units = np.column_stack([np.eye(len(theta) + 1, len(theta)), [*theta / lengths, 1.0]])
     fitted = problem.loss.regularizer_value_and_gradient(theta, problem.smooth_part)[1]
@@ -46,7 +46,7 @@ def gradient(problem: Problem, proof: Any, theta: Array) -> Array:
     return np.array([fsum(part) for part in np.transpose(parts)])
 
 
-def slopes_of(graph: Template, root: int, z: list[float], units: Array) -> Array:
+def slopes_of(graph: TemplateGraph, root: int, z: list[float], units: Array) -> Array:
     """Return the gradient of a number of the graph; entries are slopes and, last, a value, as `units` are of coordinates."""
 
     @cache

@@ -13,7 +13,7 @@ from dpconvex.optim.conic import ConicSolver
 from dpconvex.optim.distance import Composite
 from dpconvex.optim.hessian_models import Corrected, sampled, second_moments
 from dpconvex.optim.spectral_coordinates import Coordinates
-from dpconvex.sets.convex_sets import Interval, Spectral
+from dpconvex.sets.convex_sets import IntervalSet, Spectral
 
 SIDE = 4
 
@@ -59,10 +59,10 @@ def test_derivative_of_the_projection(seed):
     rng = np.random.default_rng(seed)
     size = SIDE * (SIDE + 1) // 2
     low, high = (0.0, np.inf) if seed % 2 else (-0.5, 0.7)
-    inner = Interval(np.arange(SIDE), np.full(SIDE, low), np.full(SIDE, high))
+    inner = IntervalSet(np.arange(SIDE), np.full(SIDE, low), np.full(SIDE, high))
     shift = np.zeros((SIDE, SIDE)) if seed % 4 < 2 else np.diag(rng.normal(size=SIDE))
     pieces = [Spectral(np.arange(k * size, (k + 1) * size), shift, inner, True) for k in range(2)]
-    pieces.append(Interval(np.arange(2 * size, 2 * size + 3), np.zeros(3), np.ones(3)))
+    pieces.append(IntervalSet(np.arange(2 * size, 2 * size + 3), np.zeros(3), np.ones(3)))
     plain = Coordinates.of(tuple(pieces))
     dim = 2 * size + 5  # the last two coordinates are free
     bend = rng.normal(size=(dim, dim))

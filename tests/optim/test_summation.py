@@ -19,7 +19,7 @@ from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.design import product_apart
 from dpconvex.sums.forms import form_of
 from dpconvex.sums.programs import LANES
-from dpconvex.util.summation import PIECE, Lengths
+from dpconvex.util.summation import PIECE, SumLengths
 
 LONG = np.longdouble
 
@@ -111,7 +111,7 @@ def test_gradients_of_long_records_err_less_than_is_claimed():
 
 def test_lengths_are_those_of_the_template():
     found = analyse(dp.load("logistic_regression", features=7)).form.lengths
-    assert found == Lengths(scalars=7, entries=1, row=1, terms=2)
+    assert found == SumLengths(scalars=7, entries=1, row=1, terms=2)
     several = analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths
     # The projection takes the mean over the classes from each: rows of five numbers, 4/5 and four times -1/5, or more.
     assert several.entries == 4
@@ -137,16 +137,16 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     scaled = rows[norms > 0] / norms[norms > 0, None]
     largest = np.linalg.norm(np.abs(scaled), 2) / np.linalg.svd(scaled, compute_uv=False).min()
     data = {"records": 1e6, "gradient_bound": 1.0, "hessian_bound": 0.0, "radius": 0.0, "public": 0.0}
-    own, single = (lengths.gradient_error(**data) for lengths in (analysis.form.lengths, Lengths(1, 1, 1)))
+    own, single = (lengths.gradient_error(**data) for lengths in (analysis.form.lengths, SumLengths(1, 1, 1)))
     assert own - single >= (largest - 1 - 1e-9) * (PIECE + 2 * math.log2(1e6)) * 1e6 * UNIT_ROUNDOFF
 
 
 def test_every_part_of_a_gradient_counts():
-    lengths = Lengths(scalars=5, entries=1, row=1)
+    lengths = SumLengths(scalars=5, entries=1, row=1)
     given = {"records": 1000, "gradient_bound": 1.0, "hessian_bound": 0.25, "radius": 3.0, "public": 50.0}
     base = lengths.gradient_error(**given)
     assert all(lengths.gradient_error(**{**given, name: 2 * value}) > base for name, value in given.items())
-    for more in (Lengths(5, 4, 1), Lengths(5, 1, 9), Lengths(5, 1, 1, 2.0), Lengths(50_000, 1, 1)):
+    for more in (SumLengths(5, 4, 1), SumLengths(5, 1, 9), SumLengths(5, 1, 1, 2.0), SumLengths(50_000, 1, 1)):
         assert more.gradient_error(**given) > base
 
 
@@ -155,7 +155,7 @@ def test_a_long_noise_vector_counts_with_its_rounding():
     from sample_problems import logistic as problem_of
 
     for noise in (1e3, 1e9):
-        problem = problem_of(noise=noise, lengths=Lengths(4, 1, 1))
+        problem = problem_of(noise=noise, lengths=SumLengths(4, 1, 1))
         composite = Composite(problem)
         theta = -np.asarray(problem.linear) / problem.strong_convexity
         gradient = composite.smooth(theta)[1]

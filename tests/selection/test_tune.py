@@ -12,7 +12,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.estimators import classifiers
 from dpconvex.estimators.base import Private
-from dpconvex.fitting.solve import Fit
+from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method
 from dpconvex.mechanisms.private_selection import rate
 from dpconvex.noise.samplers import seeded_generator
@@ -63,7 +63,7 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
         chosen_on.append(counts[0])
         return 0
 
-    monkeypatch.setattr(Fit, "run", fit)
+    monkeypatch.setattr(FitJob, "run", fit)
     monkeypatch.setattr("dpconvex.selection.tune.select", choose)
     outcome = tune(grid(0.01, 0.1, 1.0), columns, promise, size=400 if adjacency == "add-remove" else None)
     assert outcome.spent == promise
@@ -137,7 +137,7 @@ def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(ad
         choice.append((counts[0], epsilon))
         return 0
 
-    monkeypatch.setattr(Fit, "run", fit)
+    monkeypatch.setattr(FitJob, "run", fit)
     monkeypatch.setattr("dpconvex.selection.tune.select", choose)
     budget = dp.Budget(promise)
     size = 400 if adjacency == "add-remove" else None

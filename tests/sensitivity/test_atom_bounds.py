@@ -12,8 +12,8 @@ import dpconvex as dp
 from dpconvex.data.domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions import atom as atom_module
-from dpconvex.expressions.abstract_values import Piece, Scalar, Term
-from dpconvex.expressions.atom import Atom
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm
+from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.atoms.norms import sum_squares
 from dpconvex.expressions.atoms.powers import huber
 from dpconvex.expressions.evaluate import evaluate
@@ -168,13 +168,13 @@ def test_a_kink_inside_stays_unless_its_outer_function_is_flat_there():
 
 def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_range():
     """The composition rule rests on signs; a rule that is given a range that breaks them refuses."""
-    row = Term(np.ones((1, 1)))
+    row = GradientSet(np.ones((1, 1)))
     outer, squares = huber(Variable.of((), "v", 1)), sum_squares(Variable.of((2,), "v", 1))
-    curved = Scalar(Interval(-1.0, 1.0), (row,), (Piece((row,), 1.0),))
+    curved = AbstractValue(Interval(-1.0, 1.0), (row,), (HessianTerm((row,), 1.0),))
     with pytest.raises(MissingRule, match="not monotone on its range"):
         outer.atom.bounds(outer, [[curved]])
     with pytest.raises(MissingRule, match="curved term that can change its sign"):
-        squares.atom.bounds(squares, [[curved, curved], [Scalar(Interval(1.0, 1.0))]])
+        squares.atom.bounds(squares, [[curved, curved], [AbstractValue(Interval(1.0, 1.0))]])
     (found,) = outer.atom.bounds(outer, [[replace(curved, value=Interval(0.0, 1.0))]])
     assert len(found.pieces) == 2
 
@@ -255,7 +255,7 @@ def test_a_rule_may_trust_the_domain_of_its_atom(monkeypatch):
             for entry, (value, slope), bend in zip(arguments[0], values, curved, strict=True)
         ]
 
-    xexp = Atom(
+    xexp = AtomDefinition(
         name="xexp",
         value=lambda xp, expression, a: a * xp.exp(a),
         vjp=lambda expression, value, slope, a: [slope * (1 + a) * np.exp(a)],

@@ -9,7 +9,7 @@ from scipy.special import expit
 
 import dpconvex as dp
 from dpconvex.data.domains import Ball, Box, Choice
-from dpconvex.expressions.abstract_values import Piece, Term
+from dpconvex.expressions.abstract_values import GradientSet, HessianTerm
 from dpconvex.sensitivity import gradient_norms as gradients
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import curvature_bound
@@ -36,7 +36,7 @@ def rows_at(which, rng):
 
 def draw_terms(rng, which, balls):
     shapes = [(rng.integers(1, 4), len(GRAMS[which].upper)) for _ in range(rng.integers(1, 5))]
-    return [Term(np.round(rng.normal(size=s), 1), ball=bool(balls and rng.random() < 0.4)) for s in shapes]
+    return [GradientSet(np.round(rng.normal(size=s), 1), ball=bool(balls and rng.random() < 0.4)) for s in shapes]
 
 
 def draw_point(terms, rng):
@@ -91,8 +91,8 @@ def draw_piece(rng, count):
     rows = np.round(rng.normal(size=(rng.integers(1, 5), count)), 1)
     outer, spread = rng.choice([0.0, 0.5, 2.0], size=2)
     if rng.random() < 0.3:
-        return Piece((Term(rows, ball=bool(rng.random() < 0.5)), Term(rows[:1])), max(outer, 0.5))
-    return Piece((Term(rows),), outer, spread)
+        return HessianTerm((GradientSet(rows, ball=bool(rng.random() < 0.5)), GradientSet(rows[:1])), max(outer, 0.5))
+    return HessianTerm((GradientSet(rows),), outer, spread)
 
 
 def draw_hessian(piece, rows, rng):

@@ -11,10 +11,10 @@ from test_soundness import generator_rows
 
 import dpconvex as dp
 from dpconvex.data.domains import Ball, Box
-from dpconvex.expressions.expansion import Bases
+from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.sensitivity import bilinear_forms, gram as module
 from dpconvex.sensitivity.bilinear_forms import form_range
-from dpconvex.sensitivity.gram import Gram
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.loss_form import LossForm
 
 w = cp.Variable(3, name="w")
@@ -37,7 +37,7 @@ def test_bounds_hold_on_random_leaves(seed):
         reject()
     rng = np.random.default_rng(seed)
     leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
-    gram = Gram(leaves, form.space, form.bases)
+    gram = GradientGram(leaves, form.space, form.bases)
     stand_in = type("Leaves", (), {"form": form, "gram": gram})()
     fields = form.template.record.sample(40, rng).fields
     rows = generator_rows(stand_in, Jets(form, fields, np.zeros((1, form.space.dim))))
@@ -68,7 +68,7 @@ KINDS = ["full", "sparse", "definite", "large", "isotropic", "partial"]
 
 def monomials(record, count, rng):
     """Draw the monomials up to degree 2 and their values at records, shape (count, monomials)."""
-    scalars = Bases(record.continuous).count
+    scalars = RecordVariables(record.continuous).count
     pairs = [(-1, -1)] + [(-1, j) for j in range(scalars)] + [(i, j) for i in range(scalars) for j in range(i, scalars)]
     table = np.array(pairs)
     fields = record.sample(count, rng).fields
@@ -78,7 +78,7 @@ def monomials(record, count, rng):
 
 @given(SEEDS, st.sampled_from(RECORDS), st.sampled_from(KINDS))
 def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
-    rng, bases = np.random.default_rng(seed), Bases(record.continuous)
+    rng, bases = np.random.default_rng(seed), RecordVariables(record.continuous)
     table, values = monomials(record, 150, rng)
     form, degree = rng.normal(size=(len(table), len(table))), (table >= 0).sum(axis=1)
     if kind == "sparse":
@@ -106,7 +106,7 @@ def test_ranges_of_bilinear_forms_contain_every_record(seed, record, kind):
 )
 def test_products_with_a_number_keep_its_sign(ends, low, high):
     """``<x, y x> = y ||x||^2`` of one record has the sign of y; of two records it has none."""
-    bases = Bases(dp.Record(x=Ball(2, 1.0), y=Box(*ends)).continuous)
+    bases = RecordVariables(dp.Record(x=Ball(2, 1.0), y=Box(*ends)).continuous)
     form = sp.csr_array(([1.0, 1.0], ([0, 1], [2, 3])), shape=(4, 4))  # rows and columns are x_1, x_2, x_1 y, x_2 y
     same, cross = (form_range(form, np.array([[-1, 0], [-1, 1], [0, 2], [1, 2]]), bases, one) for one in (True, False))
     assert (same.low, same.high) == pytest.approx((low, high), abs=1e-12)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.auditing.parts import Statistics
+from dpconvex.auditing.parts import StatisticsSearch
 from dpconvex.data.batch import Batch
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting.verify import form_of
@@ -129,7 +129,7 @@ TEMPLATES = {
 def test_no_two_records_are_farther_apart_and_some_nearly_are(name, residuals):
     template = TEMPLATES[name]
     moments, length, apart = bounds_of(template, 1.2, residuals)
-    search = Statistics(form_of(template), moments, np.random.default_rng(5))
+    search = StatisticsSearch(form_of(template), moments, np.random.default_rng(5))
     alone, found = (search.farthest(adjacency)[1] for adjacency in ("add-remove", "replace-one"))
     assert alone <= length * (1 + 1e-12)
     assert found <= apart * (1 + 1e-12)

@@ -14,7 +14,7 @@ from strategies import seeded_template, templates
 
 from dpconvex.errors import NotPrivate
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.interpreter import Walker
+from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.loss_form import LossForm
 
 RECORDS = 12
@@ -25,7 +25,7 @@ TOLERANCE = 1e-9
 ACCEPTED = 0.8
 
 
-class Spy(Walker):
+class Spy(AbstractInterpreter):
     """A walker that remembers what it found out about every subexpression."""
 
     def walk(self, expression):

@@ -11,7 +11,7 @@ from dpconvex.expressions.parameter_space import entries_matrix
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.engine import Engine
+from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import form_of, lowered_losses
 from dpconvex.util.runtime import double_precision
 
@@ -88,7 +88,7 @@ def test_no_computed_gradient_exceeds_its_bounds_at_ties(seed, where, name, dim)
         x = x / np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
         x = np.concatenate([x, x * (1 - 2.0**-53)])
     batch, space = template.record.validate({"x": x}), analysis.form.space
-    numpy, engine = Engine(form_of(template, space), batch), DataEngine(analysis, batch, len(x), None)
+    numpy, engine = RecordSums(form_of(template, space), batch), DataEngine(analysis, batch, len(x), None)
     for start in (*(1e9 * signs), *(1e9 * np.eye(dim)), np.zeros(dim)):
         theta = engine.project(start)
         found = [numpy.each_gradient(theta)[:, :dim]]
@@ -108,7 +108,7 @@ def test_gradients_of_norms_of_tiny_numbers_are_no_longer_than_others(order, bou
     scales = np.array([[1e-162], [1e-161], [3e-324], [1e-300], [1e-290], [1e-145]])
     batch = record.validate({"x": np.append(np.full(99, 1.5), 1.6) * scales})
     analysis = analyse(template)
-    found = Engine(form_of(template, analysis.form.space), batch).each_gradient(np.zeros(100))
+    found = RecordSums(form_of(template, analysis.form.space), batch).each_gradient(np.zeros(100))
     assert np.linalg.norm(found, axis=1).max() <= analysis.gradient_bound
     assert analysis.gradient_bound == pytest.approx(bound)
 
@@ -128,7 +128,7 @@ def test_rounding_of_a_leaf_is_within_the_ranges_of_losses_with_kinks(start):
     except dp.NotPrivate:
         assert start == 2.0**52
         return
-    engine = Engine(form_of(template, analysis.form.space), record.validate({"x": np.ones(1)}))
+    engine = RecordSums(form_of(template, analysis.form.space), record.validate({"x": np.ones(1)}))
     for theta in start + np.linspace(0, 1, 101):
         assert engine.each_gradient(np.array([theta]))[0, 0] <= analysis.gradient_bound <= (3 * np.exp(3) + 1) * 1.2
 
@@ -235,5 +235,5 @@ def test_rounding_that_passes_is_in_the_ranges_of_what_enlarges_it(name):
     rng = np.random.default_rng(0)
     spread = 1e-15 if name == "sum" else 1.0
     data = {name: 1 - spread * rng.uniform(0, 1, 3000) for name in "xu"} | {"v": np.ones(3000)}
-    engine = Engine(form_of(template, analysis.form.space), record.validate(data))
+    engine = RecordSums(form_of(template, analysis.form.space), record.validate(data))
     assert np.abs(engine.each_gradient(np.ones(1))).max() <= analysis.gradient_bound

@@ -16,7 +16,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.batch_loss import BatchedLoss, part_of
 from dpconvex.sums.forms import form_of
-from dpconvex.util.summation import Lengths
+from dpconvex.util.summation import SumLengths
 
 DATA = {"x": X, "y": Y}
 
@@ -42,7 +42,7 @@ def test_sums_are_those_of_all_records_up_to_rounding(kind):
     space, theta = Space(template.variables), np.array([1.0, -2.0, 0.5])
     losses = [BatchedLoss(template, space, template.record.validate(d)) for d in (data, cut(data))]
     one, many = losses
-    rounding = Lengths(3, 1, 1).gradient_error(700, 1.0, 0.25, 3.0, 0.0)
+    rounding = SumLengths(3, 1, 1).gradient_error(700, 1.0, 0.25, 3.0, 0.0)
     assert np.linalg.norm(one.gradient(theta) - many.gradient(theta)) <= 2 * rounding
     assert many.value_and_gradient(theta)[0] == pytest.approx(one.value_and_gradient(theta)[0], rel=1e-14)
     np.testing.assert_allclose(many.hessian(theta), one.hessian(theta), 1e-13)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar
-from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.abstract_values import AbstractValue
+from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arrangement import (
     BROADCAST,
@@ -46,7 +46,7 @@ def add_terms(expander: Any, expression: Expression) -> Polynomial:
     return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
 
 
-ADD = Atom(
+ADD = AtomDefinition(
     name="add",
     affine="linear",
     value=lambda xp, expression, *terms: sum(terms[1:], terms[0]),
@@ -61,7 +61,7 @@ ADD = Atom(
     entrywise=True,
 )
 
-NEGATE = Atom(
+NEGATE = AtomDefinition(
     name="negate",
     affine="linear",
     value=lambda xp, expression, a: -a,
@@ -110,7 +110,7 @@ def combined(
     return [rules.added_up([two[j].scaled(one[i].value) for i, j in group]) for group in pairs]
 
 
-MULTIPLY = Atom(
+MULTIPLY = AtomDefinition(
     name="multiply",
     affine="bilinear",
     value=lambda xp, expression, a, b: a * b,
@@ -152,14 +152,14 @@ def divided(expression: Expression, arguments: list[rules.Entries]) -> rules.Ent
     return [over(entry, by.value) for entry, by in zip(*arguments, strict=True)]
 
 
-def over(entry: Scalar, by: Interval) -> Scalar:
+def over(entry: AbstractValue, by: Interval) -> AbstractValue:
     """Divide by numbers away from zero.  The slack of gradients covers the rounding of a single inverse."""
     inverse = Interval(float(quotient_ends(1.0, by.high)[0]), float(quotient_ends(1.0, by.low)[1]))
     factor = Interval(1.0 / by.low, 1.0 / by.low) if by.low == by.high else inverse
     return replace(entry.scaled(factor), value=entry.value * inverse)
 
 
-DIVIDE = Atom(
+DIVIDE = AtomDefinition(
     name="divide",
     affine="quotient",
     value=lambda xp, expression, a, b: a / b,
@@ -207,7 +207,7 @@ def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) 
     ]
 
 
-MATMUL = Atom(
+MATMUL = AtomDefinition(
     name="matmul",
     affine="bilinear",
     shape=matmul_shape,

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms.rules import Entries, Write, common_sign, refused
 from dpconvex.expressions.expression import ATOM, OPERATORS, Expression, Shape, constant
 from dpconvex.expressions.polynomial import Polynomial, concatenate
@@ -84,9 +84,9 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
     return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
 
 
-def rearrangement(**slots: Any) -> Atom:
+def rearrangement(**slots: Any) -> AtomDefinition:
     shared: dict[str, Any] = {"expand": rearrange, "bounds": rearranged, "vjp": put_back}
-    return Atom(affine="linear", sign=common_sign, monotonicity=always(1), **shared, **slots)
+    return AtomDefinition(affine="linear", sign=common_sign, monotonicity=always(1), **shared, **slots)
 
 
 INDEX = rearrangement(
@@ -200,7 +200,7 @@ def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:
     return (cp.hstack if expression.ndim == 1 or expression.option("axis") else cp.vstack)(args)
 
 
-CONCATENATE: Atom = rearrangement(
+CONCATENATE: AtomDefinition = rearrangement(
     name="concatenate",
     shape=concatenated,
     value=joined,

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import expit
 
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.expressions.abstract_values import Mean, Piece, Scalar, Term, hull_of
-from dpconvex.expressions.atom import Atom, LeastCurvature, always
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, Mean, hull_of
+from dpconvex.expressions.atom import AtomDefinition, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arrangement import together
 from dpconvex.expressions.expression import Expression
@@ -25,7 +25,7 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
     return Interval(found.low if found.low > TINY else 0.0, max(found.high, TINY))
 
 
-def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
+def exp_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     if not entry.value.high <= LARGEST_EXPONENT:
         why = f"exp needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {entry.value.high:.4g}"
         raise NotPrivate(why, None, rules.BOUND_IT)
@@ -33,7 +33,7 @@ def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(value, value, value.high)
 
 
-EXP = Atom(
+EXP = AtomDefinition(
     name="exp",
     value=lambda xp, expression, a: xp.exp(a),
     vjp=lambda expression, value, slope, a: [slope * value],
@@ -47,13 +47,13 @@ EXP = Atom(
 )
 
 
-def log_rule(expression: Expression, entry: Scalar) -> Scalar:
+def log_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     low = rules.positive(entry, "log")
     value = Interval(float(np.log(entry.value.low)), float(np.log(entry.value.high))).rounded()
     return entry.through(value, Interval(1 / entry.value.high, 1 / low).rounded(), (1 / low) * (1 / low), sign=-1)
 
 
-LOG: Atom = Atom(
+LOG: AtomDefinition = AtomDefinition(
     name="log",
     value=lambda xp, expression, a: xp.log(a),
     vjp=lambda expression, value, slope, a: [slope / a],
@@ -83,7 +83,7 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     return np.maximum(a, 0.0) + np.log1p(np.exp(np.minimum(a, -a)))  # four times as fast as `np.logaddexp`
 
 
-def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
+def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
     nearest = min(max(0.0, entry.value.low), entry.value.high)
     slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
@@ -92,12 +92,12 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     outcome = entry.through(image(partial(np.logaddexp, 0.0), entry.value), slope, curvature)
     if entry.terms and rules.is_one_row(entry):
         (term,) = entry.terms
-        points = Term(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)
-        return replace(outcome, mean=Mean(1.0, Piece((points,), 0.0, 1.0), slope))
+        points = GradientSet(np.concatenate([0 * term.rows, term.rows]), mass=term.mass)
+        return replace(outcome, mean=Mean(1.0, HessianTerm((points,), 0.0, 1.0), slope))
     return outcome
 
 
-LOGISTIC = Atom(
+LOGISTIC = AtomDefinition(
     name="logistic",
     value=log_one_plus_exp,
     vjp=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
@@ -123,7 +123,7 @@ def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: An
     return [slope * first, -slope * a / b]
 
 
-def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
+def relative_entropy(m: AbstractValue, y: AbstractValue) -> AbstractValue:
     """Bound one entry of m log(m/y), whose Hessian is the square of ``g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
     low_m, low_y = (rules.positive(entry, "relative entropy") for entry in (m, y))
     high_m, high_y = (rules.bounded(entry, "relative entropy").high for entry in (m, y))
@@ -133,20 +133,20 @@ def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
     slope_m = Interval(float(np.log(ratio.low)) + 1, float(np.log(ratio.high)) + 1).rounded(1.0)
     slope_y = Interval(-ratio.high, -ratio.low).rounded(1.0 + ratio.high)
     if not y.terms:
-        piece = Piece(m.terms, 1.0 / low_m)
+        piece = HessianTerm(m.terms, 1.0 / low_m)
     elif not m.terms:
-        piece = Piece(y.terms, high_m / low_y**2)
+        piece = HessianTerm(y.terms, high_m / low_y**2)
     else:
         own, other = Interval(high_m**-0.5, low_m**-0.5), Interval(-(high_m**0.5) / low_y, -(low_m**0.5) / high_y)
-        piece = Piece((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
+        piece = HessianTerm((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
     terms = tuple(t.scaled(slope_m) for t in m.terms) + tuple(t.scaled(slope_y) for t in y.terms)
     corners = [a * np.log(a / b) for a in (low_m, high_m) for b in (low_y, high_y)]
     size = high_m * (1 + max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))) + high_y
     least = float(min(*corners, -high_y * np.exp(-1.0)))
-    return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
+    return AbstractValue(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
 
 
-REL_ENTR = Atom(
+REL_ENTR = AtomDefinition(
     name="rel_entr",
     value=log_ratio_value,
     vjp=log_ratio_pull,
@@ -186,19 +186,19 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top
 
 
-def softmax_rule(expression: Expression, group: rules.Entries) -> Scalar:
+def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
     if len(group) == 2:
         for base, other in (group, group[::-1]):
             if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
-                still = Scalar(base.value)
+                still = AbstractValue(base.value)
                 return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
     ends, hull = np.array(rules.entry_ends(group)), hull_of(group)
     largest = float(np.abs(ends[np.isfinite(ends)]).max(initial=1.0))
     value = Interval(*np.logaddexp.reduce(ends, axis=1).tolist()).rounded(len(group) * largest)
-    pieces = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
+    pieces = (HessianTerm((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
     mean = Mean(1.0, pieces[0]) if pieces and all(entry.is_affine for entry in group) else None
-    return Scalar(value, (hull,), pieces + rules.pieces_of(group), 1, rules.kink_of(group), mean)
+    return AbstractValue(value, (hull,), pieces + rules.pieces_of(group), 1, rules.kink_of(group), mean)
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.expressions.abstract_values import Kink, Scalar, hull_of
-from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint, hull_of
+from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arithmetic import total
 from dpconvex.expressions.atoms.arrangement import CONCATENATE, reshape, together, vec
@@ -23,7 +23,7 @@ from dpconvex.numerics import APART, Interval, intervals
 LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
 
-def largest(expression: Expression, group: rules.Entries) -> Scalar:
+def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
     """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink.
 
     Entries that may tie stay: a gradient at a face of K, where steps go, may be theirs.
@@ -37,18 +37,22 @@ def largest(expression: Expression, group: rules.Entries) -> Scalar:
         return replace(alive[0], value=value, behind=None, together=None)
     curved = [entry for entry in alive if entry.terms]
     if not curved:
-        return Scalar(value)
+        return AbstractValue(value)
     if len(curved) == 1:
         reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
-        kink = Kink(reason, expression, f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}")
+        kink = NonsmoothPoint(
+            reason, expression, f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}"
+        )
         hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
         return replace(hinge, behind=curved[0]) if [e.value for e in alive if not e.terms] == [rules.ZERO] else hinge
-    return Scalar(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
+    return AbstractValue(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
 
 
-def tie(expression: Expression) -> Kink:
+def tie(expression: Expression) -> NonsmoothPoint:
     reason = f"{expression.operation.name} is not differentiable where two of its terms tie"
-    return Kink(reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}")
+    return NonsmoothPoint(
+        reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}"
+    )
 
 
 def is_hinge(expression: Expression) -> bool:
@@ -80,7 +84,7 @@ def maximum_text(expression: Expression, write: rules.Write) -> tuple[str, int]:
     return f"pos({terms[0]})" if hinge else f"maximum({', '.join(terms)})", ATOM
 
 
-MAXIMUM = Atom(
+MAXIMUM = AtomDefinition(
     name="maximum",
     value=lambda xp, expression, *terms: reduce(xp.maximum, terms),
     vjp=shared_among,
@@ -155,7 +159,7 @@ def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> 
         if len(sums) == 1:
             return [replace(sums[0], value=value)]
         terms = hull_of(sums)
-    return [Scalar(value, (terms,), rules.pieces_of(entries), 1, rules.kink_of(entries) or tie(expression))]
+    return [AbstractValue(value, (terms,), rules.pieces_of(entries), 1, rules.kink_of(entries) or tie(expression))]
 
 
 def rounded_sum_largest(expression: Expression, args: list[Expression], width: float) -> Expression | None:
@@ -184,7 +188,7 @@ def largest_sum(node: Any, args: list[Expression]) -> Expression:
     return reshape(total(args[0]) if whole else SUM_LARGEST(args[0], k=int(count)), node.shape)
 
 
-SUM_LARGEST = Atom(
+SUM_LARGEST = AtomDefinition(
     name="sum_largest",
     shape=counted,
     value=lambda xp, e, a: xp.sum(xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[-e.option("k") :], axis=0),

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.expressions.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, NonsmoothPoint
+from dpconvex.expressions.atom import ArgumentRange, AtomDefinition, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.expression import Expression, Shape
 from dpconvex.numerics import EPSILON, Interval, norm_up
@@ -114,11 +114,11 @@ def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rule
     value = Interval(shape[0] * float(np.log(values.low)), float(diagonal.sum()))
     rows = rules.affine_rows(entries, "a log-determinant")
     term = rules.ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / values.low)
-    pieces = tuple(Piece((Term(row[None, :]),), 1 / values.low**2) for row in rows if row.any())
-    return [Scalar(value.rounded(float(np.abs(diagonal).sum()), 12 + len(entries)), (term,), pieces, -1)]
+    pieces = tuple(HessianTerm((GradientSet(row[None, :]),), 1 / values.low**2) for row in rows if row.any())
+    return [AbstractValue(value.rounded(float(np.abs(diagonal).sum()), 12 + len(entries)), (term,), pieces, -1)]
 
 
-def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+def log_det_bend(expression: Expression, weights: Any, reach: ArgumentRange) -> Any:
     """No eigenvalue exceeds the Frobenius norm."""
     known = np.isfinite(reach.norm) and reach.norm > 0
     least = -weights[0] / reach.norm / reach.norm * (1 - 4 * EPSILON)
@@ -161,7 +161,7 @@ def spectral(
     steepest: Callable[[Shape], float] = lambda shape: 1.0,
     ends: Callable[[Shape, Any, Any], Interval] | None = None,
     **slots: Any,
-) -> Atom:
+) -> AtomDefinition:
     """Return a function of a matrix, gradients of norm `steepest` at most; without `ends`, 0 at 0 and nowhere negative."""
 
     def rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
@@ -169,8 +169,8 @@ def spectral(
         low, high = rules.entry_ends(entries)
         term = rules.ball_of(entries, "a spectral function", steepest(shape))
         found = ends(shape, low, high) if ends else Interval(0.0, frobenius(low, high) * steepest(shape)).rounded()
-        kink = Kink(reason, expression, SPECTRAL_REMEDY)
-        return [Scalar(found.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
+        kink = NonsmoothPoint(reason, expression, SPECTRAL_REMEDY)
+        return [AbstractValue(found.rounded(count=4 + len(entries)), (term,), (), 1, kink)]
 
     usual: dict[str, Any] = {
         "kinks": "spectral",
@@ -179,7 +179,7 @@ def spectral(
         "statement": "gradient in the unit Frobenius ball of the argument's entries; not differentiable",
         "source": "Lewis & Overton, Eigenvalue optimization, 1996",
     }
-    return Atom(name=name, value=each(value), bounds=rule, smoothed=never_smooth, **{**usual, **slots})
+    return AtomDefinition(name=name, value=each(value), bounds=rule, smoothed=never_smooth, **{**usual, **slots})
 
 
 LAMBDA_MAX = spectral(
@@ -214,7 +214,7 @@ NORM_NUC = spectral(
     example=("norm_nuc([w, 1])", lambda cp, w: cp.norm(cp.vstack([w, [1.0, 1.0, 1.0]]), "nuc")),
 )
 
-LOG_DET = Atom(
+LOG_DET = AtomDefinition(
     name="log_det",
     shape=of_square,
     value=each(logarithm_of_determinant),

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Scalar
-from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.abstract_values import AbstractValue
+from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.expression import PRODUCT, Expression
 from dpconvex.numerics import EPSILON, TINY, Interval
@@ -51,7 +51,7 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
     return Interval(low * (1 - slack[0]) if low > TINY and slack[0] < 1 else 0.0, max(high * (1 + slack[1]), TINY))
 
 
-def log_normcdf_rule(expression: Expression, entry: Scalar) -> Scalar:
+def log_normcdf_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     if not entry.value.low > -np.inf:
         why = "log_normcdf is Lipschitz only where its argument has a lower bound, and nothing bounds it"
         raise NotPrivate(why, None, rules.BOUND_IT)
@@ -62,7 +62,7 @@ def log_normcdf_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(image(lambda m: -log_ndtr(m), entry.value), Interval(-steep.high, -steep.low), min(1.0, most))
 
 
-NEG_LOG_NORMCDF = Atom(
+NEG_LOG_NORMCDF = AtomDefinition(
     name="neg_log_normcdf",
     value=log_normcdf_value,
     vjp=lambda e, value, slope, a: [slope * with_derivative(-hazard(np.real(a)), bend(np.real(a)), a)],

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.errors import MissingRule
-from dpconvex.expressions.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.expressions.atom import LeastCurvature, Reach, always
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, NonsmoothPoint
+from dpconvex.expressions.atom import ArgumentRange, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.atoms.arithmetic import total
 from dpconvex.expressions.atoms.arrangement import hstack, reshape, vec
@@ -51,7 +51,7 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
     return rules.reduced(shape, axis, keepdims)
 
 
-def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
+def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
@@ -60,17 +60,17 @@ def norm_rule(expression: Expression, group: rules.Entries) -> Scalar:
     least, most = (length(ends, order) for ends in sizes)
     value = Interval(least, max(least, min(most, size * rules.length_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
-        pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
+        pieces = tuple(HessianTerm((GradientSet(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = ~rows.any(axis=1)
         moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
         least = length(sizes[0][still]) * (1 - BOUND_SLACK * len(group))
         turn = (1.0, least) if least > 0 and order == 2 and not moved else None
-        return Scalar(value, (term,), pieces, turn=turn)
+        return AbstractValue(value, (term,), pieces, turn=turn)
     reason = f"no curvature bound is known for the p-norm with p = {order:g}"
     if order >= 2:
         reason = f"the {order:g}-norm is not differentiable where its argument vanishes"
     remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
-    return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}"))
+    return AbstractValue(value, (term,), (), 1, NonsmoothPoint(reason, expression, f"{remedy}; {rules.NO_SMOOTHNESS}"))
 
 
 def length(sizes: Array, order: float = 2.0) -> float:
@@ -124,7 +124,7 @@ def norm(a: Any, p: float = 2.0, axis: Shape | None = None, keepdims: bool = Fal
     return absolute(a) if p in (1, INFINITE) else rules.along(NORM, a, axis, keepdims, p=float(p))
 
 
-def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) -> Scalar:
+def squares_over(expression: Expression, group: rules.Entries, divisor: AbstractValue) -> AbstractValue:
     """Bound a sum of squares over an entry that keeps away from zero.
 
     With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
@@ -142,7 +142,7 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) 
     plain = len(group) == 1 and y == Interval(1.0, 1.0)
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
     if len(group) > 1 and all(map(rules.is_one_row, inner)):
-        terms: tuple[Term, ...] = (rules.ball_of(inner, "a sum of squares", 2 * most / low),)
+        terms: tuple[GradientSet, ...] = (rules.ball_of(inner, "a sum of squares", 2 * most / low),)
     else:
         ends = [(min(r.low / low, r.low / y.high), max(r.high / low, r.high / y.high)) for r in ranges]
         slopes = [Interval(2 * least, 2 * most) for least, most in ends]
@@ -151,16 +151,16 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Scalar) 
     for entry, reach in zip(inner, ranges, strict=True):
         ratio = Interval(-reach.high, -reach.low) * Interval(1 / y.high, 1 / low)
         extra = tuple(term.scaled(ratio) for term in divisor.terms)
-        pieces.append(Piece(entry.terms + extra, 2.0 / low))
+        pieces.append(HessianTerm(entry.terms + extra, 2.0 / low))
         pieces.extend(piece.scaled(2 * reach.size / low) for piece in entry.pieces)
     if divisor.terms:
         bound = Interval(-value.high / low, -value.low / y.high)
         terms = terms + tuple(term.scaled(bound) for term in divisor.terms)
         pieces.extend(piece.scaled(value.high / low) for piece in divisor.pieces)
-    return Scalar(value, terms, tuple(pieces), 1, rules.kink_of([*inner, divisor]))
+    return AbstractValue(value, terms, tuple(pieces), 1, rules.kink_of([*inner, divisor]))
 
 
-def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+def squares_bend(expression: Expression, weights: Any, reach: ArgumentRange) -> Any:
     divisor = expression.args[1]
     summed = 2 * (weights @ rules.sum_matrix(expression))
     return quotient_ends(summed, float(divisor.number))[0] if divisor.is_constant else None

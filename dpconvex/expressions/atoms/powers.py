@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import Kink, Scalar
-from dpconvex.expressions.atom import Atom, LeastCurvature, Reach, always
+from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
+from dpconvex.expressions.atom import ArgumentRange, AtomDefinition, LeastCurvature, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.discipline import sign
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
@@ -38,7 +38,7 @@ def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
     return clipped * (2 * a - clipped)
 
 
-def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
+def huber_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
     threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
     ends = np.array([low, high])
@@ -54,7 +54,7 @@ def huber_shape(shape: Shape, M: float) -> Shape:
     return shape
 
 
-HUBER = Atom(
+HUBER = AtomDefinition(
     name="huber",
     shape=huber_shape,
     value=clipped_product,
@@ -71,7 +71,7 @@ HUBER = Atom(
 )
 
 
-def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
+def absolute_value(expression: Expression, entry: AbstractValue) -> AbstractValue:
     low, high = entry.value.low, entry.value.high
     moves = any(term.rows.any() for term in entry.terms)  # to 0, perhaps, where the computed slope is 0
     if low > 0 or (low == 0 and not moves):
@@ -79,12 +79,12 @@ def absolute_value(expression: Expression, entry: Scalar) -> Scalar:
     if high < 0 or (high == 0 and not moves):
         return entry.scaled(rules.MINUS)
     remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
-    kink = Kink("the absolute value is not differentiable at 0", expression, remedy)
+    kink = NonsmoothPoint("the absolute value is not differentiable at 0", expression, remedy)
     found = entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
     return replace(found, together=entry.together)  # which is no longer
 
 
-ABS = Atom(
+ABS = AtomDefinition(
     name="abs",
     value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     vjp=lambda expression, value, slope, a: [slope * np.sign(np.real(a))],
@@ -138,7 +138,7 @@ def expanded_power(expander: Any, expression: Expression) -> Polynomial | None:
     return expander.expand(inner).power(int(p)) if not inner.variables and p in range(1, 9) else None
 
 
-def power_rule(expression: Expression, entry: Scalar) -> Scalar:
+def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
@@ -156,20 +156,20 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     values = (ends**p).tolist()
     result = Interval(0.0 if value.low < 0 < value.high else min(values), max(values)).rounded()
     if not entry.terms:
-        return Scalar(result)
+        return AbstractValue(result)
     slopes, curvature = (p * ends ** (p - 1)).tolist(), float(np.abs(p * (p - 1) * ends ** (p - 2)).max())
     inner = entry.behind or entry if p >= 2 else entry
     return inner.through(result, Interval(min(slopes), max(slopes)).rounded(), curvature, sign=-1 if 0 < p < 1 else 1)
 
 
-def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+def power_bend(expression: Expression, weights: Array, reach: ArgumentRange) -> Array | None:
     """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
     p = expression.option("p")
     nearest = rules.sizes(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
     return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
 
 
-POWER = Atom(
+POWER = AtomDefinition(
     name="power",
     shape=power_shape,
     value=power_value,
@@ -239,13 +239,13 @@ def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return 1 if low >= 0 else -1 if high <= 0 else 0
 
 
-def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
+def declared_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     declaration = tried(expression)
     value, slope = Interval(declaration.lower, float("inf")), Interval(*declaration.slope)
     return entry.through(value, slope, declaration.curvature)
 
 
-DECLARED: Atom = Atom(
+DECLARED: AtomDefinition = AtomDefinition(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=lambda xp, e, a: tried(e).evaluate(a, 0, xp),

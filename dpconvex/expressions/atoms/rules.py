@@ -11,13 +11,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.expressions.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.expressions.atom import Atom
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, NonsmoothPoint
+from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
 from dpconvex.numerics import APART, BOUND_SLACK, EPSILON, Interval
 from dpconvex.util.arrays import Array
 
-Entries = list[Scalar]
+Entries = list[AbstractValue]
 Write = Callable[[Expression, int], str]
 
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
@@ -35,8 +35,8 @@ def refused(what: str, *shapes: Shape) -> NoReturn:
 
 
 def reduction(
-    name: str, value: Callable[..., Any], vjp: Callable[..., list[Any]], one: Callable[..., Scalar], **slots: Any
-) -> Atom:
+    name: str, value: Callable[..., Any], vjp: Callable[..., list[Any]], one: Callable[..., AbstractValue], **slots: Any
+) -> AtomDefinition:
     """Return an atom of entries along axes, which `value` keeps and `vjp` sees.
 
     `one` is the rule for one line of entries, and the first entry of each further argument.
@@ -61,10 +61,12 @@ def reduction(
         firsts = [other[0] for other in others]
         return [one(expression, [entries[k] for k in line], *firsts) for line in lines(expression)]
 
-    return Atom(name=name, value=kept, vjp=pulled, bounds=rule, **{**usual, **slots})
+    return AtomDefinition(name=name, value=kept, vjp=pulled, bounds=rule, **{**usual, **slots})
 
 
-def along(atom: Atom, a: Any, axis: Shape | None = None, keepdims: bool = False, **options: Any) -> Expression:
+def along(
+    atom: AtomDefinition, a: Any, axis: Shape | None = None, keepdims: bool = False, **options: Any
+) -> Expression:
     a = constant(a)
     return atom(a, axis=tuple(range(a.ndim)) if axis is None else axis, keepdims=keepdims, **options)
 
@@ -106,17 +108,17 @@ def called(name: str, expression: Expression, *words: str) -> tuple[str, int]:
     return f"{name}({', '.join([*words, *([] if axis is None else [f'axis={axis}'])])})", ATOM
 
 
-def entrywise(one: Callable[..., Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
+def entrywise(one: Callable[..., AbstractValue]) -> Callable[[Expression, list[Entries]], Entries]:
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
 
 
-def bounded(entry: Scalar, what: str) -> Interval:
+def bounded(entry: AbstractValue, what: str) -> Interval:
     if not (np.isfinite(entry.value.low) and np.isfinite(entry.value.high)):
         raise NotPrivate(f"{what} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT)
     return entry.value
 
 
-def positive(entry: Scalar, what: str, part: str = "argument") -> float:
+def positive(entry: AbstractValue, what: str, part: str = "argument") -> float:
     low, away = shrunk(entry.value), f"its {part} keeps away from zero, and it goes down to {entry.value.low:.4g}"
     if not low > 0:
         remedy = f"shift the {part}, or {NARROWER} so that it has a positive lower bound"
@@ -134,7 +136,7 @@ def sizes(low: Array, high: Array) -> tuple[Array, Array]:
     return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
 
 
-def entry_ends(group: Sequence[Scalar]) -> tuple[Array, Array]:
+def entry_ends(group: Sequence[AbstractValue]) -> tuple[Array, Array]:
     return np.array([entry.value.low for entry in group]), np.array([entry.value.high for entry in group])
 
 
@@ -156,10 +158,10 @@ def cancelled(size: float, where: Expression | None = None) -> NotPrivate:
     return NotPrivate(why, where, "write it without the terms that cancel")
 
 
-def added_up(entries: Sequence[Scalar]) -> Scalar:
+def added_up(entries: Sequence[AbstractValue]) -> AbstractValue:
     """Add up entries, in whatever order their sum is computed."""
     if not entries:
-        return Scalar(ZERO)
+        return AbstractValue(ZERO)
     total = reduce(operator.add, entries)
     return replace(total, value=in_any_order(total.value, [entry.value for entry in entries]))
 
@@ -177,16 +179,16 @@ def in_any_order(total: Interval, parts: Sequence[Interval]) -> Interval:
     return Interval(max(value.low, low), min(value.high, high))
 
 
-def pieces_of(group: Sequence[Scalar]) -> tuple[Piece, ...]:
+def pieces_of(group: Sequence[AbstractValue]) -> tuple[HessianTerm, ...]:
     """Return pieces whose bounds hold for every convex combination of Hessians: all of them."""
     return tuple(piece for entry in group for piece in entry.pieces)
 
 
-def kink_of(group: Sequence[Scalar]) -> Kink | None:
+def kink_of(group: Sequence[AbstractValue]) -> NonsmoothPoint | None:
     return next((entry.kink for entry in group if entry.kink), None)
 
 
-def is_one_row(entry: Scalar) -> bool:
+def is_one_row(entry: AbstractValue) -> bool:
     return entry.is_affine and (not entry.terms or (len(entry.terms) == 1 and len(entry.terms[0].rows) == 1))
 
 
@@ -198,14 +200,14 @@ def affine_rows(group: Entries, what: str) -> Array:
     return np.stack([entry.terms[0].rows[0] if entry.terms else np.zeros(width) for entry in group])
 
 
-def ball_of(group: Entries, what: str, size: float) -> Term:
+def ball_of(group: Entries, what: str, size: float) -> GradientSet:
     """Return the set of all ``sum u_j g_j`` with ``||u||`` at most `size`, for affine entries."""
     rows, terms = affine_rows(group, what), [term for entry in group for term in entry.terms]
     summed = any(term.mass is not None for term in terms)
-    return Term(rows * size, True, size * np.max([term.masses[0] for term in terms], axis=0) if summed else None)
+    return GradientSet(rows * size, True, size * np.max([term.masses[0] for term in terms], axis=0) if summed else None)
 
 
-def length_of(entries: Sequence[Scalar]) -> float:
+def length_of(entries: Sequence[AbstractValue]) -> float:
     """Bound the Euclidean norm of entries of one array, or of their positive parts, by what is known of it; else infinite."""
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
