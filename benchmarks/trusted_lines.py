@@ -35,7 +35,7 @@ LEFT_OUT = (
         "sets/barrier.py",
     ),
     *("model/template.py", "sums/translation.py", "accounting/budget.py", "accounting/ledger.py", "errors.py"),
-    *("checker/", "fitting/proof.py", "util/deprecated.py", "util/markup.py"),
+    *("checker/", "fitting/proof.py", "util/markup.py"),
     *(
         "certificates/text.py",
         "__init__.py",

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from warnings import warn
 
 import lazy_loader
 
@@ -31,11 +30,6 @@ def __getattr__(name: str) -> object:
     if name in ("datasets", "interop", "plots"):  # modules that are there, and not listed
         return import_module(f"{__name__}.{name}")
     if name not in _names:
-        from dpconvex.util.deprecated import NAMES
-
-        if name in NAMES:
-            warn(f"dpconvex.{name} is now dpconvex.{NAMES[name]}.", DeprecationWarning, stacklevel=2)
-            return __getattr__(NAMES[name])
         near = "".join(f"Did you mean {found!r}? " for found in get_close_matches(name, __all__, n=1))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}. {near}All names: dir({__name__}).")
     try:

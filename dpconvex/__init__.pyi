@@ -6,7 +6,6 @@ from .auditing.audit import audit as audit
 from .auditing.falsify import Falsification as Falsification, falsify as falsify
 from .auditing.report import Audit as Audit
 from .certificates.certificate import Certificate as Certificate
-from .data.columns import ChunkedColumn as ChunkedColumn
 from .data.domains import Ball as Ball, Box as Box, Choice as Choice
 from .data.partitions import Partitions as Partitions
 from .data.record import Record as Record

@@ -31,15 +31,14 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.mixtures import MixturePlan
-from dpconvex.util.arrays import Array
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import Array, quietly
 from dpconvex.util.plain_data import is_real, is_whole
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
 
 
-@public
+@quietly
 def audit(
     template: Template,
     privacy: Privacy,

@@ -11,7 +11,6 @@ from math import prod
 from os import PathLike, fspath
 from os.path import abspath, exists, isfile
 from typing import Any
-from warnings import warn
 from zlib import crc32
 
 import numpy as np
@@ -22,12 +21,6 @@ from dpconvex.errors import DomainError, shorten
 from dpconvex.util.arrays import frozen
 
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
-
-
-def ChunkedColumn(source: Iterable[Any] | Callable[[], Iterable[Any]]) -> NDArray[Any]:
-    """Return the pieces of a column as one array.  `Partitions` of functions keep at most one piece in memory."""
-    warn("dpconvex.ChunkedColumn holds all pieces in memory now: pass dpconvex.Partitions.", DeprecationWarning, 2)
-    return np.concatenate([array_of("ChunkedColumn", piece) for piece in (source() if callable(source) else source)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import quietly
 from dpconvex.util.plain_data import check_whole, is_whole
 from dpconvex.util.runtime import Stage
 
@@ -46,7 +46,7 @@ AGAIN = "these data were fitted before, and nobody counts what that costs"
 FITTED: dict[int, tuple[Any, int]] = {}
 
 
-@public
+@quietly
 def solve(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -100,7 +100,7 @@ def solve(
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
-@public
+@quietly
 def statistics(
     template: Template,
     data: Mapping[str, ArrayLike],

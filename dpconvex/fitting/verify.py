@@ -26,7 +26,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import quietly
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import Stage, once
 
@@ -70,7 +70,7 @@ def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis
     return Analysis(form, unbounded=DPConvexError(why) if why else None)
 
 
-@public
+@quietly
 def verify(
     template: Template,
     privacy: Privacy,
@@ -304,7 +304,7 @@ def proved(
 remembered = once(proved)
 
 
-@public
+@quietly
 def is_private(
     template: Template,
     privacy: Privacy,

@@ -20,7 +20,6 @@ from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.util.arrays import Array, frozen, quietly
-from dpconvex.util.deprecated import public
 from dpconvex.util.plain_data import is_real, is_whole
 
 
@@ -98,7 +97,7 @@ def verify_bounded(
     return proved(problem, bounds, privacy, solver)[1]
 
 
-@public
+@quietly
 def solve_bounded(
     problem: Any,
     values: Mapping[PrivateBound, ArrayLike],

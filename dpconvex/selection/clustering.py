@@ -29,8 +29,7 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import SINGLE_TOLERANCE
-from dpconvex.util.arrays import Array, Indices, frozen
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import Array, Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
 
@@ -167,7 +166,7 @@ class ComponentCenters(Released):
         return super().to_bytes()
 
 
-@public
+@quietly
 def cluster(
     record: Record | Template,
     data: Mapping[str, ArrayLike],

@@ -24,14 +24,13 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.judging import Judge
-from dpconvex.util.arrays import Indices
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import Indices, quietly
 from dpconvex.util.plain_data import is_real, is_whole
 
 MOST_CELLS = 200  # Of scores
 
 
-@public
+@quietly
 def evaluate(
     template: Template,
     release: Release,

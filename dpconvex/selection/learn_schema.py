@@ -46,8 +46,7 @@ from dpconvex.noise.profiles import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_looks import ROOT_TWO
-from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import Array, Indices, quietly
 
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"
 ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from the first
@@ -65,7 +64,7 @@ COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewe
 CELLS, FLOOR, SPARSE, ZERO = (4, 64), 0.7, 0.05, 0.05
 
 
-@public
+@quietly
 def learn_schema(
     table: Any,
     privacy: Privacy,

@@ -28,8 +28,7 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
-from dpconvex.util.arrays import Indices, frozen
-from dpconvex.util.deprecated import public
+from dpconvex.util.arrays import Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
 
@@ -58,7 +57,7 @@ class Mixture:
         return self.release.predict(x)
 
 
-@public
+@quietly
 def verify_mixture(
     template: Template,
     privacy: Privacy,
@@ -78,7 +77,7 @@ def verify_mixture(
     return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
 
 
-@public
+@quietly
 def solve_mixture(
     template: Template,
     data: Mapping[str, ArrayLike],

@@ -28,7 +28,6 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.certify import Warm
 from dpconvex.util.arrays import quietly
-from dpconvex.util.deprecated import public
 from dpconvex.util.plain_data import check_whole
 from dpconvex.util.runtime import in_order, this_process
 
@@ -36,7 +35,7 @@ from dpconvex.util.runtime import in_order, this_process
 CLOSE, TRIES = 0.998, 10
 
 
-@public
+@quietly
 def sweep(
     template: Template | Sequence[Template],
     data: Mapping[str, ArrayLike],
@@ -167,7 +166,7 @@ class Calibration:
         return f"{len(self.fits)} releases, each {self.each}; together {self.total}"
 
 
-@public
+@quietly
 def calibrate(
     template: Template | Sequence[Template],
     privacy: Privacy,
