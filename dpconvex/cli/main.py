@@ -222,7 +222,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 # Where the functions of some commands are; those of others are in `commands`.
 MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "check_table", "schema": "schemas"}
-MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "judge")
+MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "saved_models")
 
 
 class Parser(argparse.ArgumentParser):

@@ -23,7 +23,7 @@ from dpconvex.model.people import WEIGHT, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
-from dpconvex.selection.judging import Judge
+from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.util.arrays import Indices, quietly
 from dpconvex.util.plain_data import is_real, is_whole
 
@@ -107,11 +107,11 @@ def evaluate(
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
-    judge = Judge(record, release, features, label, privacy, False, cuts_of(release, cells), group)
-    judge.check("evaluate")
+    counter = RecordCounter(record, release, features, label, privacy, False, cuts_of(release, cells), group)
+    counter.check("evaluate")
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
-    noise = judge.cells.noise(paid)
+    noise = counter.cells.noise(paid)
     call = FitJob(
         data, paid, [template], Method(units=True), None, size, clip, budget, entry, seed, record=record, unit=unit
     )
@@ -123,10 +123,10 @@ def evaluate(
     people = batch.size if call.people is None else call.people.size
     if not protected and people != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    noisy = perturb(judge.cells.sums(judge.counts(batch)), noise, call.source.seeded)
-    domain, one = record.fields[label], judge.largest
+    noisy = perturb(counter.cells.sums(counter.counts(batch)), noise, call.source.seeded)
+    domain, one = record.fields[label], counter.largest
     return Evaluation(
-        judge.cells,
+        counter.cells,
         tuple((noisy / one).tolist()),
         noise.scale / one,
         total=None if protected else people,

@@ -33,7 +33,7 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.model.privacy import Privacy, check_privacy, computable, left
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.selection.judging import Judge
+from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import in_order
@@ -153,7 +153,7 @@ def tune(
 
     tasks = (partial(fitted, k, call.source.next()) for k in range(len(ways)))
     releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
-    every = [Judge(call.record, item, features, label, privacy) for item in releases]
+    every = [RecordCounter(call.record, item, features, label, privacy) for item in releases]
     wrong = [Fraction(errors.mistakes(held_out), errors.moved) for errors in every]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
     certificate: Any = releases[best].certificate or ways[best].certificate
@@ -222,7 +222,9 @@ def tune_repeated(
     call = FitJob(
         data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit
     )
-    scores = {name: Judge(call.record, trial(template), features, label, privacy) for name, template in named.items()}
+    scores = {
+        name: RecordCounter(call.record, trial(template), features, label, privacy) for name, template in named.items()
+    }
     plans = {
         name: planned(template, privacy, law, call.size, method, scores[name].moved)
         for name, template in zip(named, call.templates, strict=True)
@@ -351,9 +353,9 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
         raise TemplateError("tune: there is no candidate to choose from.")
     first, reference = next(iter(named.items()))
     for name, template in named.items():
-        judge = Judge(template.record, trial(template), features, label, Privacy(1.0))
-        judge.check("tune", strict=False)
-        if template.predict is None or not judge.cells.labels:
+        counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
+        counter.check("tune", strict=False)
+        if template.predict is None or not counter.cells.labels:
             lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
             raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
         if domains(template) != domains(reference):

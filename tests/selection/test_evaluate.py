@@ -22,7 +22,7 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 
 import dpconvex as dp
 from dpconvex.mechanisms.cell_counts import STEPS, Cells
-from dpconvex.selection.judging import Judge
+from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.util.runtime import silence
 
 LOGISTIC = dp.load("logistic_regression", features=2)
@@ -60,9 +60,9 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
     x /= 2 * np.linalg.norm(x)
     template = dp.load("logistic_regression", features=300)
     release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
-    judge = Judge(template.record, release, "x", "y", dp.Privacy(1.0, adjacency="add-remove"))
+    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0, adjacency="add-remove"))
     several = [{"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)} for count in range(1, 12)]
-    assert [judge.mistakes(template.record.validate(data)) for data in several] in ([0] * 11, list(range(1, 12)))
+    assert [counter.mistakes(template.record.validate(data)) for data in several] in ([0] * 11, list(range(1, 12)))
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -85,7 +85,7 @@ def test_one_record_that_fails_changes_its_own_mistake_alone(adjacency, parts):
 
     template = dp.load("logistic_regression", features=300)
     release = dp.Release({"w": w}, not_private_because="a test", predictor=predict)
-    judge = Judge(template.record, release, "x", "y", dp.Privacy(1.0, adjacency=adjacency))
+    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0, adjacency=adjacency))
     fine = {"x": np.tile(x, (1000, 1)), "y": np.full(1000, 1 if x[None] @ w > 0 else -1)}
     bad = {**fine, "x": fine["x"].copy()}
     bad["x"][500] = 0.25 * np.eye(300)[0]
@@ -93,7 +93,7 @@ def test_one_record_that_fails_changes_its_own_mistake_alone(adjacency, parts):
     for data, expected in ((fine, 0), (bad, 1), (less, 0)):
         if parts is not None:
             data = dp.Partitions([{n: c[k] for n, c in data.items()} for k in (slice(parts[0]), slice(parts[0], None))])
-        assert judge.mistakes(template.record.validate(data)) == expected
+        assert counter.mistakes(template.record.validate(data)) == expected
 
 
 def patient(adjacency="replace-one", most=2, keep=None, epsilon=1.0):
@@ -159,7 +159,7 @@ def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjac
 
 def test_a_noise_that_is_too_small_and_a_sum_that_is_forgotten_are_noticed():
     """Planted errors: the exact loss of two records that differ in all they can is above the claim."""
-    cells = Judge(LOGISTIC.record, SCORED, "x", "y", dp.Privacy(1.0), plain=False).cells
+    cells = RecordCounter(LOGISTIC.record, SCORED, "x", "y", dp.Privacy(1.0), plain=False).cells
     columns, scale = cells.weights["probabilities"].T, cells.noise(dp.Privacy(1.0)).scale
     assert 0.999 <= largest_loss(columns, scale) <= 1.0
     assert largest_loss(columns, 0.99 * scale) > 1.0
@@ -394,10 +394,10 @@ def judged(function, y, template=HUBER):
     """Return the counts of cells, and those of the same records one by one."""
     x = np.column_stack([np.linspace(-1, 1, len(y)), np.zeros(len(y))])
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
-    judge = Judge(template.record, release, "x", "y", dp.Privacy(1.0))
-    each = [judge.counts(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
+    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0))
+    each = [counter.counts(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
     each = [np.concatenate([*found.values()]) for found in each]
-    return np.concatenate([*judge.counts(template.record.validate({"x": x, "y": y})).values()]), each
+    return np.concatenate([*counter.counts(template.record.validate({"x": x, "y": y})).values()]), each
 
 
 def raises_at_zero(parameters, x, error=ZeroDivisionError):

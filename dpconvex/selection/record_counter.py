@@ -25,7 +25,7 @@ BLOCK = 65_536  # Records that are read at once
 
 
 @dataclass(frozen=True)
-class Judge:
+class RecordCounter:
     """Looks at records one by one, and counts them in cells; whatever a prediction does, it changes its own record's cell alone.
 
     A prediction in a batch depends, in its last bits, on the others.  A record that cannot be predicted, or whose prediction has
@@ -171,24 +171,24 @@ def number_of(found: Any) -> float | None:
         return None
 
 
-def counted_in(batch: Batch, judge: Judge) -> Indices:
-    record, label, cells = judge.record, judge.label, judge.cells
+def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
+    record, label, cells = counter.record, counter.label, counter.cells
     known = record.values(batch, label) if cells.labels else batch.fields[label]
     whose = np.zeros(batch.size, dtype=np.int64)
-    if judge.group is not None:
-        groups = record.discrete[judge.group].values
-        whose = np.array([groups.index(value) for value in record.values(batch, judge.group)], dtype=np.int64)
+    if counter.group is not None:
+        groups = record.discrete[counter.group].values
+        whose = np.array([groups.index(value) for value in record.values(batch, counter.group)], dtype=np.int64)
     # A person's weights add up to 1 at most: rounded down, their records add no more steps than one record has.
-    steps = np.full(batch.size, judge.largest)
-    if judge.privacy.keep == "weights":
-        steps = np.floor(dense(batch.fields[WEIGHT][:]) * judge.largest).astype(np.int64)
+    steps = np.full(batch.size, counter.largest)
+    if counter.privacy.keep == "weights":
+        steps = np.floor(dense(batch.fields[WEIGHT][:]) * counter.largest).astype(np.int64)
     tables = [np.zeros((cells.groups, math.prod(shape)), dtype=np.int64) for shape in cells.tables.values()]
-    columns = (blocks(column, BLOCK) for column in (batch.fields[judge.features], known, whose, steps))
+    columns = (blocks(column, BLOCK) for column in (batch.fields[counter.features], known, whose, steps))
     parts: Iterator[Any] = zip(*columns, strict=False)
     with one_blas_thread(), silence():
         for x, truth, group, count in parts:
             for row, y, mine, own in zip(frozen(dense(x)), dense(truth), group, count, strict=True):
-                for table, places in zip(tables, judge.places(row[None], y, int(own)), strict=True):
+                for table, places in zip(tables, counter.places(row[None], y, int(own)), strict=True):
                     for place, count in places.items():
                         table[mine, place] += count
     return np.concatenate([table.ravel() for table in tables])
