@@ -67,6 +67,7 @@ NOT_FOR_STEPS = (
     *(
         "expressions/parameter_space.py",
         "accounting/",
+        "util/arguments.py",
         "util/plain_data.py",
         "mechanisms/base.py",
     ),  # name answers, charge, refuse

@@ -14,7 +14,8 @@ from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.arguments import between, instance, number
+from dpconvex.util.plain_data import is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
 # Truncation failures are counted for totals of epsilon up to this; the most parts of an event; how far numbers are rounded up.
@@ -70,10 +71,9 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
         Distance between neighbours in lengths of one record: by default 2 under replace-one, otherwise 1. For an event of
         `dp_event` it is 1. A `NoOpDpEvent` costs nothing, and makes no entry.
     """
-    if not isinstance(budget, Budget) or not (delta is None or (is_real(delta) and 0 < delta < 0.5)):
-        raise TemplateError(f"charge: give a Budget, and no delta, or one in (0, 0.5), not {budget!r}, {delta!r}.")
-    if not (apart is None or (is_real(apart) and 1 <= apart < math.inf)):
-        raise TemplateError(f"charge: apart is a number of lengths of one record, 1 at least, not {apart!r}.")
+    instance(Budget).check("charge", budget=budget)
+    between(0, 0.5).or_none.check("charge", delta=delta)
+    number("a number, 1 or above", lambda value: 1 <= value < math.inf).or_none.check("charge", apart=apart)
     total = budget.privacy
     if total.keep is not None:
         raise TemplateError(f"charge: {entry!r} counts records; nobody cuts them to {total.most} of one {total.unit}.")

@@ -17,6 +17,7 @@ from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.profiles import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
+from dpconvex.util.arguments import instance
 from dpconvex.util.markup import aligned, bar, paragraph
 from dpconvex.util.places import replaceable
 from dpconvex.util.plain_data import built, is_real
@@ -322,8 +323,7 @@ def origin() -> dict[str, str]:
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
     if budget is not None:
-        if not isinstance(budget, Budget):
-            raise TemplateError(f"the budget must be a Budget, or None, not {shown(budget)}.")
+        instance(Budget).or_none.check("", budget=budget)
         budget.spend(privacy, label, event)
 
 

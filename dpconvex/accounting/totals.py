@@ -14,6 +14,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
+from dpconvex.util.arguments import one_of
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
@@ -301,9 +302,8 @@ class Renyi(AdditiveCost):
 RULES: dict[str, type[Basic]] = {rule.name: rule for rule in (Basic, Gauss, Renyi)}
 
 
-def rule_of(name: object, total: Privacy) -> Basic:
-    if not isinstance(name, str) or name not in RULES:
-        raise TemplateError(f"Budget: accounting must be one of {', '.join(map(repr, RULES))}, not {name!r}.")
+def rule_of(name: str, total: Privacy) -> Basic:
+    one_of(RULES).check("Budget", accounting=name)
     return RULES[name](total)
 
 

@@ -31,8 +31,9 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.mixtures import MixturePlan
+from dpconvex.util.arguments import COUNT, Kind, between
 from dpconvex.util.arrays import Array, quietly
-from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.plain_data import is_whole
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
@@ -106,15 +107,11 @@ def audit(
     (True, True)
     """
     check_template(template)
-    asked = {
-        f"effort must be a positive number, not {effort!r}": is_real(effort) and 0 < effort < 1e6,
-        f"runs must be 0, or at least {FEWEST_RUNS} fits, not {runs!r}": is_whole(runs, FEWEST_RUNS) or runs == 0,
-        f"size must be a positive integer, not {size!r}": is_whole(size, 1),
-        "with whitening, leave out runs and share": whitening in (None, False) or not (runs or share is not None),
-    }
-    for said, fine in asked.items():
-        if not fine:
-            raise TemplateError(f"audit: {said}.")
+    between(0, 1e6).check("audit", effort=effort)
+    Kind(f"0, or at least {FEWEST_RUNS} fits", lambda n: is_whole(n, FEWEST_RUNS) or n == 0).check("audit", runs=runs)
+    COUNT.check("audit", size=size)
+    if whitening not in (None, False) and (runs or share is not None):
+        raise TemplateError("audit: with whitening, leave out runs and share.")
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)

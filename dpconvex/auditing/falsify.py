@@ -17,9 +17,9 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.region import slope_of
+from dpconvex.util.arguments import COUNT, instance
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import aligned, paragraph
-from dpconvex.util.plain_data import check_whole
 
 # Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
 TOLERANCE = 1e-9
@@ -140,9 +140,8 @@ def falsify(
             "falsify: no constant of this certificate bounds gradients; dp.audit attacks its guarantee."
         )
     analysis = analyse(template)
-    if certificate is not None and not isinstance(certificate, Certificate):
-        raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")
-    check_whole("falsify", starts=starts, steps=steps)
+    instance(Certificate).or_none.check("falsify", certificate=certificate)
+    COUNT.check("falsify", starts=starts, steps=steps)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))

@@ -22,7 +22,8 @@ from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.util.plain_data import built, check_whole, finite
+from dpconvex.util.arguments import COUNT
+from dpconvex.util.plain_data import built, finite
 
 MOST_PEOPLE = 10**6  # of a group
 QUICK = 3000  # Proofs of so many bytes are replayed where they are read
@@ -231,7 +232,7 @@ class Certificate(CertificateText):
         Exact for Gaussian noise on gradients and answers and for pure guarantees, up to truncation failures.  For Gaussian noise
         on the objective it is a bound.  If only the guarantee is known, it is composed over people.
         """
-        check_whole("for_group", people=people)
+        COUNT.check("for_group", people=people)
         if people > MOST_PEOPLE:
             raise TemplateError(f"for_group: nobody is protected among so many; ask for at most {MOST_PEOPLE} people.")
         if people == 1 and delta is None:

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
+from dpconvex.util.arguments import number, whole
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.plain_data import is_real, is_whole
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
 # Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
 LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
+RADIUS = number(f"a positive number, at most {LARGEST_RADIUS:g}", lambda r: 0 < r <= LARGEST_RADIUS or r == np.inf)
+NORM = number("1, 2 or inf", lambda norm: norm in (1, 2, np.inf))
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,11 @@ class Ball:
     slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # what a record on the sphere can seem to exceed it by
 
     def __post_init__(self) -> None:
-        if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
-            raise TemplateError(f"Ball: dim must be a positive integer, at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        whole(1, LARGEST_DIMENSION).check("Ball", dim=self.dim)
         if str(self.norm) == "inf":  # by its name, too
             object.__setattr__(self, "norm", np.inf)
-        if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
-            raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
-        if not (is_real(self.radius) and (0 < self.radius <= LARGEST_RADIUS or self.radius == np.inf)):
-            known = f"a positive number, at most {LARGEST_RADIUS:g}"
-            raise TemplateError(f"Ball: radius must be {known}, not {self.radius!r}.")
+        NORM.check("Ball", norm=self.norm)
+        RADIUS.check("Ball", radius=self.radius)
         if self.radius == np.inf:
             raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
 

@@ -25,6 +25,7 @@ from dpconvex.data.tables import PARQUET, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.util.arguments import SWITCH
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,8 +63,7 @@ class Partitions:
     """
 
     def __init__(self, source: Any, schema: Any = None, *, keep: bool | None = None) -> None:
-        if not (keep is None or isinstance(keep, bool)):
-            raise TemplateError(f"Partitions: keep must be True, False or None, not {keep!r}.")
+        SWITCH.or_none.check("Partitions", keep=keep)
         if not (schema is None or hasattr(schema, "encode")):
             raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
         self.schema, self.keep = schema, keep

@@ -16,6 +16,7 @@ from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.validation import check_column, check_labels, length_of
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arguments import TRUTH
 from dpconvex.util.arrays import frozen, quietly
 
 EMPTY = "the data are empty: there is no record to learn from."
@@ -182,8 +183,7 @@ def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
 
 
 def check_clip(clip: object) -> None:
-    if not isinstance(clip, bool | np.bool_):
-        raise TemplateError(f"clip must be True or False, not {clip!r}.")
+    TRUTH.check("", clip=clip)
 
 
 def table(data: Any) -> Any:

@@ -20,6 +20,7 @@ from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, path_of, table_of
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arguments import TEXT, number
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
@@ -96,14 +97,12 @@ class Schema:
             if not name and name is self.label:
                 how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
                 raise TemplateError(f"say which column is the label: {how}.")
-            if not isinstance(name, str) or not name:
-                raise TemplateError(f"the name of a column, and of the label, must be a text, not {name!r}.")
+            TEXT.check("", column=name)
             if names.count(name) > 1:
                 raise TemplateError(f"the column {name!r} is declared twice, as a feature, the label, or ignored.")
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
-        if not math.isfinite(self.constant):
-            raise TemplateError(f"constant must be finite, such as .5 for an intercept, not {self.constant!r}.")
+        number("finite, such as .5 for an intercept", math.isfinite).check("", constant=self.constant)
         learnt: Any = self.learnt
         self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else built(Learnt, learnt, where="learnt")
         self.__dict__["features"] = {name: column_of(name, declared) for name, declared in self.features.items()}

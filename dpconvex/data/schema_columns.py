@@ -26,6 +26,7 @@ from dpconvex.data.tables import (
     values_of,
 )
 from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.util.arguments import SWITCH
 from dpconvex.util.arrays import Array, Indices
 
 Where = Callable[[int], str]
@@ -316,8 +317,7 @@ class Categorical(Levels):
     square: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.other, bool):
-            raise TemplateError(f"other must be true or false, not {self.other!r}.")
+        SWITCH.check("", other=self.other)
         self.__dict__["reference"] = None if self.reference is None else text_of(self.reference)
         if self.reference is not None and self.reference not in levels_of(self.levels):
             raise TemplateError(f"reference must be one of the levels, not {self.reference!r}.")

@@ -37,8 +37,8 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import POSITIVE, TRUTH
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
 
@@ -169,11 +169,8 @@ class Private(BaseEstimator):
         name, fitted = type(self).__name__, self.fit_intercept
         if fitted and self.own_constant:
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
-        if not isinstance(fitted, bool | np.bool_):
-            raise TemplateError(f"{name}: fit_intercept must be True or False, not {fitted!r}.")
-        sizes = self.radius, self.intercept_scaling
-        if not all(is_real(value) and 0 < value < np.inf for value in sizes):
-            raise TemplateError(f"{name}: radius and intercept_scaling must be positive and finite, not {sizes!r}.")
+        TRUTH.check(name, fit_intercept=fitted)
+        POSITIVE.check(name, radius=self.radius, intercept_scaling=self.intercept_scaling)
         constant = self._intercept_scale(features) * bool(fitted)
         return {"features": features, "radius": self.radius, "constant": constant}
 

@@ -15,8 +15,8 @@ from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
 from dpconvex.fitting.solve import solve
+from dpconvex.util.arguments import NOT_NEGATIVE
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 
 # Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.
 LARGEST = float(np.exp(3.0))
@@ -79,8 +79,7 @@ class LogLinkRegressor(PrivateRegressor):
     def _check_options(self) -> None:
         for name in ("alpha", "exposure", "weight", "power"):
             value = getattr(self, name, 0.0)
-            if not (is_real(value) and 0 <= value < np.inf):
-                raise TemplateError(f"{type(self).__name__}: {name} must be finite and not negative, not {value!r}.")
+            NOT_NEGATIVE.check(type(self).__name__, **{name: value})
 
     def _declared(self, features: int) -> dict[str, Any]:
         self._check_options()

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 
 from dpconvex.data.columns import dense
 from dpconvex.data.validation import finite_numbers
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.util.arguments import COUNT, TRUTH, between, one_of, whole
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real, is_whole
 
 # Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
 BLOCK, VECTOR = 2**14, 32
@@ -59,16 +59,11 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole = is_whole(self.features, 1) and is_whole(self.components, 1)
-        for right, said in (
-            (isinstance(self.kernel, str) and self.kernel in KERNELS, f"kernel must be one of {KERNELS}"),
-            (whole, "features and components must be positive integers"),
-            (whole and int(self.features) * int(self.components) <= LARGEST, f"at most {LARGEST} numbers can be held"),
-            (is_real(self.gamma) and 0 < self.gamma < 1e250, "gamma must be positive, and below 1e250"),
-            (isinstance(self.paired, bool | np.bool_), "paired must be true or false"),
-        ):
-            if not right:
-                raise TemplateError(f"RandomFourierFeatures: {said}: {self!r}.")
+        one_of(KERNELS).check("RandomFourierFeatures", kernel=self.kernel)
+        COUNT.check("RandomFourierFeatures", features=self.features)
+        whole(1, LARGEST // int(self.features)).check("RandomFourierFeatures", components=self.components)
+        between(0, 1e250).check("RandomFourierFeatures", gamma=self.gamma)
+        TRUTH.check("RandomFourierFeatures", paired=self.paired)
         seeded_generator(self.seed)
 
     @cached_property

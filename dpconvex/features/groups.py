@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import at_once
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
-from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.arguments import COUNT, POSITIVE
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
 SMALLEST, INSIDE = 1e-300, 1 - 1e-6
@@ -67,9 +67,8 @@ class GroupNormalizer(LearnsNothing):
         return result
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        if not (is_whole(self.groups, 1) and is_real(self.floor) and 0 < self.floor < np.inf):
-            known = "a positive integer, and floor positive and finite"
-            raise TemplateError(f"GroupNormalizer: groups must be {known}, not {self.groups!r} and {self.floor!r}.")
+        COUNT.check("GroupNormalizer", groups=self.groups)
+        POSITIVE.check("GroupNormalizer", floor=self.floor)
         rows = finite_rows(self, X, reset)
         count = rows.shape[1]
         if count % self.groups or count == self.groups:

@@ -17,8 +17,9 @@ from scipy import fft
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import check_whole, is_whole
+from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import in_order, one_blas_thread
 
 # So many images are transformed at a time, whose wavelet coefficients fit into a cache.  There are always so many, and black ones
@@ -96,7 +97,7 @@ class ScatteringFeatures(LearnsNothing):
 
     def _checked(self) -> tuple[int, int, int]:
         """Return the shape of an image, with its number of colours, or refuse options that make no sense."""
-        check_whole("ScatteringFeatures", J=self.J, L=self.L)
+        COUNT.check("ScatteringFeatures", J=self.J, L=self.L)
         try:
             height, width, *colours = self.shape
         except (TypeError, ValueError):

@@ -21,8 +21,8 @@ from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
 from dpconvex.errors import TemplateError
 from dpconvex.features.transformers import TableTransformer
+from dpconvex.util.arguments import BELOW_ONE
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 
 # Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.
 GRID = 2.0**-20
@@ -183,8 +183,7 @@ class SplineEncoder(TableTransformer):
     def blocks(self) -> list[SplineBlock]:
         """Return the blocks of features, one for each column and then one for each pair; raise for invalid options."""
         schema, given = self._schema(), dict(self.knots or {})
-        if not (is_real(self.kept) and 0 <= self.kept < 1):
-            raise TemplateError(f"kept must be a number from 0 to below 1, not {self.kept!r}.")
+        BELOW_ONE.check("", kept=self.kept)
         kept, columns = float(self.kept), schema.features.items()
         axes = {name: Axis(name, column, self._knots(name, column), kept) for name, column in columns}
         for name in given.keys() - axes.keys():

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
 from dpconvex.data.schema import Schema
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.features.bases import BaseEstimator, TransformerMixin
+from dpconvex.util.arguments import instance
 
 
 class LearnsNothing(TransformerMixin, BaseEstimator):
@@ -71,10 +72,10 @@ class TableTransformer(LearnsNothing):
     schema: Schema | None
 
     def _schema(self) -> Schema:
-        if not isinstance(self.schema, Schema):
-            name = type(self).__name__
-            raise TemplateError(f"{name}: expected a Schema, as {name}(schema), not {self.schema!r}.")
-        return self.schema
+        name, schema = type(self).__name__, self.schema
+        instance(Schema, f"as in {name}(schema)").check(name, schema=schema)
+        assert schema is not None
+        return schema
 
     def _read(self, X: Any, reset: bool = False) -> Any:
         return self._schema()

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import in_one_place
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.engine import DataEngine, resolved
@@ -21,8 +21,8 @@ from dpconvex.optim.conic import least
 from dpconvex.optim.problem import Problem
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.util.arguments import number
 from dpconvex.util.arrays import quietly
-from dpconvex.util.plain_data import is_real
 
 # A point this far from the minimiser, for the length of the parameters, is left to a conic solver.
 FARTHEST = 1e-2
@@ -73,8 +73,7 @@ def solve_without_privacy(
     >>> fit["w"].round(3), fit.gap < 1e-9
     (array([2.]), True)
     """
-    if not (is_real(tolerance) and 0 < tolerance < 1e300):
-        raise TemplateError(f"solve_without_privacy: tolerance must be positive and finite, not {tolerance!r}.")
+    number("positive and finite", lambda value: 0 < value < 1e300).check("solve_without_privacy", tolerance=tolerance)
     check_template(template)
     chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
     batch = template.record.validate(data, clip=clip)

@@ -10,7 +10,7 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.certificates.certificate import ObjectiveCertificate
 from dpconvex.data.domains import Ball
 from dpconvex.data.record import Record, in_one_place
-from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError, shown
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.release import Release
@@ -24,8 +24,8 @@ from dpconvex.sets.kinks import split_kinks
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import LeafForm, form_of as leaves_of
+from dpconvex.util.arguments import FRACTION, instance
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 
 FARTHEST = 1e100  # Scores of fits beyond this may overflow
 SAMPLED = 64  # Records
@@ -97,12 +97,10 @@ def intervals(
     >>> (found.lower < [2.0, 0.0]).all() and (found.upper > [2.0, 0.0]).all()  # what is true here
     np.True_
     """
-    if not (is_real(confidence) and 0 < confidence < 1):
-        raise TemplateError(f"intervals: confidence must be a number between 0 and 1, not {confidence!r}.")
+    FRACTION.check("intervals", confidence=confidence)
     check_privacy("intervals", privacy)
     check_template(template)
-    if not isinstance(release, Release):
-        raise TemplateError(f"intervals: expected a Release, such as model.release_, not {shown(release)}.")
+    instance(Release, "such as model.release_").check("intervals", release=release)
     theta, analysis = start_of(template, release), analyse(template)
     leaves, basis = leaves_of(template, analysis.form.space), analysis.form.basis.toarray()
     steep, bent = analysis.gradient_bound, np.sqrt(analysis.hessian_bound) if leaves.forms == 1 else 0.0

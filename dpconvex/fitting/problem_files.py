@@ -20,6 +20,7 @@ from dpconvex.errors import DPConvexError, TemplateError, shorten
 from dpconvex.fitting.release import Release, plain
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import PATH
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
@@ -91,8 +92,7 @@ for _kind in (Release, Statistics):
 
 
 def locate(name_or_path: str | os.PathLike[str]) -> Path:
-    if not isinstance(name_or_path, str | os.PathLike):
-        raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
+    PATH.check("load", name_or_path=name_or_path)
     text = os.fspath(name_or_path)
     if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or os.sep in text or "/" in text:
         file = Path(text).expanduser()

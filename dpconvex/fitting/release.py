@@ -28,6 +28,7 @@ from dpconvex.fitting.files import Released
 from dpconvex.fitting.whitening import Whitening
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template
+from dpconvex.util.arguments import TEXT, instance
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.markup import aligned, details, paragraph
 
@@ -90,8 +91,7 @@ class Release(Released, Mapping[str, Array]):
     labels: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parameters, Mapping):
-            raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
+        instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
         if not copied:
@@ -189,8 +189,7 @@ class Release(Released, Mapping[str, Array]):
             if self.source is None:
                 raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")
             template = template(self.source[0], **self.source[1])
-        if not isinstance(template, Template):
-            raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
+        instance(Template, "or a function that returns one").check("Release", template=template)
         known = plain(template.source)
         if self.source is not None and known is not None and known[0] != self.source[0]:
             raise TemplateError(f"Release: of the problem {self.source[0]!r}, and the template is of {known[0]!r}.")
@@ -230,8 +229,7 @@ def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:
 
 
 def finite(name: object, value: ArrayLike) -> Array:
-    if not isinstance(name, str) or not name:
-        raise TemplateError(f"Release: the name of a parameter must be a text, not {name!r}.")
+    TEXT.check("Release", **{"name of a parameter": name})
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise TemplateError(f"Release: the parameter {name!r} must be an array of finite real numbers.")

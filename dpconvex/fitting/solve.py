@@ -36,8 +36,8 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
+from dpconvex.util.arguments import COUNT, instance
 from dpconvex.util.arrays import quietly
-from dpconvex.util.plain_data import check_whole, is_whole
 from dpconvex.util.runtime import Stage
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
@@ -145,8 +145,7 @@ def statistics(
     """
     check_privacy("statistics", privacy, units=True)
     chosen = mechanism or SufficientStatistics.usual(privacy)
-    if not isinstance(chosen, SufficientStatistics):
-        raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
+    instance(SufficientStatistics).check("statistics", mechanism=chosen)
     method = Method(chosen, residual_noise, whitening, units=True)
     fit = FitJob(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
     with fit.told():
@@ -195,8 +194,7 @@ class FitJob:
         check_place(self.data, self.backend)
         if self.workers is not None:
             in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
-            if not is_whole(self.workers, 1):
-                raise TemplateError(f"workers must be a positive number of fits at a time, not {self.workers!r}.")
+            COUNT.check("", workers=self.workers)
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
 
@@ -278,7 +276,7 @@ def note_fit(data: Any, state: int = 1) -> int:
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
     """Return the public number of records, or refuse to take it from settled data that protect it."""
-    check_whole("solve", 1, True, size=size)
+    COUNT.or_none.check("solve", size=size)
     if privacy.adjacency == "replace-one":
         records = counted(data) if people is None else people.size
         if size not in (None, records):

@@ -24,9 +24,10 @@ from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
+from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, instance
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.places import content_of
-from dpconvex.util.plain_data import built, is_real
+from dpconvex.util.plain_data import built
 
 WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
@@ -107,8 +108,7 @@ class Statistics(Released):
             the largest eigenvalue of its noise; for whitened records, in their coordinates, half of that eigenvalue.
         """
         chosen = self.matching(template)
-        if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
-            raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
+        NOT_NEGATIVE.or_none.check("fit", ridge=ridge)
         form, noisy = form_of(chosen), self.quadratic(chosen)
         turn = self.turn(noisy, form)
         hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
@@ -142,8 +142,8 @@ class Statistics(Released):
     def matching(self, template: Template | None) -> Template:
         """Return the template of a fit, or raise `TemplateError` if it has another record."""
         chosen = self.template if template is None else template
-        if not isinstance(chosen, Template):
-            raise TemplateError("fit: say which template to fit; saved statistics do not hold theirs.")
+        instance(Template).check("fit", "Saved statistics do not hold theirs: pass it.", template=chosen)
+        assert chosen is not None
         if fields_of(chosen) != self.fields:
             raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
         if self.whitening is not None:
@@ -259,8 +259,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     confidence : float
         Of each interval by itself.
     """
-    if not (is_real(confidence) and 0 < confidence < 1):
-        raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
+    FRACTION.check("coefficients", confidence=confidence)
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
     if statistics.whitening is not None and noisy.count is None:
         raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")

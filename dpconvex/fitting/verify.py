@@ -9,7 +9,7 @@ from typing import Any, Self
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
-from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, shown
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.fitting.proof import proof_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
@@ -26,17 +26,21 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
+from dpconvex.util.arguments import SWITCH, Kind, instance, whole
 from dpconvex.util.arrays import quietly
-from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import Stage, once
 
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
+MECHANISM = Kind(
+    "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()",
+    lambda given: isinstance(given, Mechanism) and not isinstance(given, type),
+)
+
+
 def check_template(template: object) -> None:
-    if not isinstance(template, Template):
-        how = "the first argument is a learner, such as dp.load('logistic_regression', features=3)"
-        raise TemplateError(f"expected a Template, not a {type(template).__name__}: {how}.")
+    instance(Template, "such as dp.load('logistic_regression', features=3)").check("", template=template)
 
 
 def form_of(template: Template) -> LossForm:
@@ -109,8 +113,7 @@ def verify(
         of a smaller guarantee, the largest that the checker accepts, to a hundredth.  Usually nothing changes; if it does, this
         takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
     """
-    if not isinstance(proof, bool):
-        raise TemplateError(f"verify: proof must be True or False, not {proof!r}.")
+    SWITCH.check("verify", proof=proof)
     found = Method(mechanism, residual_noise, whitening, checked, units=True).prove(template, privacy, size).certificate
     return found if proof else found.copied(event=found.event, writer=None)
 
@@ -150,15 +153,13 @@ class Method:
         check_privacy("this", privacy, self.units)
         check_template(template)
         template = for_promise(template, privacy)
-        if not isinstance(self.checked, bool):
-            raise TemplateError(f"verify: checked must be True or False, not {self.checked!r}.")
+        SWITCH.check("verify", checked=self.checked)
         if not self.checked:
             return self._proved(template, privacy, size)
         return replayed(partial(self._proved, template, size=size), privacy)
 
     def _proved(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
-        if not is_whole(size, 1) or size > 2**53:  # larger ones are not exact as floating-point numbers
-            raise TemplateError(f"verify: size must be a positive integer, not {shown(size)}, of at most 2^53.")
+        whole(1, 2**53).check("verify", size=size)  # larger ones are not exact as floating-point numbers
         if (
             len(set(template.losses)) == 1 and not template.losses[0].fields
         ):  # data of one's own would be public numbers
@@ -167,15 +168,12 @@ class Method:
             )
             remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
             raise NotPrivate(said, template.losses[0], remedy)
-        given: object = self.mechanism
-        if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
-            such = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
-            raise TemplateError(f"verify: mechanism must be {such}, not {shown(given)}.")
+        given = self.mechanism
+        MECHANISM.or_none.check("verify", mechanism=given)
         if isinstance(given, AdaptiveSteps) and not self.alone:
             said = "the checker does not replay AdaptiveSteps beside a clustering"
             raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
-        if self.cover is not None and not isinstance(self.cover, ResidualNoise):
-            raise TemplateError(f"verify: residual_noise must be a ResidualNoise, not {shown(self.cover)}.")
+        instance(ResidualNoise).or_none.check("verify", residual_noise=self.cover)
         found, way = self._chosen(template, privacy, int(size))
         found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
         if privacy.most > 1:

@@ -18,8 +18,8 @@ from dpconvex.data.columns import Stored, blocks
 from dpconvex.errors import TemplateError
 from dpconvex.model.template import Template
 from dpconvex.sums.moment_sums import WEIGHTS
+from dpconvex.util.arguments import NOT_NEGATIVE, POSITIVE
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
 
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
@@ -47,8 +47,8 @@ class Whitening:
         matrix = np.array(self.matrix, dtype=float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all() or not matrix.any():
             raise TemplateError("Whitening: the matrix must be square, finite, and not 0.")
-        if not (is_real(self.radius) and 0 < self.radius < np.inf and is_real(self.least) and 0 <= self.least < np.inf):
-            raise TemplateError(f"Whitening: lengths must be finite, not {self.radius!r} and {self.least!r}.")
+        POSITIVE.check("Whitening", radius=self.radius)
+        NOT_NEGATIVE.check("Whitening", least=self.least)
         object.__setattr__(self, "matrix", frozen(np.rint(matrix / np.abs(matrix).max() * FINE) / FINE))
 
     def check(self, template: Template) -> None:

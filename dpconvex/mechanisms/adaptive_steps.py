@@ -19,8 +19,8 @@ from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import check_whole
 
 SOURCE = "docs/theory.md, theorem 8.9"
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
@@ -59,7 +59,7 @@ class AdaptiveSteps(ForUnits):
     drawn: ClassVar[tuple[str, ...]] = (DRAWN,)
 
     def __post_init__(self) -> None:
-        check_whole("AdaptiveSteps", 1, True, rounds=self.rounds)
+        COUNT.or_none.check("AdaptiveSteps", rounds=self.rounds)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Divide the level of the Gaussian mechanism for (epsilon, delta) among the queries; no data are touched."""

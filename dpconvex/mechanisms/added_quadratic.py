@@ -4,15 +4,15 @@ Every modulus that is chosen without the data is private; the numbers are measur
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.util.plain_data import is_real
+from dpconvex.util.arguments import number
 from dpconvex.util.runtime import once
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
@@ -28,6 +28,8 @@ STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
 # Above the logarithms of all numbers, and a number itself, so that a search can step on it.
 HOPELESS = 1e3
 LARGEST = 1e300  # Options beyond this are not numbers to compute with
+ADDED = number("finite and not negative", lambda value: 0 <= value <= LARGEST).or_none
+GUESS = number("finite and positive", lambda value: 0 < value <= LARGEST).or_none
 
 
 class TypicalLengths(NamedTuple):
@@ -141,11 +143,3 @@ def check_strong_convexity(analysis: Analysis, added: float | None) -> None:
     modulus = f"its modulus is 0: {'there is none' if regularizer.is_constant else kinds}"
     why = f"the regularizer is not strongly convex in {', '.join(flat)} ({modulus}), so the minimiser can move without limit"
     raise NotPrivate(why, regularizer, f"add {terms}, or another quadratic; traces and norms do not count")
-
-
-def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:
-    for names, least, kind in ((nonnegative, 0.0, "not negative"), (positive, math.ulp(0.0), "positive")):
-        for name in names:
-            value = getattr(mechanism, name)
-            if value is not None and not (is_real(value) and least <= value <= LARGEST):
-                raise TemplateError(f"{owner}: {name} must be finite and {kind}, not {value!r}.")

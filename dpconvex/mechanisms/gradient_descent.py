@@ -15,7 +15,7 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base, clipped_descent as clipped
-from dpconvex.mechanisms.added_quadratic import check_options
+from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
 from dpconvex.model.privacy import Privacy, left, not_for_units
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
@@ -23,8 +23,8 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.util.arguments import COUNT, whole, within
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import check_whole
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
@@ -100,15 +100,15 @@ class NoisyGradientDescent(base.ForUnits):
     length_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("NoisyGradientDescent", 1, True, steps=self.steps)
-        check_options("NoisyGradientDescent", self, ("momentum",), ("step_size", "clip", "sampling"))
-        check_whole("NoisyGradientDescent", 0, False, length_steps=self.length_steps)
-        whole = self.clip is not None and self.sampling is None and self.length_steps < (self.steps or CLIPPED_STEPS)
-        if self.length_steps and not whole:
+        COUNT.or_none.check("NoisyGradientDescent", steps=self.steps)
+        ADDED.check("NoisyGradientDescent", momentum=self.momentum)
+        GUESS.check("NoisyGradientDescent", step_size=self.step_size, sampling=self.sampling)
+        whole(0).check("NoisyGradientDescent", length_steps=self.length_steps)
+        within(1 / LARGEST_CLIP, LARGEST_CLIP).or_none.check("NoisyGradientDescent", clip=self.clip)
+        fits = self.clip is not None and self.sampling is None and self.length_steps < (self.steps or CLIPPED_STEPS)
+        if self.length_steps and not fits:
             why = "length_steps must be fewer than steps, beside a `clip` and without sampling"
             raise TemplateError(f"NoisyGradientDescent: {why}, not {self.length_steps}.")
-        if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
-            raise TemplateError(f"NoisyGradientDescent: clip must be from 1e-75 to 1e75, not {self.clip!r}.")
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")

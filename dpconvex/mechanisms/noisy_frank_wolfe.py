@@ -16,8 +16,8 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.convex_sets import AxisHull, IntervalSet
 from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.plain_data import check_whole
 
 # Vertices: the noise of a choice, next to the logarithm of their number, and records for each of them and unit of the level.
 LOUD, ENOUGH = 16.0, 40.0
@@ -67,7 +67,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("NoisyFrankWolfe", 1, True, vertices=self.vertices)
+        COUNT.or_none.check("NoisyFrankWolfe", vertices=self.vertices)
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
         """Return the number of chosen vertices, or raise for other sets and regularizers."""

@@ -17,8 +17,8 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, seeded_generator
 from dpconvex.numerics import NORM_SLACK
+from dpconvex.util.arguments import COUNT, between, whole
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import check_whole, is_whole
 
 Statistics = Callable[[Array], tuple[Array, Array]]
 
@@ -59,7 +59,7 @@ class NoisyKMeans:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("NoisyKMeans", 2, True, rounds=self.rounds)
+        whole(2).or_none.check("NoisyKMeans", rounds=self.rounds)
 
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
@@ -69,12 +69,10 @@ class NoisyKMeans:
         There are `components` centres for each class, and `radius` is a public bound on the norm of features.
         """
         centres = f"clustering: {classes} x {components} centres of {features} features"
-        if not all(is_whole(number, 1) for number in (classes, components, features)):
-            raise TemplateError(f"{centres} are none; all three numbers must be integers, 1 or above.")
+        COUNT.check("clustering", classes=classes, components=components, features=features)
         if classes * components * features > LARGEST:
             raise TemplateError(f"{centres} are too many to hold.")
-        if not 1e-100 < radius < 1e100:
-            raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
+        between(1e-100, 1e100).check("clustering", radius=radius)
         rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
         shape = (rounds, int(classes), int(components), int(features), float(radius))
 

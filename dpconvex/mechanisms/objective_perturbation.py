@@ -10,12 +10,13 @@ import numpy as np
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.mechanisms.matrix_noise import MatrixLaw
 from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration, NoiseDistribution
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arguments import one_of
 from dpconvex.util.arrays import Array
 
 LAWS: dict[str, type[NoiseDistribution]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
@@ -53,10 +54,9 @@ class ObjectivePerturbation(base.ForUnits):
     reference_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, str) or self.noise not in LAWS:
-            known = ", ".join(map(repr, LAWS))
-            raise TemplateError(f"ObjectivePerturbation: noise must be one of {known}, not {self.noise!r}.")
-        quadratic.check_options("ObjectivePerturbation", self, ("added",), ("reference_norm",))
+        one_of(LAWS).check("ObjectivePerturbation", noise=self.noise)
+        quadratic.ADDED.check("ObjectivePerturbation", added=self.added)
+        quadratic.GUESS.check("ObjectivePerturbation", reference_norm=self.reference_norm)
 
     @property
     def name(self) -> str:

@@ -13,13 +13,14 @@ import numpy as np
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate
 from dpconvex.expressions.rewriting import smoothed
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.arguments import one_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
@@ -48,9 +49,9 @@ class OutputPerturbation(base.ForUnits):
     reference_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
-            raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
-        quadratic.check_options("OutputPerturbation", self, ("added",), ("reference_norm",))
+        one_of(SPHERICAL).check("OutputPerturbation", noise=self.noise)
+        quadratic.ADDED.check("OutputPerturbation", added=self.added)
+        quadratic.GUESS.check("OutputPerturbation", reference_norm=self.reference_norm)
 
     @property
     def name(self) -> str:

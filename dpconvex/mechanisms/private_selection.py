@@ -20,7 +20,7 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import bisect
 from dpconvex.noise.samplers import accepts, below
 from dpconvex.numerics import NORM_SLACK
-from dpconvex.util.plain_data import is_real
+from dpconvex.util.arguments import BELOW_ONE, between
 
 SELECTIONS = ("permute-and-flip", "exponential")
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
@@ -90,8 +90,7 @@ class Repetitions:
     def __post_init__(self) -> None:
         for name, low, high in (("mean", 1.0, 1e6), ("shape", -1.0, 1e3), ("share", 0.0, 1.0)):
             value = getattr(self, name)
-            if not (is_real(value) and low < value < high):
-                raise TemplateError(f"Repetitions: {name} must be between {low:g} and {high:g}, not {value!r}.")
+            between(low, high).check("Repetitions", **{name: value})
             object.__setattr__(self, name, float(value))
 
     @property
@@ -108,8 +107,7 @@ class Repetitions:
 
     def quantile(self, probability: float) -> int:
         """Return the quantile of the number of runs at a probability: a limit on the work."""
-        if not 0 <= probability < 1:
-            raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
+        BELOW_ONE.check("Repetitions", probability=probability)
         return self._invert(Decimal(probability))
 
     def draw(self, rng: np.random.Generator | None = None) -> int:

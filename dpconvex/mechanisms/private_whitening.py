@@ -30,8 +30,8 @@ from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arguments import FRACTION, TEXT
 from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.plain_data import is_real
 
 MOST_FEATURES = 4096
 SOURCE = "docs/theory.md, section 8"
@@ -70,10 +70,8 @@ class PrivateWhitening:
     field: str | None = None
 
     def __post_init__(self) -> None:
-        if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"PrivateWhitening: share must be a number between 0 and 1, not {self.share!r}.")
-        if self.field is not None and not isinstance(self.field, str):
-            raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
+        FRACTION.check("PrivateWhitening", share=self.share)
+        TEXT.or_none.check("PrivateWhitening", field=self.field)
 
     def plan(
         self, cover: ResidualNoise, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int

@@ -29,7 +29,7 @@ from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.util.plain_data import is_real
+from dpconvex.util.arguments import FRACTION, POSITIVE
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
@@ -78,11 +78,8 @@ class ResidualNoise:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"ResidualNoise: share must be a number between 0 and 1, not {self.share!r}.")
-        tolerance = self.tolerance
-        if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < math.inf):
-            raise TemplateError(f"ResidualNoise: tolerance must be positive and finite, not {tolerance!r}.")
+        FRACTION.check("ResidualNoise", share=self.share)
+        POSITIVE.or_none.check("ResidualNoise", tolerance=self.tolerance)
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""

@@ -27,8 +27,8 @@ from dpconvex.sensitivity.moments import (
     turned_parameters,
     weighted,
 )
+from dpconvex.util.arguments import SWITCH, one_of, within
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 from dpconvex.util.summation import MOMENT_BLOCK
 
 SOURCE = "docs/theory.md, section 18"
@@ -71,12 +71,9 @@ class SufficientStatistics(ForUnits):
     residuals: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
-            raise TemplateError(f"SufficientStatistics: noise must be 'gaussian' or 'gamma', not {self.noise!r}.")
-        if not (is_real(self.weight) and 1e-3 <= self.weight <= 1e3):
-            raise TemplateError(f"SufficientStatistics: weight must be from 0.001 to 1000, not {self.weight!r}.")
-        if not isinstance(self.residuals, bool):
-            raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
+        one_of(SPHERICAL).check("SufficientStatistics", noise=self.noise)
+        within(1e-3, 1e3).check("SufficientStatistics", weight=self.weight)
+        SWITCH.check("SufficientStatistics", residuals=self.residuals)
 
     @classmethod
     def usual(cls, privacy: Privacy) -> "SufficientStatistics":

@@ -22,6 +22,7 @@ from dpconvex.expressions.from_cvxpy import Reader, field_of
 from dpconvex.expressions.parameter_space import entries_matrix
 from dpconvex.expressions.rewriting import split
 from dpconvex.expressions.to_cvxpy import Writer
+from dpconvex.util.arguments import instance
 from dpconvex.util.arrays import Array
 
 Objects = NDArray[np.object_]
@@ -157,8 +158,7 @@ def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem
 
 def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]:
     """Return the arguments of `Template.from_problem`'s template."""
-    if not isinstance(problem, cp.Problem):
-        raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
+    instance(cp.Problem).check("from_problem", problem=problem)
     if not isinstance(records, Mapping) or not records:
         raise TemplateError("from_problem: records must map data parameters to domains of a row: {X: dp.Ball(3)}.")
     known = {parameter.name(): parameter for parameter in problem.parameters()}

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, shown
-from dpconvex.util.plain_data import check_whole, is_real
+from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, one_of
+from dpconvex.util.plain_data import is_real
 
 ADJACENCIES = ("replace-one", "add-remove")
 # Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
@@ -30,6 +31,7 @@ class Person(NamedTuple):
 
 
 ONE_ROW = Person()
+WORD = Kind('a word such as "patient"', lambda unit: isinstance(unit, str) and unit.isidentifier())
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,14 @@ class Privacy:
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
-            if not is_real(value):
-                raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
+            REAL.check("Privacy", **{name: value})
             self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
-        if not 0 < self.epsilon < math.inf:
-            raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
-        if not 0 <= self.delta < 1:
-            raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
-        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            raise TemplateError(f"Privacy: adjacency must be one of {ADJACENCIES}, not {self.adjacency!r}.")
-        check_whole("Privacy", most=self.most)
+        POSITIVE.check("Privacy", epsilon=self.epsilon)
+        BELOW_ONE.check("Privacy", delta=self.delta)
+        one_of(ADJACENCIES).check("Privacy", adjacency=self.adjacency)
+        COUNT.check("Privacy", most=self.most)
         self.__dict__["most"] = int(self.most)
-        if self.unit is not None and not (isinstance(self.unit, str) and self.unit.isidentifier()):
-            raise TemplateError(f'Privacy: unit must be a word such as "patient", or None, not {self.unit!r}.')
+        WORD.or_none.check("Privacy", unit=self.unit)
         if self.most > (1 if self.unit is None else MOST_ROWS):
             why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
             raise TemplateError(f"Privacy: most is {self.most}; {why}.")

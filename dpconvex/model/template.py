@@ -27,6 +27,7 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import variable_like
 from dpconvex.model.batch_program import perturbed_program, problem_parts
+from dpconvex.util.arguments import Kind, instance
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 
@@ -125,19 +126,17 @@ class Template(Sealed):
         decision: Predict | None = None,
         probabilities: Predict | str | None = None,
     ) -> None:
-        if not isinstance(record, Record):
-            raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
+        instance(Record).check("Template", record=record)
         if probabilities == "softmax" and decision is not None:
             probabilities = partial(softmax_of, decision)
         given = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
         for name, function in given.items():
-            if not (callable(function) or (function is None and name != "loss")):
-                of = "the record's fields" if name == "loss" else "(parameters, x)"
-                raise TemplateError(f"Template: {name} must be a function of {of}.")
+            of = "the record's fields" if name == "loss" else "(parameters, x)"
+            kind = Kind(f"a function of {of}", callable)
+            (kind if name == "loss" else kind.or_none).check("Template", **{name: function})
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
-            if not isinstance(constraint, cp.Constraint):
-                raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
+            instance(cp.Constraint).check("Template", constraint=constraint)
         if predict is None and decision is not None:
             y = record.discrete.get("y")
             predict = decision if y is None else partial(best_labels, decision, y.array)

@@ -13,8 +13,8 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.numerics import DRAW_TOLERANCE, TAIL_SLACK
+from dpconvex.util.arguments import number, whole
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real, is_whole
 from dpconvex.util.runtime import this_process
 
 ROUNDS = 20
@@ -39,8 +39,7 @@ def system_generator() -> np.random.Generator:
 
 def seeded_generator(seed: int) -> np.random.Generator:
     """Return a reproducible generator, for tests and figures: who knows the seed can take the noise off again."""
-    if not is_whole(seed, 0):
-        raise TemplateError(f"seed must be an integer, 0 or above, not {seed!r}.")
+    whole(0).check("", seed=seed)
     return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
 
 
@@ -125,11 +124,11 @@ def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
 
 
 def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
-    if not is_whole(dimension, 0):
-        raise TemplateError(f"noise: the dimension must be an integer, 0 or above, not {dimension!r}.")
+    whole(0).check("noise", dimension=dimension)
     # Below the smallest normal float, products lose their digits, and the noise its law.
-    if not (is_real(scale) and np.finfo(float).tiny <= scale < math.inf):
-        raise TemplateError(f"noise: the scale must be a positive, finite number, not {scale!r}.")
+    number("a positive, finite number", lambda value: np.finfo(float).tiny <= value < math.inf).check(
+        "noise", scale=scale
+    )
     if isinstance(rng.bit_generator, SystemChaCha):
         check_process(rng.bit_generator.process)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import NotConverged
 from dpconvex.numerics import EPSILON
 from dpconvex.optim import proximal, proximal_newton, smooth
 from dpconvex.optim.distance import Composite, Iterate, at_point, floor, step
@@ -17,6 +17,7 @@ from dpconvex.optim.problem import Problem, Solution
 from dpconvex.optim.spectral_coordinates import Coordinates
 from dpconvex.sets.certificates import Certified
 from dpconvex.sets.certified_minimum import minimum
+from dpconvex.util.arguments import COUNT, POSITIVE
 from dpconvex.util.arrays import Array
 
 # So often do interior points and steps take turns where neither reaches a tolerance, if there are so many steps.
@@ -34,8 +35,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> tuple[Solution, str]:
     """Return the best point on the way to a tolerance, with its certified distance, and what to do where that is too large."""
-    if not (np.isfinite(tolerance) and tolerance > 0):
-        raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
+    POSITIVE.check("certify", tolerance=tolerance)
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
@@ -140,8 +140,7 @@ class FirstOrder:
     max_steps: int = 20000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise TemplateError(f"FirstOrder: max_steps must be a positive integer, not {self.max_steps!r}.")
+        COUNT.check("FirstOrder", max_steps=self.max_steps)
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)

@@ -18,6 +18,7 @@ from dpconvex.expressions.to_cvxpy import Writer, solve_quietly, variable_like
 from dpconvex.model.batch_program import perturbed_program
 from dpconvex.optim.certify import FirstOrder, certify
 from dpconvex.optim.problem import Problem, Solution
+from dpconvex.util.arguments import Kind, whole
 from dpconvex.util.arrays import Array
 
 POLISH_STEPS = 20000  # Unless the user gives fewer
@@ -65,11 +66,9 @@ class ConicSolver:
         installed = sorted(cp.installed_solvers())
         if not isinstance(solver, str) or solver.upper() not in installed:
             raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
-        if not isinstance(polish_steps, int) or polish_steps < 0:
-            raise TemplateError(f"ConicSolver: polish_steps must be a non-negative integer, not {polish_steps!r}.")
+        whole(0).check("ConicSolver", polish_steps=polish_steps)
         for name, value in options.items():
-            if not isinstance(value, Hashable):
-                raise TemplateError(f"ConicSolver: the option {name} must be a plain value, not {value!r}.")
+            Kind("a plain value", lambda value: isinstance(value, Hashable)).check("ConicSolver", **{name: value})
         given = tuple(sorted(options.items()))
         self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 

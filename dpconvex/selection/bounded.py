@@ -19,8 +19,9 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.util.arguments import TEXT, instance, number
 from dpconvex.util.arrays import Array, frozen, quietly
-from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.plain_data import is_whole
 
 
 class PrivateBound(Sealed):
@@ -54,13 +55,13 @@ class PrivateBound(Sealed):
     def __init__(
         self, name: str, shape: int | tuple[int, ...] = (), *, sensitivity: float, minimum: ArrayLike = 0.0
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise TemplateError(f"PrivateBound: the name must be a text, not {name!r}.")
+        TEXT.check("PrivateBound", name=name)
         axes = shape if isinstance(shape, tuple) else (shape,)
         if not all(is_whole(n, 1) for n in axes):
             raise TemplateError(f"PrivateBound: the shape must be made of positive integers, not {shape!r}.")
-        if not (is_real(sensitivity) and 1e-250 < sensitivity < 1e250):
-            raise TemplateError(f"PrivateBound: sensitivity must be a positive, finite number, not {sensitivity!r}.")
+        number("a positive, finite number", lambda value: 1e-250 < value < 1e250).check(
+            "PrivateBound", sensitivity=sensitivity
+        )
         self.name, self.shape, self.sensitivity = name, tuple(int(n) for n in axes), float(sensitivity)
         least = np.array(np.nan)
         with suppress(TypeError, ValueError):
@@ -133,8 +134,7 @@ def solve_bounded(
     >>> bool((release["x"] <= [60.0, 80.0]).all()), bool((release["room"] <= [60.0, 80.0]).all())
     (True, True)
     """
-    if not isinstance(values, Mapping):
-        raise TemplateError("solve_bounded: values must map PrivateBounds to numbers, such as {room: [60.0, 80.0]}.")
+    instance(Mapping, "such as {room: [60.0, 80.0]}").check("solve_bounded", values=values)
     program, certificate = proved(problem, list(values), privacy, solver)
     for bound in program.bounds:
         check_types(bound, values[bound])
@@ -154,8 +154,7 @@ class BoundedProgram:
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
-        if not isinstance(problem, cp.Problem):
-            raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
+        instance(cp.Problem).check("solve_bounded", problem=problem)
         if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
             raise TemplateError(f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
         known = {parameter.id: parameter for parameter in problem.parameters()}

@@ -29,6 +29,7 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import SINGLE_TOLERANCE
+from dpconvex.util.arguments import instance
 from dpconvex.util.arrays import Array, Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
@@ -197,8 +198,7 @@ def cluster(
     """
     check_privacy("cluster", privacy)
     whole = record.record if isinstance(record, Template) else record
-    if not isinstance(whole, Record):
-        raise TemplateError(f"cluster: expected a Record or a Template, not {type(whole).__name__}.")
+    instance(Record, "or a Template").check("cluster", record=whole)
     grouping = Grouping(whole, features, group)
     grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     plan = grouping.planned(clustering, privacy, components)
@@ -245,8 +245,7 @@ class Grouping:
     def planned(self, clustering: Any, privacy: Privacy, components: int) -> "Clustering":
         """Fix what a clustering does, before the data are read."""
         method = NoisyKMeans() if clustering is None else clustering
-        if not isinstance(method, NoisyKMeans):
-            raise TemplateError(f"clustering must be a NoisyKMeans, not {clustering!r}.")
+        instance(NoisyKMeans).check("", clustering=method)
         middle, radius = self.extent
         shape = {"classes": len(self.classes) or 1, "components": components, "features": len(middle)}
         with computable(privacy):

@@ -24,8 +24,9 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
+from dpconvex.util.arguments import FRACTION
 from dpconvex.util.arrays import Indices, quietly
-from dpconvex.util.plain_data import is_real, is_whole
+from dpconvex.util.plain_data import is_whole
 
 MOST_CELLS = 200  # Of scores
 
@@ -166,8 +167,7 @@ def split(unit: Any, test: float = 0.25, seed: int | None = None) -> tuple[Indic
     seed : int, optional
         Repeats the same split.  The guarantee does not need a secret split.
     """
-    if not (is_real(test) and 0 < test < 1):
-        raise TemplateError(f"split: the share to evaluate must be between 0 and 1, not {test!r}.")
+    FRACTION.check("split", test=test)
     whose = np.arange(unit) if is_whole(unit, 1) else np.asarray(unit)
     if whose.ndim != 1 or len(whose) < 2:
         raise TemplateError("split: pass one identifier for each of several records, or their number.")

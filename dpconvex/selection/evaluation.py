@@ -31,9 +31,10 @@ from dpconvex.selection.measures import (
     surprise,
     whole,
 )
+from dpconvex.util.arguments import within
 from dpconvex.util.arrays import Array
 from dpconvex.util.places import content_of, replaceable, write_whole
-from dpconvex.util.plain_data import built, is_real
+from dpconvex.util.plain_data import built
 
 FORM = "dpconvex evaluation 1"
 REPLICATES = 200  # Estimates from records that are drawn anew: their spread makes intervals
@@ -245,8 +246,7 @@ class Evaluation:
         return np.concatenate([found, np.zeros((*found.shape[:-1], 1))], axis=-1)
 
     def _confusions(self, threshold: float) -> Array:
-        if not (is_real(threshold) and 0 <= threshold <= 1):
-            raise TemplateError(f"confusion: the threshold must be between 0 and 1, not {threshold!r}.")
+        within(0, 1).check("confusion", threshold=threshold)
         yes = between(threshold, self.cells.edges, self._above)
         return np.stack([self._above[..., 0] - yes, yes], axis=2)
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 
 from dpconvex.errors import TemplateError
+from dpconvex.util.arguments import FRACTION
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 
@@ -125,7 +126,6 @@ def below(table: Array) -> Array:
 
 def quantiles(table: Array, knots: Sequence[float], level: float) -> Array:
     """Return a quantile of each replicate, shape (1 + replicates,)."""
-    if not (is_real(level) and 0 < level < 1):
-        raise TemplateError(f"a level of quantiles must be between 0 and 1, not {level!r}.")
+    FRACTION.check("", level=level)
     found = below(table) + 1e-9 * np.arange(len(knots))
     return np.array([np.interp(level * part.sum(), row, knots) for part, row in zip(table, found, strict=True)])

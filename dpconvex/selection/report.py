@@ -13,10 +13,10 @@ import numpy as np
 
 from dpconvex.accounting.budget import Budget, sum_text
 from dpconvex.certificates.text import odds
-from dpconvex.errors import TemplateError, shown
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.evaluation import Evaluation
+from dpconvex.util.arguments import instance
 from dpconvex.util.charts import chart, interval
 from dpconvex.util.places import replaceable, write_whole
 
@@ -65,8 +65,9 @@ def report(
     """
     found = getattr(release, "release_", release)
     for given, kind in ((found, Release), (evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
-        if not (isinstance(given, kind) or (given is None and kind is not Release)):
-            raise TemplateError(f"report: expected a {kind.__name__}, not {shown(given)}.")
+        (instance(kind) if kind is Release else instance(kind).or_none).check(
+            "report", **{kind.__name__.lower(): given}
+        )
     file = None if path is None else replaceable(path)
     label = "a label" if found.schema is None else found.schema.label
     privacy, certificate = found.spent, found.certificate

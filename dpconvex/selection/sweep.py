@@ -27,8 +27,8 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.certify import Warm
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import quietly
-from dpconvex.util.plain_data import check_whole
 from dpconvex.util.runtime import in_order, this_process
 
 # A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
@@ -79,7 +79,7 @@ def sweep(
     """
     if (privacies is None) == (total is None):
         raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
-    check_whole("sweep", draws=draws)
+    COUNT.check("sweep", draws=draws)
     templates, given = list(template) if isinstance(template, Iterable) else [template], total or privacies
     promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]
     for privacy in promises:
@@ -203,7 +203,7 @@ def planned(
 ) -> Calibration:
     """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
     check_privacy("calibrate", privacy, method.units)
-    check_whole("calibrate", releases=releases)
+    COUNT.check("calibrate", releases=releases)
     if not templates:
         raise TemplateError("calibrate: there is no template to fit.")
     learners = [template for template in templates for _ in range(int(releases))]

@@ -35,6 +35,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
+from dpconvex.util.arguments import instance, one_of
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import in_order
 
@@ -121,8 +122,7 @@ def tune(
     data, with about half of epsilon for each fit, for any number of candidates.
     """
     check_privacy("tune", privacy, units=True)
-    if selection not in SELECTIONS:
-        raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    one_of(SELECTIONS).check("tune", selection=selection)
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
     method = Method(mechanism, None, whitening, units=True)
@@ -216,8 +216,7 @@ def tune_repeated(
     check_privacy("tune_repeated", privacy, units=True)
     law = repetitions if repetitions is not None else Repetitions()
     named = named_templates(candidates, grid, data, features, label)
-    if not isinstance(law, Repetitions):
-        raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
+    instance(Repetitions).check("tune_repeated", repetitions=law)
     method, templates = Method(mechanism, None, whitening, units=True), list(named.values())
     call = FitJob(
         data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit

@@ -21,8 +21,8 @@ from dpconvex.data.columns import Stored, dense
 from dpconvex.errors import TemplateError
 from dpconvex.sums.engine import LARGE, numbers_in
 from dpconvex.sums.programs import Lowered, Program
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.plain_data import check_whole
 from dpconvex.util.runtime import COMPILER, double_precision
 from dpconvex.util.summation import PIECE, Pairwise, pairwise
 
@@ -112,8 +112,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     >>> release["w"].shape
     (2,)
     """
-    check_whole("devices", 1, True, count=count, memory=memory)
-    check_whole("devices", block=block)
+    COUNT.or_none.check("devices", count=count, memory=memory)
+    COUNT.check("devices", block=block)
     token = _CURRENT.set(Placement(count, memory, block, asked=True))
     try:
         yield

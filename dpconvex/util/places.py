@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.util.arguments import PATH
 
 
 def content_of(path: str | os.PathLike[str]) -> bytes:
-    if not isinstance(path, str | os.PathLike):
-        raise TemplateError(f"the path of a file must be a text or a path, not {path!r}.")
+    PATH.check("", path=path)
     file = Path(path)
     try:
         if file.exists() and not file.is_file():  # a device may never end, and a pipe never begin

@@ -28,14 +28,6 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
-def check_whole(owner: str, least: int = 1, optional: bool = False, /, **values: object) -> None:
-    """Refuse, by its name, what is not a whole number that is large enough, nor None where that is left to be chosen."""
-    for name, value in values.items():
-        if not (is_whole(value, least) or (optional and value is None)):
-            wanted = "a positive integer" if least == 1 else f"an integer, {least} or above"
-            raise TemplateError(f"{owner}: {name} must be {wanted}, not {value!r}.")
-
-
 def finite(value: Any) -> Any:
     """Return plain data without what is infinite or missing."""
     if isinstance(value, dict):

@@ -436,7 +436,7 @@ def without_projection():
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(dp.DPConvexError, match=message):
         dp.audit(**({"template": logistic(), "privacy": PURE, "size": 10} | options))
-    with pytest.raises(dp.TemplateError, match="expected a Certificate, not Privacy"):
+    with pytest.raises(dp.TemplateError, match="certificate must be a Certificate, or None, not a Privacy"):
         dp.falsify(logistic(), PURE)
 
 

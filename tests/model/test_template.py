@@ -145,7 +145,7 @@ def test_data_without_a_domain_are_no_public_numbers():
     problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))
     with pytest.raises(dp.NotPrivate, match="parameter 'y', which is not a field"):
         dp.Template.from_problem(problem, {X: dp.Ball(D)})
-    with pytest.raises(dp.TemplateError, match=r"expected a cvxpy\.Problem"):
+    with pytest.raises(dp.TemplateError, match=r"problem must be a cvxpy\.Problem"):
         dp.Template.from_problem("problem", {X: dp.Ball(D)})
 
 

@@ -105,9 +105,9 @@ def test_what_is_not_private_is_said_first():
     texts = read(dp.report(RELEASE, evaluation(spent=None)))
     assert any(text.startswith("This evaluation is not private") for text in texts)
     assert not any("measured privately" in text for text in texts)
-    with pytest.raises(dp.TemplateError, match="expected a Release"):
+    with pytest.raises(dp.TemplateError, match="release must be a Release"):
         dp.report("model.npz")
-    with pytest.raises(dp.TemplateError, match="expected a Evaluation"):
+    with pytest.raises(dp.TemplateError, match="evaluation must be an Evaluation"):
         dp.report(RELEASE, budget := dp.Budget(dp.Privacy(1.0)))
     assert not budget.entries
 

@@ -1,0 +1,76 @@
+"""Kinds of arguments: what a value may be, declared once; every check of a type or of a range is made by one of these."""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import TemplateError, shown
+from dpconvex.util.plain_data import is_real, is_whole
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Say what an argument must be, in words and as a test.
+
+    >>> FRACTION.check("ResidualNoise", share=2.0)
+    Traceback (most recent call last):
+    dpconvex.errors.TemplateError: ResidualNoise: share must be a number between 0 and 1, not 2.0.
+    """
+
+    wanted: str
+    fits: Callable[[Any], bool]
+
+    def check(self, owner: str, remedy: str = "", /, **values: object) -> None:
+        """Raise `TemplateError` for the first value that is not of this kind, by its name and that of its function or class."""
+        for name, value in values.items():
+            if not self.fits(value):
+                said = f"{name} must be {self.wanted}, not {shown(value)}. {remedy}".strip()
+                raise TemplateError(f"{owner}: {said}" if owner else said)
+
+    @property
+    def or_none(self) -> "Kind":
+        return Kind(f"{self.wanted}, or None", lambda value: value is None or self.fits(value))
+
+
+def number(wanted: str, fits: Callable[[Any], bool]) -> Kind:
+    """Return the kind of real numbers for which a test holds; nan, of which no comparison holds, is none of them."""
+    return Kind(wanted, lambda value: is_real(value) and fits(value))
+
+
+def within(low: float, high: float) -> Kind:
+    return number(f"a number from {low:g} to {high:g}", lambda value: low <= value <= high)
+
+
+def between(low: float, high: float) -> Kind:
+    return number(f"a number between {low:g} and {high:g}", lambda value: low < value < high)
+
+
+def whole(least: int, most: float = math.inf) -> Kind:
+    wanted = "a positive integer" if least == 1 else f"an integer, {least} or above"
+    wanted += "" if most == math.inf else f", at most {most:,}"
+    return Kind(wanted, lambda value: is_whole(value, least) and value <= most)
+
+
+def one_of(values: Collection[str]) -> Kind:
+    return Kind(f"one of {', '.join(map(repr, values))}", lambda value: isinstance(value, str) and value in values)
+
+
+def instance(kind: type, example: str = "") -> Kind:
+    name = f"cvxpy.{kind.__name__}" if kind.__module__.startswith("cvxpy.") else kind.__name__
+    article = "an" if name[0] in "AEIO" else "a"
+    return Kind(f"{article} {name}{example and ', '}{example}", lambda value: isinstance(value, kind))
+
+
+REAL = number("a number", lambda _: True)
+BELOW_ONE = number("a number from 0 to below 1", lambda value: 0 <= value < 1)
+POSITIVE = number("a positive, finite number", lambda value: 0 < value < math.inf)
+NOT_NEGATIVE = number("a finite number, 0 or above", lambda value: 0 <= value < math.inf)
+FRACTION, COUNT = between(0, 1), whole(1)
+SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
+TRUTH = Kind(SWITCH.wanted, lambda value: isinstance(value, bool | np.bool_))
+TEXT = Kind("a text, and not empty", lambda value: isinstance(value, str) and value != "")
+PATH = Kind("a text or a path", lambda value: isinstance(value, str | PathLike))
