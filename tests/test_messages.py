@@ -1,4 +1,4 @@
-"""What newcomers do, and in which words they are told what to write instead."""
+"""What newcomers do, and what they are told to write instead (the words: `wording.py`)."""
 
 import pickle
 import tomllib
@@ -12,12 +12,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
+from wording import check, words
 
 import dpconvex as dp
 from dpconvex.cli.main import main
 
 X, Y = np.array([[0.5, 0.1], [-0.5, 0.2]] * 20), np.array([0, 1] * 20)
-DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)
+DATA, PAIRS, ONE = {"x": X, "y": 2 * Y - 1}, {"x": X, "y": Y}, dp.Privacy(1.0)
 
 
 def fresh():
@@ -29,168 +30,66 @@ W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 WARDS = dp.Schema({"ward": dp.Categorical(["a", "b"])}, "ill", label_bounds=(-1, 1))
 TABLE, LINE = {"ward": ["a", "b"] * 20}, dp.LinearRegression(fit_intercept=True)
-MODEL, OUTSIDE = dp.LogisticRegression(), "(worst: row 1, by 385 %)"
-COMPARED = (
-    "Template: the loss compares symbols, as max(0, z) and `if x[0] > 0` do; for max(0, z) write cvxpy.pos(z) or "
-    "dpconvex.huber_hinge(z, width), for max cvxpy.maximum(a, b). Only fields with a Choice may decide anything."
-)
-REGULAR = "here it is `regularization`, the factor of half the squared weights beside the mean loss; about"
-
-# What is called, and the whole message of the error.
+MODEL = dp.LogisticRegression()
 MESSAGES = {
-    "a typo": (
-        lambda: dp.LogisticRegresion,
-        "module 'dpconvex' has no attribute 'LogisticRegresion'. Did you mean 'LogisticRegression'? "
-        "All names: dir(dpconvex).",
+    "a typo": lambda: dp.LogisticRegresion,
+    "raw columns": lambda: MODEL.fit(9 * X, Y),
+    "a target outside": lambda: dp.Ridge().fit(X, 3 * Y),
+    "whose clip": lambda: dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"]).encode({"age": [130], "sick": ["no"]}),
+    "epsilons to sweep": lambda: dp.sweep(LOGISTIC, DATA, [0.1, 1]),
+    "an epsilon to tune": lambda: dp.tune([LOGISTIC], DATA, 2),
+    "C": lambda: dp.LogisticRegression(C=1.0),
+    "alpha": lambda: dp.Ridge(alpha=1.0),
+    "random_state": lambda: dp.LinearSVC(random_state=0),
+    "eps": lambda: dp.LinearRegression(eps=1.0),
+    "an option misspelt": lambda: dp.Ridge(epsilom=1.0),
+    "sample_weight": lambda: MODEL.fit(X, Y, sample_weight=Y),
+    "Python's max": lambda: dp.Template(RECORD, lambda x, y: max(0, 1 - y * (x @ W))),
+    "a branch": lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] > 0 else W[1]),
+    "a branch on a bound": lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] >= 0 else W[1]),
+    "one candidate": lambda: dp.tune(MODEL, DATA, ONE),
+    "a grid of what is no option": lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
+    "a mixture to evaluate": lambda: dp.evaluate(
+        MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE
     ),
-    "raw columns": (
-        lambda: MODEL.fit(9 * X, Y),
-        f"field 'x': 40 of 40 records lie outside Ball(dim=2, radius=1.0, norm=2) {OUTSIDE}; scale columns by public "
-        "bounds (dpconvex.SchemaEncoder, unit_ball), or fit with clip=True.",
+    "a path for a total": lambda: dp.Budget("quarter.jsonl"),
+    "a number for a total": lambda: dp.Budget(1.0),
+    "a ledger without room": lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
+    "levels that add up to the intercept": lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
+    "standard errors that noise leaves none of": lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
+    "a reference that is no level": lambda: dp.Categorical(["a", "b"], reference="c"),
+    "statistics without residuals": lambda: dp.coefficients(
+        dp.statistics(dp.load("linear_regression", features=2), DATA, ONE)
     ),
-    "a target outside": (
-        lambda: dp.Ridge().fit(X, 3 * Y),
-        "field 'y': 20 of 40 records lie outside Box(lower=array(-1.), upper=array(1.)) (worst: row 1, by 200 %); declare "
-        "bounds that hold by definition, or fit with clip=True.",
-    ),
-    "whose clip": (
-        lambda: dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"]).encode({"age": [130], "sick": ["no"]}),
-        "the table, row 0, column 'age': 130 is outside the declared bounds 0 to 100; declare what holds by definition, or "
-        "Schema(..., clip=True) (--clip) moves it to the next bound.",
-    ),
-    "epsilons to sweep": (
-        lambda: dp.sweep(LOGISTIC, DATA, [0.1, 1]),
-        "sweep: privacy must be a Privacy, such as Privacy(epsilon=0.1), not 0.1.",
-    ),
-    "an epsilon to tune": (
-        lambda: dp.tune([LOGISTIC], DATA, 2),
-        "tune: privacy must be a Privacy, such as Privacy(epsilon=2), not 2.",
-    ),
-    "C": (
-        lambda: dp.LogisticRegression(C=1.0),
-        f"LogisticRegression has no option 'C': {REGULAR} 1 / (n C) for n records",
-    ),
-    "alpha": (lambda: dp.Ridge(alpha=1.0), f"Ridge has no option 'alpha': {REGULAR} alpha / n for n records"),
-    "random_state": (
-        lambda: dp.LinearSVC(random_state=0),
-        "LinearSVC has no option 'random_state': here it is `seed`, for tests alone: with one, a fit is not private",
-    ),
-    "eps": (
-        lambda: dp.LinearRegression(eps=1.0),
-        "LinearRegression has no option 'eps': here it is `epsilon`",
-    ),
-    "an option misspelt": (
-        lambda: dp.Ridge(epsilom=1.0),
-        "Ridge has no option 'epsilom': did you mean `epsilon`?",
-    ),
-    "sample_weight": (
-        lambda: MODEL.fit(X, Y, sample_weight=Y),
-        "LogisticRegression.fit has no option 'sample_weight': here it is a field of the record, with public bounds, in a "
-        "Template of your own (PrivateEstimator)",
-    ),
-    "Python's max": (lambda: dp.Template(RECORD, lambda x, y: max(0, 1 - y * (x @ W))), COMPARED),
-    "a branch": (lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] > 0 else W[1]), COMPARED),
-    "a branch on a bound": (lambda: dp.Template(RECORD, lambda x, y: W[0] if x[0] >= 0 else W[1]), COMPARED),
-    "one candidate": (
-        lambda: dp.tune(MODEL, DATA, ONE),
-        "tune: pass several templates or estimators, or one estimator with a grid, as tune(LogisticRegression(), data, "
-        "privacy, grid={'regularization': [1e-4, 1e-2]}).",
-    ),
-    "a grid of what is no option": (
-        lambda: dp.tune(dp.PrivateEstimator(), DATA, ONE, grid={"C": [1]}),
-        "tune: grid must map options of an estimator (adjacency, backend, budget, clip, delta, epsilon, fit_intercept, "
-        "intercept_scaling, keep, learner, mechanism, most, radius, regularization, seed, size, unit, whitening) "
-        "to lists of values, not be {'C': [1]} of PrivateEstimator().",
-    ),
-    "a mixture to evaluate": (
-        lambda: dp.evaluate(MIXTURE, dp.solve_mixture(MIXTURE, {"x": X, "y": Y}, ONE), {"x": X, "y": Y}, ONE),
-        "evaluate: expected a Release, not a Mixture; pass its `release`.",
-    ),
-    "a path for a total": (
-        lambda: dp.Budget("quarter.jsonl"),
-        "Budget: the total must be a Privacy, not 'quarter.jsonl'. Write Budget(Privacy(epsilon=1.0), 'quarter.jsonl'), or "
-        "open one that is there: Budget.open('quarter.jsonl').",
-    ),
-    "a number for a total": (
-        lambda: dp.Budget(1.0),
-        "Budget: the total must be a Privacy, not 1.0. Write Budget(Privacy(epsilon=1.0)).",
-    ),
-    "a ledger without room": (
-        lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
-        "Budget: renyi accounting has no room for a fit in epsilon = 100, delta = 1e-06, replace-one, where noise beyond its "
-        "cap counts 1 + exp(epsilon) times. Use 'basic'.",
-    ),
-    "levels that add up to the intercept": (
-        lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
-        "LinearRegression: features of ward and of intercept add up to the same, and leave coefficients undetermined. Leave "
-        "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge.",
-    ),
-    "standard errors that noise leaves none of": (
-        lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
-        "a pure guarantee of epsilon = 0.1 leaves no standard errors here. More records, a delta, a larger epsilon or fewer "
-        "features help.",
-    ),
-    "a reference that is no level": (
-        lambda: dp.Categorical(["a", "b"], reference="c"),
-        "reference must be one of the levels, not 'c'.",
-    ),
-    "statistics without residuals": (
-        lambda: dp.coefficients(dp.statistics(dp.load("linear_regression", features=2), DATA, ONE)),
-        "coefficients: the squared response was not released, which dp.statistics(..., SufficientStatistics('gamma', "
-        "residuals=True)) does. What was released still fits, without standard errors: fit().",
-    ),
-    "a function of a partition": (
-        lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
-        "partition 0: the function that makes it failed with ZeroDivisionError.",
-    ),
+    "a function of a partition": lambda: dp.solve(LOGISTIC, dp.Partitions([lambda: 1 / 0]), ONE),
 }
 
-ONCE_MORE = "each fit spends epsilon = 1 on the same people"
-COPY = (
-    f"a copy of LogisticRegression is fitted, as cross-validation and searches do: {ONCE_MORE}, and scores are not "
-    "private. Count the fits with budget=..., or choose privately with dpconvex.tune."
-)
-SCORE = "a score is computed from data, and is not private: of private data, use dpconvex.evaluate."
 WARNINGS = {
-    "a large delta": (
-        lambda: dp.solve(LOGISTIC, fresh(), dp.Privacy(1.0, 0.05)),
-        "delta = 0.05 is not below 1 / 40, the number of records, which a release of one record, drawn at random, would "
-        "keep: take 1e-6, say.",
-    ),
-    "a huge epsilon": (
-        lambda: dp.sweep(LOGISTIC, fresh(), dp.Privacy(1e6)),
-        "epsilon = 1e+06 protects nobody: odds change by up to exp(1e+06). 1 is strong, and 10 weak.",
-    ),
-    "few records": (
-        lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
-        "30 records for 16 parameters: at epsilon = 1 the answer is mostly noise.",
-    ),
-    "a second fit": (
-        lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
-        f"this LogisticRegression was fitted before: {ONCE_MORE}, if the data are about them. Count the fits with budget=....",
-    ),
-    "the same data again": (
-        lambda: [dp.solve(dp.load("logistic_regression", features=2), data, ONE) for data in [fresh()] * 4],
-        "these data were fitted before, and nobody counts what that costs: this fit spends epsilon = 1, replace-one on them. "
-        "Count fits with budget=....",
-    ),
-    "the same data by another estimator": (
-        lambda: [dp.LogisticRegression().fit(x, Y) for x in [X.copy()] * 3],
-        f"these data were fitted before, and nobody counts what that costs: {ONCE_MORE}. Count fits with budget=....",
-    ),
-    "a score": (lambda: dp.LogisticRegression().fit(X.copy(), Y).score(X, Y), SCORE),
-    "a search": (lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X.copy(), Y), COPY),
-    "a cross-validation": (lambda: cross_val_score(MODEL, X, Y, cv=3), COPY),
+    "a large delta": lambda: dp.solve(LOGISTIC, fresh(), dp.Privacy(1.0, 0.05)),
+    "a huge epsilon": lambda: dp.sweep(LOGISTIC, fresh(), dp.Privacy(1e6)),
+    "few records": lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
+    "a second fit": lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
+    "the same data again": lambda: [
+        dp.solve(dp.load("logistic_regression", features=2), data, ONE) for data in [fresh()] * 4
+    ],
+    "the same data by another estimator": lambda: [dp.LogisticRegression().fit(x, Y) for x in [X.copy()] * 3],
+    "a score": lambda: dp.LogisticRegression().fit(X.copy(), Y).score(X, Y),
+    "a search": lambda: GridSearchCV(MODEL, {"regularization": [0.1, 1.0]}, cv=3).fit(X.copy(), Y),
+    "a cross-validation": lambda: cross_val_score(MODEL, X, Y, cv=3),
 }
+
+
+def warned(call):
+    """Return the type and the text of the one warning that a call gives, in the line of its user."""
+    with pytest.warns(dp.PrivacyWarning) as found:
+        call()
+    assert [item.filename for item in found] == [__file__]
+    return f"PrivacyWarning: {found[0].message}"
 
 
 @pytest.mark.parametrize("name", WARNINGS)
 def test_what_is_warned_of_once_and_in_the_line_of_the_user(name):
-    call, said = WARNINGS[name]
-    with pytest.warns(dp.PrivacyWarning) as found:
-        call()
-    assert [str(item.message) for item in found] == [said]
-    assert found[0].filename == __file__
+    check("warnings", name, warned(WARNINGS[name]))
 
 
 def test_nothing_is_warned_of_where_fits_are_counted_or_are_no_releases():
@@ -204,10 +103,7 @@ def test_nothing_is_warned_of_where_fits_are_counted_or_are_no_releases():
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_what_is_said(name):
-    call, said = MESSAGES[name]
-    with pytest.raises(Exception) as found:  # noqa: PT011  (the words are what is tested)
-        call()
-    assert str(found.value) == said
+    check("messages", name, words(MESSAGES[name]))
 
 
 def test_a_value_with_a_minus_sign(capsys):

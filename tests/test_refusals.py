@@ -1,19 +1,15 @@
-"""What must be refused, and in which words: every defect with its reason, the place at fault, and what to do about it.
-
-The words are kept in `refusals.json`; ``python tests/test_refusals.py`` writes it anew, and a change of it is to be read.
-"""
+"""What must be refused: every defect with its type, the place at fault, and what to do about it (the words: `wording.py`)."""
 
 import inspect
-import json
 import math
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
 import pandas as pd
 import pytest
+from wording import check, words
 
 import dpconvex as dp
 from dpconvex import plots
@@ -200,26 +196,15 @@ REFUSED = {
     "no feature": lambda: dp.load("logistic_regression", features=0),
     "labels twice": lambda: dp.load("logistic_regression", features=3, labels=(1, 1)),
 }
-WORDS = Path(__file__).with_name("refusals.json")
-
-
-def words(name):
-    try:
-        REFUSED[name]()
-    except Exception as error:
-        return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
-    return "accepted"
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_says_why_where_and_what_to_do(name):
-    found, known = words(name), json.loads(WORDS.read_text(encoding="utf-8"))[name]
+    found = words(REFUSED[name])
     assert re.match(r"[A-Z]\w+: ", found)
     if found.startswith(("NotPrivate", "MissingRule")):
         assert re.fullmatch(r"(?s)\w+: .+\n  where: .+\n  remedy: .+", found)
-    # Numbers that are found by a search have few digits that are the same everywhere.
-    found, known = (re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2g}", text) for text in (found, known))
-    assert found == known, "read what changed, and run: python tests/test_refusals.py"
+    check("refusals", name, found)
 
 
 # A remedy must work: the rounded-off version of each kink is certified.
@@ -279,8 +264,3 @@ def test_every_atom_is_certified_or_refused(name, shapes, attributes):
         except dp.DPConvexError as error:
             answer = str(error)
         assert answer
-
-
-if __name__ == "__main__":
-    found = {name: words(name) for name in REFUSED}
-    WORDS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
