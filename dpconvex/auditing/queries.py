@@ -22,11 +22,14 @@ from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
-PARTS = ("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along")
+PARTS = (
+    *("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along"),
+    *("squares of gradients", "squares of roots", "counts of roots"),
+)
 CHOICE = "choices of vertices"
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
-SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25)  # Of clips and caps, which nearly all records exceed
+SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25, dtype=float)  # Of clips and caps, which nearly all records exceed
 STEEP = 30.0  # Where curvatures are taken: there some losses bend and some do not
 FAR = 1000.0  # How far apart neighbours are for noise that is drawn
 
@@ -80,6 +83,9 @@ class Adversary:
             for _ in range(times):
                 if part in options:
                     looks.look(self.table * (STEEP if part == "curvatures" else 1), SMALL, longest, **options[part])
+                elif part.split()[0] in ("squares", "counts"):
+                    edges = EDGES if "counts" in part else EDGES[:0]
+                    looks.vectors(self.table, part.split()[-1], SMALL, self.level, edges)
                 elif part == "second moment":
                     looks.second_moment(self.level)
                 else:

@@ -1,5 +1,8 @@
 """The release of adaptive steps: records go behind their noise, and what comes out is a function of noisy answers."""
 
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,8 +16,9 @@ from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import Public, descend, probe_of
+from dpconvex.optim.adaptive_descent import Public, descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.optim.newton_steps import Estimate, NewtonSteps
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import RecordSums
@@ -32,6 +36,65 @@ SAMPLES, NUMBERS = (
 )  # Records that are drawn from the domain for each combination of labels, and their numbers at most
 
 
+STEPS = 0.3  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
+MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
+
+
+@np.errstate(all="ignore")  # warnings of numbers tell about the data
+def estimate_with_covariance(
+    form: LossForm,
+    certificate: Certificate,
+    batch: Batch,
+    source: NoiseSource,
+    people: Indices | None,
+    start: Mapping[str, Array] | None = None,
+    regularized: bool = False,
+) -> Estimate:
+    """Estimate parameters with the covariance of sampling and of noise: by steps, or from where they ended, and Newton steps.
+
+    Parameters
+    ----------
+    form, certificate, batch, source, people
+        As for `release_steps`; the certificate is one of `AdaptiveSteps`, and all of its level is spent.
+    start : mapping of str to ndarray, optional
+        Released parameters, which were paid for.  Otherwise steps are taken first.
+    regularized : bool
+        Whether the estimate is of what minimises the expected loss with the regularizer, or without.
+
+    Raises
+    ------
+    NotConverged
+        If the estimate has no normal law that is known.
+    """
+    level, size, (scores, public) = certificate.settings["level"], certificate.size, known_of(form)
+    looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
+    with overflows():
+        if start is None:
+            table, hessian = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
+            level *= math.sqrt(1 - STEPS)
+        else:
+            table = form.space.pack(start)[scores.places] * scores.scale / row_units(scores, looks.constant)
+            metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
+            hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
+            level *= math.sqrt(1 - MOMENT)
+        steps = NewtonSteps(looks, form, level, max(size, 1.0), public, table, hessian, regularized)
+        found = steps.estimate()
+        if not all(np.isfinite(part).all() for part in found):
+            raise ArithmeticError
+    return found
+
+
+@contextmanager
+def overflows() -> Iterator[None]:
+    """Raise `DomainError` where noisy answers are no numbers to compute with: no record makes a sum of theirs raise."""
+    try:
+        yield
+    except DPConvexError:
+        raise
+    except (ArithmeticError, ValueError):
+        raise DomainError("the steps overflow; nothing is released. Use other units.") from None
+
+
 @np.errstate(all="ignore")  # warnings of numbers tell about the data
 def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
@@ -39,20 +102,15 @@ def release_steps(
     """Take the steps that were certified and paid for, and release where they end."""
     settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
-    overflow = DomainError("the steps overflow; nothing is released. Use other units.")
-    try:
+    with overflows():
         if "vertices" in settings:
             theta = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public)
         else:
             alone = public.is_flat and tells_classes(form) and not scores.is_shared
             take = descend_for_classes if alone else descend
             theta = form.feasible.project(take(PrivateLooks(*seen, people), form, settings, size, public))
-    except DPConvexError:
-        raise
-    except (ArithmeticError, ValueError):  # of noisy answers alone: no record makes a sum of theirs raise
-        raise overflow from None
-    if not np.isfinite(theta).all():
-        raise overflow
+        if not np.isfinite(theta).all():
+            raise ArithmeticError
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
     return Release(form.space.unpack(theta), **known, **functions_of(form.template))
 

@@ -18,7 +18,7 @@ from dpconvex.sums.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_
 from dpconvex.sums.design import TABLE, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
-from dpconvex.sums.grouped_sums import bent_moment, person_sums
+from dpconvex.sums.grouped_sums import bent_moment, person_sums, vector_sums
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
@@ -258,10 +258,12 @@ class RecordSums:
             if look.leverage is None:
                 return sum(self._each(one), start=look.nothing)
             people = np.arange(self.batch.size) if people is None else people
-            step = max(min(FEWEST, WRITTEN // (look.rows.each * look.rows.count) // LANES * LANES), 1)
+            each = look.rows.each * look.rows.count * (look.kinds.shape[0] if look.vectors else 1)
+            step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
             of_block, total = bent_moment if look.longest else person_sums, look.nothing
+            of_block = vector_sums if look.vectors else of_block
             for number, some in enumerate(by_person(people, step)):
-                block, plan, _ = self._kept("look", number, partial(self._rows, filled(some)))
+                block, plan, _ = self._kept(f"look {step}", number, partial(self._rows, filled(some)))
                 total += of_block(self, look, block, plan, people[some])
             return total
 

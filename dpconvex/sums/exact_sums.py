@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # = 53 bits hold the sum of products with rows.
 SLOPE_BITS, LONGEST_BITS, CURVATURE_BITS = 15, 21, 20
 LARGEST = 2.0**400  # Slopes, in units, beyond this have the direction alone
+FLAT = 1e-10  # A pivot of a Hessian below this part of its diagonal is 0
 NO_NUMBERS: Array = np.zeros(0)
 
 
@@ -42,14 +43,15 @@ class Look(NamedTuple):
     probe: Array = NO_NUMBERS  # A direction of the columns along which curvatures are taken
     cap: float = 1.0  # The largest curvature that counts
     reach: float = 0.0  # The largest slope along the parameters that counts; 0 for none
-    longest: float = 0.0  # Of rows in the metric that are added up in squares, as `bound` is; 0 for none
+    longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none
+    vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians; else rows
     leverage: Leverage | None = None  # That the bound is in, for sums of people or of rows of one record
 
     @property
     def nothing(self) -> "Sums":
         """The sums over no records."""
         columns = self.kinds.shape[0] if self.rows.jacobian is None else 1
-        rows = self.rows.count if self.longest else 0
+        rows = (self.rows.count * (columns if self.vectors else 1)) if self.longest else 0
         parts = ((2, columns, self.rows.count), int(len(self.probe) > 0), int(self.reach > 0), 2 * len(self.edges))
         return Sums(*(np.zeros(shape, dtype=np.int64) for shape in (*parts, (2, rows, rows))))
 
@@ -110,6 +112,24 @@ class RecordBlock:
         moved = self.forms + 1j * STEP * (self.look.kinds.T @ probe)[:, None]
         bent = np.asarray(self.look.kinds @ (self.slopes_at(moved).imag / STEP))
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.count])
+
+    def roots(self) -> Array:
+        """Return columns of triangular roots of records' Hessians by the columns, shape (columns, columns, count).
+
+        Each entry is computed by itself.  What is not positive semidefinite is cut off, and what is no number counts as 0.
+        """
+        kinds = self.look.kinds
+        turned = (self.forms + 1j * STEP * kinds.T[:, [k]].toarray() for k in range(kinds.shape[0]))
+        left = np.stack([np.asarray(kinds @ (self.slopes_at(forms).imag / STEP)) for forms in turned])[
+            ..., : self.count
+        ]
+        least, found = FLAT * np.einsum("kkn->kn", left), np.zeros_like(left)
+        for k, column in enumerate(found):
+            bends = left[k, k] > least[k]
+            column[k:] = np.where(bends, left[k, k:] / np.sqrt(np.where(bends, left[k, k], 1.0)), 0.0)
+            left -= column[:, None] * column
+        good = np.isfinite(found).all(axis=(0, 1))
+        return np.clip(np.where(good, found, 0.0), -LARGEST, LARGEST)
 
     def sums(self, gradient: Exact, lengths: Array, up: NDArray[np.bool_]) -> Sums:
         """Return sums with curvatures and slopes along the parameters, and counts by length, where a look asks for them.

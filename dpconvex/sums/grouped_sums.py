@@ -10,8 +10,12 @@ from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
 from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, cut_moment, halves
 from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, capped, gradient_sum
+from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
+
+# Bits of squared lengths next to the longest, and at most; of a person's gradient next to the longest, and of a record's at most.
+WHOLE_BITS, LONG_BITS, FINER_BITS, SUMMED_BITS = 20, 36, 26, 38
 
 if TYPE_CHECKING:
     from dpconvex.sums.engine import Records, RecordSums, SumPlan
@@ -80,3 +84,46 @@ def bent_moment(engine: "RecordSums", look: Look, block: "Records", plan: "SumPl
     lengths = np.sqrt((turned**2).sum(axis=1).reshape(-1, look.rows.each).sum(axis=1))
     found.moment = cut_moment(turned, lengths, look.longest)
     return found
+
+
+def vector_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
+    """Sum ``t t'`` over people, and count these by length: t are their gradients in the metric, or roots of their Hessians.
+
+    All t of a person are cut together, so that the trace of what one adds is that of the longest at most.
+    """
+    part, found, leverage = RecordBlock(engine, look, block, plan, len(people)), look.nothing, look.leverage
+    assert leverage is not None
+    turned = leverage.turned(block[look.rows.name])[: len(people) * look.rows.each]
+    turned = turned.reshape(len(people), look.rows.each, -1)
+    first, longest = np.flatnonzero(np.diff(people, prepend=-1)), look.longest
+    if look.vectors == "gradients":
+        # In whole numbers, whose sums are exact: nobody else's records change their bits.
+        fine = along_rows(look, turned, part.units()[:, : len(people)]) * (2.0**FINER_BITS / longest)
+        fine = np.trunc(np.clip(np.nan_to_num(fine), -(2.0**SUMMED_BITS), 2.0**SUMMED_BITS))
+        vectors, longest = [np.ascontiguousarray(np.add.reduceat(fine, first, axis=0))], 2.0**FINER_BITS
+        first = np.arange(len(first))
+    else:
+        vectors = [along_rows(look, turned, root) for root in part.roots()]
+    squares = np.sum([(own**2).sum(axis=1) for own in vectors], axis=0) * (2.0**WHOLE_BITS / longest**2)
+    squares = np.ceil(np.nan_to_num(squares))
+    own = np.minimum(squares, 2.0**LONG_BITS)
+    totals = np.add.reduceat(own, first)  # whole, and exact
+    share = np.repeat(np.minimum(1.0, 2.0**WHOLE_BITS / np.maximum(totals, 1.0)), np.diff(first, append=len(own)))
+    scale = np.sqrt(share * (own / np.maximum(squares, 1.0))) * (2.0**ROW_BITS / longest * INSIDE)
+    if look.longest and not look.edges.size:
+        for t in vectors:
+            whole = np.trunc(np.nan_to_num(t * scale[:, None]))
+            found.moment = found.moment + halves(whole.T @ whole)
+        return found
+    lengths = np.sqrt(totals / 2.0**WHOLE_BITS) * look.longest
+    return part.sums(found.gradient, lengths, np.ones(len(lengths), dtype=bool))
+
+
+def along_rows(look: Look, turned: Array, units: Array) -> Array:
+    """Return sums over a record's rows, in the metric, of their products with slopes, by columns, shape (n, columns * count)."""
+    if look.rows.jacobian is None:
+        return np.asarray((units.T[:, :, None] * turned).reshape(len(turned), -1))
+    total = np.zeros(turned[:, 0].shape)
+    for own, rows in zip(units, turned.swapaxes(0, 1), strict=True):  # in this order for one record and for many
+        total += own[:, None] * rows
+    return total

@@ -128,6 +128,41 @@ class PrivateLooks:
         noisy = self.queries.noisy_symmetric(sums, moved, level)
         return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
+    def vectors(self, table: Array, kind: str, longest: float, level: float, edges: Array = NO_NUMBERS) -> Array:
+        """Return the noisy sum of ``t t'`` at a table of parameters, or counts of people by the length of t.
+
+        Parameters
+        ----------
+        table : ndarray, shape (rows, columns)
+            As for `look`.
+        kind : {"gradients", "roots"}
+            What t are: a person's gradient in the metric, by columns, or columns of roots of records' Hessians.
+        longest : float
+            Where the t of a person are cut together; shorter ones count in steps of 2^-16 of it.
+        edges : ndarray
+            Upper ends of bins, for counts, shape (bins,); none for the sum, shape (rows * columns, rows * columns).
+        """
+        scale = self.factor / self.rows.grid
+        look = Look(
+            rows=self.rows,
+            kinds=self.scores.kinds,
+            coefficients=self._coefficients(table),
+            edges=np.sort(edges * scale),
+            longest=max(1.0, longest * scale),
+            vectors=kind,
+            leverage=self._leverage,
+        )
+        found = self._sums(look)
+        if edges.size:
+            moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
+            noisy = self.queries.noisy(found.histogram[: edges.size] * 2**COUNT_BITS, moved, level)
+            return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
+        # A person's part is positive semidefinite, and its trace is bounded.
+        noisy = self.queries.noisy_symmetric(
+            whole(found.moment), 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO), level
+        )
+        return np.asarray(noisy * (look.longest / scale / 2.0**ROW_BITS) ** 2, dtype=float)
+
     def look(
         self,
         table: Array,

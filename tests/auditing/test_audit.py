@@ -341,6 +341,7 @@ PLANTED = {
     "people twice": (twice(engine, "person_sums"), ("gradients", "counts by length")),
     "moments twice": (twice(private_looks, "moment"), ("second moment",)),
     "cut moments twice": (twice(private_looks, "clipped_moment"), ("second moment in the metric",)),
+    "squares twice": (twice(engine, "vector_sums"), ("squares of gradients", "squares of roots", "counts of roots")),
     "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
     "one record of many": (
         lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),

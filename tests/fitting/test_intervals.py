@@ -9,7 +9,9 @@ from scipy.special import expit, softmax
 
 import dpconvex as dp
 from dpconvex.fitting import intervals as module
+from dpconvex.fitting.adaptive import estimate_with_covariance
 from dpconvex.fitting.verify import analyse
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import form_of as leaves_of
 
@@ -290,3 +292,42 @@ def test_a_median_between_two_clusters_has_no_intervals():
     fit = dp.solve(learner, data, half, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=1)
     found = dp.intervals(learner, fit, data, half, seed=2)
     assert found.lower[0] < 0 < found.upper[0]
+
+
+# After adaptive steps
+
+
+def steps_on(kind, data, privacy, size, seed=0, people=None, start=None, **options):
+    learner = dp.load(kind, features=3, **options)
+    mechanism = dp.AdaptiveSteps()
+    certificate = dp.verify(learner, privacy, size, mechanism)
+    batch, form = learner.record.validate(data), analyse(learner, mechanism).form
+    return estimate_with_covariance(form, certificate, batch, NoiseSource(seed), people, start)
+
+
+def test_an_estimate_after_steps_has_the_law_that_it_says():
+    rng, privacy, away = np.random.default_rng(1), dp.Privacy(3.0, 1e-5, "add-remove"), []
+    wider = []
+    for seed in range(6):
+        data, true = drawn("logistic_regression", 6000, rng)
+        found = steps_on("logistic_regression", data, privacy, 6000, seed)
+        right = expit(data["x"] @ true)
+        plain = np.linalg.inv((data["x"].T * right * (1 - right)) @ data["x"])
+        wider.append(np.diag(found.of_records) / np.diag(plain))
+        away.append((found.theta - true) / np.sqrt(np.diag(found.of_records + found.of_noise)))
+    assert 0.6 < np.std(away) < 1.4
+    assert 0.7 < np.mean(wider) < 1.3
+
+
+def test_estimates_of_partitions_have_the_bits_of_arrays_and_people_of_one_record_differ_in_rounding():
+    data, _ = drawn("logistic_regression", 6000, RNG)
+    parts = [{name: column[some] for name, column in data.items()} for some in (slice(0, 777), slice(777, 6000))]
+    privacy = dp.Privacy(3.0, 1e-5, "add-remove")
+    expected = steps_on("logistic_regression", data, privacy, 6000)
+    cut = steps_on("logistic_regression", dp.Partitions([lambda part=part: part for part in parts]), privacy, 6000)
+    start = {"w": np.round(expected.theta, 1)}
+    own = steps_on("logistic_regression", data, privacy, 6000, start=start)
+    again = steps_on("logistic_regression", data, privacy, 6000, people=np.arange(6000)[::-1], start=start)
+    assert all((a == b).all() for a, b in zip(cut, expected, strict=True))
+    for one, other in zip(again, own, strict=True):  # people's slopes are cut in finer units
+        np.testing.assert_allclose(one, other, rtol=0.02, atol=2e-3)
