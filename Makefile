@@ -19,7 +19,7 @@ help:
 	@echo "make test   lint, check types, run every test"
 	@echo "make lint   lint and check types"
 	@echo "make format rewrite the files in the project's style"
-	@echo "make bench  measure: a table and pictures in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
+	@echo "make bench  measure: a table in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
 	@echo "make golden measure what tests/regression holds again, and show what moved (ARGUMENTS=--write writes it)"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make new-problem NAME=..., make new-atom NAME=...   write a first version of one"

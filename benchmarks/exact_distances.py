@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fits", type=int, default=300, help="programs that settle, times four tolerances")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--verbose", action="store_true")
-    options = chosen(parser, arguments, fits=8)
+    options = chosen(parser, arguments, fits=4)
     seed, fits, wrong, worst, unsettled = options.first, 0, 0, 0.0, 0
     while fits < options.fits:
         one = case(seed)

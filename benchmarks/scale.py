@@ -6,10 +6,6 @@ With two classes a logistic regression, with more large-margin Gaussians; Gaussi
 of `--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that
 memory is measured honestly: one with two threads and all records in memory, and a driver with two one-thread workers that read
 the files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
-
-With ``--query``, the same records lie in a folder of Parquet files, which DuckDB reads: all at once into memory, or block by
-block as `Partitions.from_query`; times are from the files to the release.  A schema encodes the table; with ``--raw``, columns
-are features.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,12 +33,12 @@ PRIVACY = (1.0, 1e-6)
 BLOCK = 100_000
 
 
-def learner(features: int, classes: int, **more: Any) -> Any:
+def learner(features: int, classes: int) -> Any:
     """The template of the fits."""
     import dpconvex as dp
 
     if classes == 2:
-        return dp.load("logistic_regression", features=features, regularization=1e-4, **more)
+        return dp.load("logistic_regression", features=features, regularization=1e-4)
     return dp.load("large_margin_gaussian", features=features, classes=classes)
 
 
@@ -80,7 +75,6 @@ def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list
 
     passes = [0]
     counted = Composite.smooth
-    data = data if callable(data) else partial(itself, data)
 
     def smooth(self: Composite, theta: Any) -> Any:
         passes[0] += 1
@@ -88,12 +82,11 @@ def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list
 
     times: list[tuple[float, list[float]]] = []
     release = None
-    labels = {"labels": ("-1", "1")} if options.way in QUERIES and not options.raw else {}
-    template, law = learner(options.features, options.classes, **labels), dp.ObjectivePerturbation("gaussian")
+    template, law = learner(options.features, options.classes), dp.ObjectivePerturbation("gaussian")
     for _ in range(options.repetitions):
         passes[0], busy, start = 0, processors(), time.perf_counter()
         with patch.object(Composite, "smooth", smooth):
-            release = dp.solve(template, data(), dp.Privacy(*PRIVACY), law, seed=1)
+            release = dp.solve(template, data, dp.Privacy(*PRIVACY), law, seed=1)
         seconds = time.perf_counter() - start
         times.append((seconds, np.subtract(processors(), busy).round(2).tolist()))
     assert release is not None
@@ -119,48 +112,6 @@ def on_workers(options: argparse.Namespace) -> dict[str, Any]:
             options, dp.Partitions(pieces), lambda: [time.process_time(), *client.run(time.process_time).values()]
         )
         return {**found, "driver": peak(), "workers": list(client.run(peak).values())}
-
-
-def itself(data: Any) -> Any:
-    return data
-
-
-def parquet(options: argparse.Namespace) -> str:
-    """Make the Parquet files, a piece each, and return a query of them."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    for k in range(options.pieces):
-        path = options.folder / f"piece{k:04}.parquet"
-        if not path.exists():
-            x, y = (np.load(options.folder / f"{name}{k}.npy") for name in "xy")
-            columns = {f"x{j}": x[:, j] for j in range(options.features)} | {"y": y}
-            parquet.write_table(pa.table(columns), path.with_suffix(".draft"))
-            path.with_suffix(".draft").rename(path)
-    return f"SELECT * FROM '{options.folder}/*.parquet'"
-
-
-def queried(options: argparse.Namespace, keep: bool | None) -> dict[str, Any]:
-    """Read Parquet files by DuckDB, at once if `keep` is None, or in blocks that stay in memory, or are read in each pass."""
-    import duckdb
-
-    import dpconvex as dp
-
-    sql, names = parquet(options), [f"x{j}" for j in range(options.features)]
-    schema = None if options.raw else dp.Schema(dict.fromkeys(names, (-1, 1)), label="y", labels=["-1", "1"])
-
-    def data() -> Any:
-        connection = duckdb.connect(config={"threads": 2})
-        if keep is None and schema is None:
-            table = connection.sql(sql).fetchnumpy()
-            return {"x": np.column_stack([table.pop(name) for name in names]), "y": table["y"]}
-        if keep is None:
-            table = connection.sql(sql).to_arrow_table()
-            return dict(zip("xy", schema.encode(table), strict=True))
-        fields = {"x": names, "y": "y"} if schema is None else None
-        return dp.Partitions.from_query(connection, sql, schema, by=None, fields=fields, keep=keep)
-
-    return {**fitted(options, data, lambda: [time.process_time()]), "driver": peak()}
 
 
 def cluster(workers: int, limit: str) -> Any:
@@ -230,9 +181,7 @@ def killed(options: argparse.Namespace) -> dict[str, Any]:
 
 # By default Dask's workers give memory back at once, and get it anew for every block (docs/scale.md).
 KEPT = {"MALLOC_TRIM_THRESHOLD_": 2**28, "MALLOC_MMAP_THRESHOLD_": 2**25}
-QUERIES: dict[str, bool | None] = {"all at once": None, "blocks that stay": True, "blocks of each pass": False}
 WAYS = {"memory": in_memory, "workers": on_workers, "kills": killed}
-WAYS |= {name: partial(queried, keep=keep) for name, keep in QUERIES.items()}
 
 
 def measured(way: str, arguments: list[str], threads: int) -> dict[str, Any]:
@@ -255,11 +204,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("build/scale"))
     parser.add_argument("--kills", type=int, default=0, help="kill a worker in so many fits, and measure nothing else")
-    parser.add_argument("--query", action="store_true", help="compare reading Parquet files by DuckDB")
-    parser.add_argument(
-        "--raw", action="store_true", help="columns of the Parquet files are features, without a schema"
-    )
-    parser.add_argument("--stay", action="store_true", help="with --query: leave out blocks that are read in each pass")
     parser.add_argument("--way", choices=WAYS, help="do only this, in this process")
     options = chosen(parser, arguments, records=4000, pieces=4, repetitions=1)
     folder = options.folder
@@ -274,21 +218,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     passed += [f"--repetitions={options.repetitions}", f"--folder={folder}", f"--kills={options.kills}"]
     if options.kills:
         print(measured("kills", passed, 1))
-        return
-    if options.query:
-        parquet(options)
-        ways = [name for name, keep in QUERIES.items() if keep is not False or not options.stay]
-        found = {name: measured(name, passed + ["--raw"] * options.raw, 2) for name in ways}
-        first = found["all at once"]
-        print(f"{options.records:,} records, {options.features} features, {options.pieces} Parquet files, by DuckDB")
-        for name, one in found.items():
-            apart = max(
-                np.abs(np.subtract(first["parameters"][k], one["parameters"][k])).max() for k in first["parameters"]
-            )
-            print(
-                f"{name}: {one['seconds']:.1f} s, ratio {one['seconds'] / first['seconds']:.2f}, "
-                f"processors {one['busy'][0]:.1f} s, peak {one['driver']} MB, releases differ by {apart:.1e}"
-            )
         return
     memory, workers = measured("memory", passed, 2), measured("workers", passed, 1)
     apart = max(

@@ -1,9 +1,7 @@
 """Survival tables of the package `survset`, untuned: ``python -m benchmarks survival [table ...] [--small] [--seeds 12]``.
 
 Numbers are C-indices of test records, means over splits and draws, of `SurvivalRegressor` with its usual options at (epsilon,
-1e-5), of private Cox fits, and of Cox without privacy.  A constant has 0.5.  The private Cox fit is the mean of fits on parts of
-the records, clipped, with noise (Smith 2011, "Privacy-preserving statistical estimation with optimal convergence rates"); the
-number of parts and the clip are the best of a grid *on the test records*.
+1e-5), and of Cox without privacy.  A constant has 0.5.
 
 Bounds of columns are those of the table, rounded outward by up to a tenth of their range, and levels are its levels: they stand
 for what is known of a measurement.  Columns that tell the outcome are left out.
@@ -25,7 +23,6 @@ from numpy.typing import NDArray
 import dpconvex as dp
 from benchmarks import chosen, fewer
 from dpconvex.datasets import unit_ball
-from dpconvex.noise.profiles import gaussian_sigma
 
 __all__ = ["main", "measured"]
 
@@ -45,7 +42,6 @@ TABLES: dict[str, tuple[str, ...]] = {
     "smarto": (),
     "Aids2": (),
 }
-PARTS, CLIPS = (5, 10, 20, 40), (1.0, 3.0, 10.0)
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
@@ -95,20 +91,6 @@ def cox(x: Array, y: Any) -> Array:
     return np.asarray(CoxPHSurvivalAnalysis(alpha=1e-2).fit(x, y).coef_)
 
 
-def averaged(x: Array, y: Any, count: int, clip: float, epsilon: float, rng: np.random.Generator) -> Array:
-    """Return the noisy mean of Cox fits on disjoint parts, each clipped: one record changes one of them."""
-    own = np.zeros((count, x.shape[1]))
-    for k, some in enumerate(np.array_split(rng.permutation(len(x)), count)):
-        with np.errstate(all="ignore"):
-            try:
-                own[k] = cox(x[some], y[some])
-            except (ValueError, ArithmeticError):
-                continue
-    own *= np.minimum(1.0, clip / np.maximum(np.linalg.norm(own, axis=1), 1e-12))[:, None]
-    deviation = gaussian_sigma(epsilon, DELTA, 2 * clip / count)
-    return np.asarray(own.mean(axis=0) + deviation * rng.normal(size=x.shape[1]))
-
-
 def measured(name: str, epsilons: Sequence[float], seed: int, others: bool) -> dict[str, list[float]]:
     """Return the C-index of each method at each epsilon."""
     x, y, x_test, y_test, largest = parts(name, seed)
@@ -118,13 +100,7 @@ def measured(name: str, epsilons: Sequence[float], seed: int, others: bool) -> d
         fit = model.set_params(epsilon=epsilon).fit(x, y)
         rows["SurvivalRegressor"].append(fit.score(x_test, y_test))
     if others:
-        index = lambda w: concordance(w, x_test, y_test)  # noqa: E731
-        rng = np.random.default_rng([seed, 1])
-        grid = [(count, clip) for count in PARTS for clip in CLIPS]
-        rows["Cox on parts, best of grid"] = [
-            max(index(averaged(x, y, count, clip, epsilon, rng)) for count, clip in grid) for epsilon in epsilons
-        ]
-        rows["Cox, without privacy"] = [index(cox(x, y))] * len(epsilons)
+        rows["Cox, without privacy"] = [concordance(cox(x, y), x_test, y_test)] * len(epsilons)
     return rows
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from benchmarks import Run
 
 __all__ = ["Row", "accelerator", "compare", "device", "seconds"]
@@ -17,30 +15,18 @@ __all__ = ["Row", "accelerator", "compare", "device", "seconds"]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """One line of the table: medians of one run in the unit.
 
-    Attributes
-    ----------
-    case, measured : str
-        What was run, and what was measured of it.
-    value, reference : float
-        Medians of one run, in the unit.
-    unit : str
-    goal : str
-        What was aimed at.
-    reached : bool
-    note : str
-    compiled : float or None
-        The value of compiled functions on JAX's devices.
+    `most` is the goal: for the ratio to the reference, or without one for the value.  `compiled` is the value of compiled
+    functions on JAX's devices.
     """
 
     case: str
     measured: str
     value: float
-    reference: float | None
-    unit: str
-    goal: str
-    reached: bool
+    reference: float | None = None
+    unit: str = "s"
+    most: float | None = None
     note: str = ""
     compiled: float | None = None
 
@@ -48,6 +34,16 @@ class Row:
     def ratio(self) -> float | None:
         """Value over reference."""
         return None if self.reference is None else self.value / self.reference
+
+    @property
+    def goal(self) -> str:
+        """What was aimed at."""
+        what = "<=" if self.reference is None else "ratio <="
+        return "" if self.most is None else f"{what} {self.most:g}"
+
+    @property
+    def reached(self) -> bool:
+        return self.most is None or (self.value if self.ratio is None else self.ratio) <= self.most
 
 
 def accelerator() -> str:
@@ -89,10 +85,3 @@ def compare(
         if turn >= 2 and time.perf_counter() - started > budget:
             break
     return {name: median(found) for name, found in times.items()}
-
-
-def unit_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Random records on the unit sphere, shape (n, d)."""
-    x = rng.normal(size=(n, d))
-    x /= np.linalg.norm(x, axis=1)[:, None]
-    return x

@@ -9,7 +9,7 @@ and ``beta = n Lambda epsilon / 2``.  Algorithm 2 adds ``<b, f>/n + (Delta/2) ||
     epsilon' = epsilon/2,   Delta = c / (n (exp(epsilon/4) - 1)) - Lambda               otherwise.
 
 Nothing here is certified: the mechanisms of this toolkit prove tighter constants for the template at hand, and pay for what a
-solver and rounding leave.  `benchmarks.published.reproduce.reproduce_chaudhuri` runs these, and marks what comes out as not
+solver and rounding leave.  `benchmarks.published.reproduce.repeat_chaudhuri` runs these, and marks what comes out as not
 private.
 """
 
@@ -31,16 +31,8 @@ ROUNDING = 1e-9
 class PublishedCalibration:
     """What one of the two algorithms draws.
 
-    Attributes
-    ----------
-    algorithm : {1, 2}
-    rate : float
-        beta: the density of b is proportional to ``exp(-beta ||b||)``.  For Algorithm 1, b is added to the minimiser; for
-        Algorithm 2, to the sum of the losses (n times the paper's mean).
-    added : float
-        Delta, on the mean loss.
-    left : float
-        epsilon', what Algorithm 2 has left for the noise; epsilon for Algorithm 1.
+    The density of b is proportional to ``exp(-rate ||b||)``.  Algorithm 1 adds b to the minimiser, Algorithm 2 to the sum of
+    the losses (n times the paper's mean).  `added` is Delta, on the mean loss; `left` is the epsilon that noise has.
     """
 
     algorithm: int
@@ -50,18 +42,8 @@ class PublishedCalibration:
 
 
 def output_calibration(epsilon: float, size: int, regularization: float) -> PublishedCalibration:
-    """Return the calibration of Algorithm 1.
+    """Return the calibration of Algorithm 1 for n records and a regularization Lambda.
 
-    Parameters
-    ----------
-    epsilon : float
-    size : int
-        n.
-    regularization : float
-        Lambda.
-
-    Examples
-    --------
     >>> output_calibration(0.1, 1000, 0.01).rate
     0.5
     """
@@ -70,20 +52,8 @@ def output_calibration(epsilon: float, size: int, regularization: float) -> Publ
 
 
 def objective_calibration(epsilon: float, size: int, regularization: float, curvature: float) -> PublishedCalibration:
-    """Return the calibration of Algorithm 2.
+    """Return the calibration of Algorithm 2; the curvature c is 1/4 for the logistic loss, 1/(2h) for the Huber loss.
 
-    Parameters
-    ----------
-    epsilon : float
-    size : int
-        n.
-    regularization : float
-        Lambda.
-    curvature : float
-        c: 1/4 for the logistic loss, 1/(2h) for the Huber loss of width h.
-
-    Examples
-    --------
     >>> found = objective_calibration(0.1, 1000, 1e-4, 0.25)  # curvature would take more than there is
     >>> found.left, round(found.added, 6)
     (0.05, 0.009776)
@@ -102,21 +72,8 @@ def objective_calibration(epsilon: float, size: int, regularization: float, curv
 def published_calibration(analysis: Analysis, epsilon: float, size: int, algorithm: int) -> PublishedCalibration:
     """Return the published calibration for a template that meets the paper's assumptions.
 
-    Parameters
-    ----------
-    analysis : Analysis
-        Lambda is the modulus of its regularizer, c the largest eigenvalue of one record's Hessian.
-    epsilon : float
-    size : int
-    algorithm : {1, 2}
-
-    Raises
-    ------
-    NotPrivate
-        If a record's gradient can be longer than 1 or the regularizer is not strongly convex; for Algorithm 2, if the loss
-        has a kink.
-    TemplateError
-        If there is no such algorithm.
+    Lambda is the modulus of its regularizer, c the largest eigenvalue of one record's Hessian.  Raises `NotPrivate` if a
+    gradient can be longer than 1, the regularizer is not strongly convex, or (Algorithm 2) the loss has a kink.
     """
     template = analysis.form.template
     if analysis.gradient_bound > 1 + ROUNDING:

@@ -32,16 +32,8 @@ LARGEST_COUNT = 4_000_000
 class Gap:
     """A part of the sensitive subspace that noise leaves out.
 
-    Attributes
-    ----------
-    direction : mapping of str to ndarray
-        One direction that the data can reach and the noise never moves in, of norm 1, by variable.
-    vector : ndarray, shape (dim,)
-        The same in coordinates.
-    dimension : int or None
-        How many independent directions are missed; None if that was too much to count.
-    sensitive : int
-        Dimension p of the sensitive subspace.
+    `direction` is one that the data can reach and the noise never moves in, of norm 1, by variable, and `vector` the same in
+    coordinates.  `dimension` counts independent directions, None if that was too much, of `sensitive` ones.
     """
 
     direction: Mapping[str, Array]

@@ -15,7 +15,7 @@ mechanism with any one of them left is refused for that reason (docs/published.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,29 +48,12 @@ class PublishedPerturbation:
     The defaults are the paper of 2012; ``PublishedPerturbation.of(2010)`` is the workshop paper.  `certify` refuses both.
     A variant in which every premise holds is certified, by the theorem of `ObjectivePerturbation` and not by theirs.
 
-    Parameters
-    ----------
-    rate : float
-        The noise matrix has a density proportional to ``exp(-rate epsilon ||b||)`` in the Frobenius norm: 1 (2012, equation
-        13) or 1/2 (2010, equation 7).
-    shared : bool
-        Whether one matrix is added for all classes, as printed, or the classes have matrices of their own, drawn together
-        with the density ``exp(-rate epsilon ||(b_1, ..., b_C)||)``.
-    mean : bool
-        Whether the noise is added to an objective with the *mean* of the losses (2012, equation 14) or with their sum (2010,
-        equation 8).  A template always declares the mean, so the weights of a regularizer from 2010 are to be divided by
-        the number of records.
-    fitted : sequence of str
-        Fields of the record whose values the published procedure learns from the private data: mixture labels from a
-        generative model, features scaled by their largest value.
+    The noise matrix has a density proportional to ``exp(-rate epsilon ||b||)`` in the Frobenius norm: 1 (2012, equation 13) or
+    1/2 (2010, equation 7).  `shared`: one matrix is added for all classes, as printed; or the classes have matrices of their
+    own, drawn together.  `mean`: noise is added to an objective with the *mean* of the losses (2012, equation 14) or with their
+    sum (2010, equation 8); a template always declares the mean, so divide the weights of a regularizer from 2010 by the number
+    of records.  `fitted`: fields of the record that the published procedure learns from the private data.
 
-    Raises
-    ------
-    TemplateError
-        If an option is out of range.
-
-    Examples
-    --------
     >>> PublishedPerturbation.of(2010)
     PublishedPerturbation(rate=0.5, shared=True, mean=False, fitted=())
     """
@@ -78,26 +61,11 @@ class PublishedPerturbation:
     rate: float = 1.0
     shared: bool = True
     mean: bool = True
-    fitted: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.rate) and self.rate > 0):
-            raise TemplateError(f"PublishedPerturbation: rate must be finite and positive, not {self.rate!r}.")
-        if isinstance(self.fitted, str) or not all(isinstance(name, str) for name in self.fitted):
-            raise TemplateError(
-                f"PublishedPerturbation: fitted must be names of fields, such as ('m',), not {self.fitted!r}."
-            )
-        object.__setattr__(self, "fitted", tuple(self.fitted))
+    fitted: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, year: int, fitted: Sequence[str] = ()) -> PublishedPerturbation:
-        """Return the mechanism of the paper of 2010 or of 2012.
-
-        Raises
-        ------
-        TemplateError
-            For any other year.
-        """
+    def of(cls, year: int, fitted: tuple[str, ...] = ()) -> PublishedPerturbation:
+        """Return the mechanism of the paper of 2010 or of 2012."""
         if year == 2010:
             return cls(rate=0.5, mean=False, fitted=fitted)
         if year == 2012:
@@ -107,22 +75,7 @@ class PublishedPerturbation:
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Test every premise of the published proof, then the constants.
 
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records.
-
-        Returns
-        -------
-        Certificate
-            Only if nothing is left of what was printed that breaks the proof.
-
-        Raises
-        ------
-        NotPrivate
-            The first premise that fails, in the order of this module's docstring; `defects` lists all.
+        Raises the first premise that fails, in the order of this module's docstring; `defects` lists all.
         """
         found = self.defects(analysis, privacy, size)
         if found:
@@ -159,18 +112,8 @@ class PublishedPerturbation:
     def noise(self, space: Space, scale: float, rng: np.random.Generator) -> Array:
         """Draw b as printed: Gamma norm, uniform direction, all entries of a matrix, not only the symmetric part.
 
-        Parameters
-        ----------
-        space : Space
-        scale : float
-            See `scale`.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray, shape (dim,)
-            Coordinates of the linear functional ``sum_c <b_c, Phi_c>``.  On symmetric variables that is the symmetric part
-            of b.
+        Returns coordinates of the linear functional ``sum_c <b_c, Phi_c>``, which on symmetric variables is the symmetric part
+        of b.
         """
         blocks = matched(space) if self.shared else list(space.blocks.values())
         sizes = [int(block.variable.size) for block in blocks]
@@ -292,13 +235,7 @@ def check_ball(analysis: Analysis) -> None:
 
 
 def matched(space: Space) -> list[ParameterBlock]:
-    """Return the blocks of a space, which must all take the same matrix.
-
-    Raises
-    ------
-    TemplateError
-        If the variables differ in shape or symmetry.
-    """
+    """Return the blocks of a space, which must all take the same matrix."""
     blocks = list(space.blocks.values())
     kinds = {(block.variable.shape, block.symmetric) for block in blocks}
     if len(kinds) != 1:

@@ -7,14 +7,13 @@ the papers computed can be compared with a repaired learner, and attacked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.published.chaudhuri import published_calibration
 from benchmarks.published.pathak_raj import PublishedPerturbation
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import NotConverged
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.release import Release
@@ -24,7 +23,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import gamma_direction, seeded_generator, system_generator
 from dpconvex.sensitivity.analysis import Analysis
 
-__all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce", "reproduce_chaudhuri"]
+__all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce"]
 
 Array = NDArray[np.float64]
 
@@ -42,59 +41,26 @@ def reproduce(
     data: Mapping[str, ArrayLike],
     privacy: Privacy,
     mechanism: PublishedPerturbation | None = None,
-    backend: Any = None,
     *,
     tolerance: float = 1e-8,
-    clip: bool = False,
     seed: int | None = None,
 ) -> Release:
-    """Draw published noise and minimise the published objective.
+    """Draw published noise and minimise the published objective; the release is marked as not private, with the reason.
 
-    Parameters
-    ----------
-    template : Template
-    data : mapping of str to array_like
-    privacy : Privacy
-        What the paper promises; its epsilon sets the scale of the noise.
-    mechanism : PublishedPerturbation, optional
-        By default that of Pathak & Raj 2012.
-    backend : str or object, optional
-        As for `solve`.
-    tolerance : float
-        Largest distance from the exact minimiser; without strong convexity, largest length of a subgradient.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    seed : int, optional
-        For tests.
-
-    Returns
-    -------
-    Release
-        Marked as not private, with the reason.
-
-    Raises
-    ------
-    NoMinimiser
-        If the perturbed objective falls without limit, as it does for most draws of Pathak & Raj 2010.
-    NotConverged
-        If the accuracy was not reached.
-    DomainError
-        If a record is outside its declared domain.
+    The mechanism is that of Pathak & Raj 2012 by default.  `tolerance` is the largest distance from the exact minimiser, or
+    without strong convexity the largest length of a subgradient.  Raises `NoMinimiser` if the perturbed objective falls
+    without limit, as it does for most draws of Pathak & Raj 2010.
     """
     chosen = mechanism if mechanism is not None else PublishedPerturbation()
-    if not isinstance(chosen, PublishedPerturbation):
-        raise TemplateError(f"reproduce: mechanism must be a PublishedPerturbation, not {type(chosen).__name__}.")
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"reproduce: privacy must be a Privacy, not {type(privacy).__name__}.")
     analysis = analyse(template)
-    batch = template.record.validate(data, clip=clip)
+    batch = template.record.validate(data)
     size = batch.size
     defects = chosen.defects(analysis, privacy, size)
     why = defects[0].reason if defects else "nothing was accounted for"
     rng = system_generator() if seed is None else seeded_generator(seed)
     space = analysis.form.space
     noise = chosen.noise(space, chosen.scale(privacy.epsilon, size), rng)
-    engine = DataEngine(analysis, batch, size, backend)
+    engine = DataEngine(analysis, batch, size, None)
     if analysis.modulus > 0:
         theta = engine.minimise(size * analysis.modulus, tolerance, linear=noise)
     else:
@@ -107,96 +73,27 @@ def reproduce(
     )
 
 
-def reproduce_chaudhuri(
-    template: Template,
-    data: Mapping[str, ArrayLike],
-    epsilon: float,
-    algorithm: int = 2,
-    backend: Any = None,
-    *,
-    tolerance: float = 1e-8,
-    clip: bool = False,
-    seed: int | None = None,
-) -> Release:
-    """Run Algorithm 1 or 2 of Chaudhuri, Monteleoni & Sarwate (2011) with its own calibration.
-
-    Parameters
-    ----------
-    template : Template
-        With records in the unit ball and a regularizer ``Lambda N``; the noise is drawn in all dimensions, as in the paper.
-    data : mapping of str to array_like
-    epsilon : float
-    algorithm : {1, 2}
-        1 perturbs the output, 2 the objective.
-    backend : str or object, optional
-        As for `solve`.
-    tolerance : float
-        Largest distance from the exact minimiser.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    seed : int, optional
-        For tests.
-
-    Returns
-    -------
-    Release
-        Marked as not private: the calibration is as published, and not certified.
-
-    Raises
-    ------
-    NotPrivate
-        If the template does not meet the paper's assumptions.
-    NotConverged
-        If the accuracy was not reached.
-    DomainError
-        If a record is outside its declared domain.
-    """
-    return next(
-        repeat_chaudhuri(
-            template, data, epsilon, algorithm, backend, draws=1, tolerance=tolerance, clip=clip, seed=seed
-        )
-    )
-
-
 def repeat_chaudhuri(
     template: Template,
     data: Mapping[str, ArrayLike],
     epsilon: float,
     algorithm: int = 2,
-    backend: Any = None,
     *,
-    draws: int,
+    draws: int = 1,
     tolerance: float = 1e-8,
-    clip: bool = False,
     seed: int | None = None,
 ) -> Iterator[Release]:
-    """Yield runs of `reproduce_chaudhuri` on the same data, each with noise of its own.
+    """Yield runs of Algorithm 1 (output) or 2 (objective) of Chaudhuri et al. (2011), each with noise of its own.
 
-    Records are checked once, and Algorithm 1 minimises once.
-
-    Parameters
-    ----------
-    template, data, epsilon, algorithm, backend, tolerance, clip, seed
-        As for `reproduce_chaudhuri`.
-    draws : int
-        Number of runs.
-
-    Yields
-    ------
-    Release
-        Marked as not private.
-
-    Raises
-    ------
-    NotPrivate, NotConverged, DomainError
-        As for `reproduce_chaudhuri`.
+    Noise has the paper's calibration, in all dimensions, and every release is marked as not private.  Records are checked
+    once, and Algorithm 1 minimises once.
     """
     analysis = analyse(template)
-    batch = template.record.validate(data, clip=clip)
+    batch = template.record.validate(data)
     size, space = batch.size, analysis.form.space
     found = published_calibration(analysis, epsilon, size, algorithm)
     rng = system_generator() if seed is None else seeded_generator(seed)
-    engine = DataEngine(analysis, batch, size, backend)
+    engine = DataEngine(analysis, batch, size, None)
     added = size * found.added
     mu = size * analysis.modulus + added
     exact = engine.minimise(mu, tolerance) if algorithm == 1 else None

@@ -53,15 +53,9 @@ ACCURATE = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_
 class Explanation:
     """How well some noise explains a release, if it came from a candidate data set.
 
-    Attributes
-    ----------
-    residual : float
-        Length of what is left of the stationarity condition whatever the noise was, per record; 0 for the true data set
-        and an exact minimiser.
-    noise : float
-        Norm of the noise that explains the rest, in sum form.
-    scale : float
-        Length of the gradient that had to be explained, per record, against which rounding is judged.
+    `residual` is the length of what is left of the stationarity condition whatever the noise was, per record: 0 for the true
+    data set and an exact minimiser.  `noise` is the norm of the noise that explains the rest, in sum form, and `scale` the
+    length of the gradient that had to be explained, per record.
     """
 
     residual: float
@@ -77,27 +71,8 @@ def explain(
 ) -> Explanation:
     """Ask whether a candidate data set and some noise explain a release.
 
-    Parameters
-    ----------
-    release : Release
-        Released matrices.  A certificate, if it has one, tells the public size and the quadratic that was added.
-    template : Template
-    data : mapping of str to array_like
-        The candidate.
-    mechanism : PublishedPerturbation, optional
-        The published mechanism that made the release; by default the certified one, with noise on the sensitive subspace.
-
-    Returns
-    -------
-    Explanation
-
-    Raises
-    ------
-    TemplateError
-        If the release names other parameters, or K is more than semidefinite cones and free variables, or neither a
-        certificate nor a mechanism says how the release was made.
-    DomainError
-        If the candidate is not a table of records.
+    Without a mechanism the release is certified, with noise on the sensitive subspace; its certificate tells the public size
+    and the quadratic that was added.
     """
     condition = stationarity(release, template, data, mechanism)
     return Explanation(condition.residual, condition.noise, condition.scale)
@@ -109,28 +84,9 @@ def tell_apart(
     candidates: Sequence[Mapping[str, ArrayLike]],
     mechanism: PublishedPerturbation | None = None,
 ) -> int:
-    """Guess which candidate data set a release comes from.
+    """Guess which candidate data set a release comes from; returns its index.
 
-    The candidate that noise explains best; among those that are explained equally well, the one that needs the least noise.
-
-    Parameters
-    ----------
-    release : Release
-    template : Template
-    candidates : sequence of mappings
-        At least one data set.
-    mechanism : PublishedPerturbation, optional
-        As for `explain`.
-
-    Returns
-    -------
-    int
-        Index into `candidates`.
-
-    Raises
-    ------
-    TemplateError, DomainError
-        As for `explain`.
+    It is the one that noise explains best; among those that are explained equally well, the one that needs the least noise.
     """
     if not candidates:
         raise TemplateError("tell_apart: there is no candidate to choose from.")
@@ -167,18 +123,7 @@ def stationarity(
 
 @dataclass(frozen=True, eq=False)
 class Stationarity:
-    """``gradient + b + v = 0``, to be solved for noise b and an element v of the normal cone.
-
-    Attributes
-    ----------
-    gradient : ndarray, shape (dim,)
-        Of everything but the noise, at the release, in sum form.
-    span : sparse array, shape (dim, k)
-        Orthonormal basis of the noise.
-    cone : FaceCone
-    size : int
-        Number of records.
-    """
+    """``gradient + b + v = 0``, to be solved for noise b in a span and v in the normal cone; the gradient is in sum form."""
 
     gradient: Array
     span: sp.csc_array
@@ -211,17 +156,8 @@ def without_noise(vectors: Array, span: sp.csc_array) -> Array:
 class FaceCone:
     """Negative normal cone of K at a release: sums of ``W_c A_c W_c'`` with A_c semidefinite and W_c null at Phi_c.
 
-    The normal cone of the semidefinite cone at Phi is ``{-S : S semidefinite, S Phi = 0}``.
-
-    Parameters
-    ----------
-    form : LossForm
-    release : mapping of str to ndarray
-
-    Raises
-    ------
-    TemplateError
-        If K is more than semidefinite cones and free variables.
+    The normal cone of the semidefinite cone at Phi is ``{-S : S semidefinite, S Phi = 0}``.  K must consist of semidefinite
+    cones and free variables.
     """
 
     def __init__(self, form: LossForm, release: Mapping[str, Array]) -> None:
@@ -245,19 +181,8 @@ class FaceCone:
     def fit(self, gradient: Array, span: sp.csc_array, sparing: bool = False) -> Array:
         """Find S in the cone that leaves as little as possible of ``gradient - S`` to explain, shape (dim,).
 
-        Parameters
-        ----------
-        gradient : ndarray, shape (dim,)
-        span : sparse array, shape (dim, k)
-            Orthonormal basis of the noise.
-        sparing : bool
-            Whether to spare noise where that costs nothing: among the fits that leave the least, one that needs the least
-            noise.  Both are norms, so a high price for the first is exact, up to the solver's accuracy.
-
-        Raises
-        ------
-        NotConverged
-            If the solver gives no answer.
+        With `sparing`, of the fits that leave the least one that needs the least noise.  Both are norms, so a high price for
+        the first is exact, up to the solver's accuracy.
         """
         if not self.maps:
             return np.zeros(self.dim)

@@ -12,14 +12,13 @@ import argparse
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import RESULTS, chosen
+from benchmarks import chosen
 from benchmarks.utility import competitors
 from benchmarks.utility.competitors import Predict
 from benchmarks.utility.tables import HELD_OUT, HELD_OUT_REGRESSION, Split, find
@@ -95,7 +94,6 @@ def duel(split: Split, epsilon: float, seed: int, grid: int) -> Iterator[tuple[s
     if split.classes:
         yield "clipped descent, tuned", tuned(competitors.clipped_descent, CLIPPED[grid], split, epsilon, seed)
         yield "Poisson-sampled descent, tuned", tuned(competitors.poisson_descent, SAMPLED[grid], split, epsilon, seed)
-        yield "whitened rule, untuned", error(competitors.whitened(split, epsilon, DELTA, rng))
     else:
         yield "AdaSSP", error(competitors.adassp(split, epsilon, DELTA, rng))
     yield "not private", error(competitors.exact(split))
@@ -107,32 +105,8 @@ def ratios(rows: dict[str, list[float]]) -> list[float]:
     return [mine / best for mine, best in zip(rows["ours, untuned"], rivals.min(axis=0).tolist(), strict=True)]
 
 
-def draw(table: dict[str, dict[str, list[float]]], epsilons: tuple[float, ...], output: Path) -> None:
-    """Draw error against epsilon for each data set."""
-    import matplotlib.pyplot as plt
-
-    across, down = min(len(table), 5), -(-len(table) // 5)
-    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.2 * down), layout="constrained", squeeze=False)
-    axes = grid.ravel()[: len(table)]
-    methods = dict.fromkeys(method for rows in table.values() for method in rows)
-    colours = {method: f"C{k}" if k else "black" for k, method in enumerate(methods)}  # ours comes first
-    for axis in grid.ravel()[len(table) :]:
-        axis.axis("off")
-    for axis, (name, rows) in zip(axes, table.items(), strict=True):
-        for method, errors in rows.items():
-            axis.plot(epsilons, errors, "o-", label=method, color=colours[method])
-        axis.set(xscale="log", title=name, xlabel="epsilon", ylabel="1 - R²" if "AdaSSP" in rows else "test error")
-        axis.set_ylim(0, min(1.2, axis.get_ylim()[1]))
-        axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
-        axis.minorticks_off()
-    handles = {line.get_label(): line for axis in axes for line in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), max(across, 2)))
-    figure.savefig(output / "utility.png", dpi=120)
-    plt.close(figure)
-
-
 def main(arguments: Any = None) -> None:
-    """Run, print and draw."""
+    """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
     parser.add_argument(
         "--full", action="store_true", help="all data sets and records, larger grids, more draws (an hour)"
@@ -140,10 +114,6 @@ def main(arguments: Any = None) -> None:
     everything = (*FULL, *HELD_OUT, *HELD_OUT_REGRESSION)
     parser.add_argument("--data", nargs="*", choices=everything, metavar="NAME", help="which data sets")
     parser.add_argument("--held-out", action="store_true", help="problems that nothing was chosen by, six draws")
-    parser.add_argument(
-        "--diffprivlib", type=Path, metavar="FOLDER", help="compare with it, in an environment made there"
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the picture goes")
     options = chosen(parser, arguments, data=["heavy tails"])
     seeds, most, names, grid = (3, None, FULL, 1) if options.full else (1, 3000, QUICK, 0)
     if options.held_out:
@@ -166,10 +136,6 @@ def main(arguments: Any = None) -> None:
                     found.setdefault(method, []).append(errors)
             for method, draws in found.items():
                 rows.setdefault(method, []).append(reported(draws))
-        if options.diffprivlib is not None and splits[0].classes:
-            reporting = halved(splits[0])[1]
-            answers = competitors.diffprivlib(reporting, list(epsilons), options.diffprivlib)
-            rows["diffprivlib (pure epsilon)"] = [reporting.error(answer) for answer in answers]
         for method, means in rows.items():
             print(f"| {name} | {method} | {' | '.join(f'{value:.3f}' for value in means)} |", flush=True)
         if options.held_out:
@@ -187,9 +153,6 @@ def main(arguments: Any = None) -> None:
                     f"{kind}, ours over the best: {np.exp(np.log(found_ratios).mean()):.3f} (mean), {found_ratios.max():.3f} "
                     f"(worst), {' '.join(f'{value:.3f}' for value in means)} (by ε)"
                 )
-    if table:
-        options.output.mkdir(parents=True, exist_ok=True)
-        draw(table, epsilons, options.output)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,6 @@ def bundled(name: str) -> tuple[Array, NDArray[Any]]:
 
 
 # Public bounds of columns that have none by definition: generous round numbers.
-IRIS = ([0.0] * 4, [10.0, 6.0, 10.0, 4.0])
-WINE = (
-    [10, 0, 1, 8, 50, 0, 0, 0, 0, 0, 0, 1, 200],
-    [16, 6, 4, 32, 200, 4, 6, 1, 4, 14, 2, 5, 1800],
-)
 CELL = [30, 40, 200, 2600, 0.2, 0.4, 0.5, 0.25, 0.4, 0.1, 3, 5, 22, 550, 0.04, 0.14, 0.4, 0.06, 0.08, 0.03]
 CELL += [40, 50, 260, 4300, 0.25, 1.1, 1.3, 0.3, 0.7, 0.21]
 
@@ -96,18 +91,6 @@ def diagnostic() -> tuple[Array, NDArray[Any]]:
     """Thirty measurements of cells."""
     x, y = bundled("breast_cancer")
     return scaled(np.clip(x, 0, CELL), np.zeros(30), CELL), y
-
-
-def iris() -> tuple[Array, NDArray[Any]]:
-    """Four lengths."""
-    x, y = bundled("iris")
-    return scaled(x, *IRIS), y
-
-
-def wine() -> tuple[Array, NDArray[Any]]:
-    """Thirteen measurements."""
-    x, y = bundled("wine")
-    return scaled(np.clip(x, *WINE), *WINE), y
 
 
 def numbered(names: NDArray[Any]) -> NDArray[np.int64]:
@@ -138,12 +121,6 @@ def kdd() -> tuple[Array, NDArray[Any]]:
     table = public_data.kdd()
     keep = np.random.default_rng(0).permutation(len(table.y))[:50_000]
     return np.asarray(table.design(unit=True)[keep].todense()), (table.y[keep] != "normal").astype(int)
-
-
-def vowels() -> tuple[Array, NDArray[Any]]:
-    """Letters: is it a vowel."""
-    x, y = letter()
-    return x, np.isin(y, [0, 4, 8, 14, 20]).astype(int)
 
 
 def parity() -> tuple[Array, NDArray[Any]]:
@@ -206,12 +183,9 @@ Loader = Callable[[], tuple[Array, NDArray[Any]]]
 CLASSES: dict[str, tuple[Loader, float, int]] = {
     "wisconsin": (wisconsin, 0.8, 2),
     "diagnostic": (diagnostic, 0.8, 2),
-    "iris": (iris, 0.7, 3),
-    "wine": (wine, 0.7, 3),
     "digits": (digits, 0.7, 10),
     "landsat": (landsat, 0.7, 6),
     "letter": (letter, 0.8, 26),
-    "vowels": (vowels, 0.8, 2),
     "adult": (adult, 0.667, 2),
     "kdd": (kdd, 0.8, 2),
     "parity": (parity, 0.7, 2),

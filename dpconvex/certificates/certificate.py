@@ -125,8 +125,8 @@ class Certificate(CertificateText):
     # Whether noise is added to a minimiser or to what is minimised, and whether the curvature of one record is paid for.
     minimises: ClassVar[bool] = True
     curved: ClassVar[bool] = False
-    # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
-    # `benchmarks.utility.choices`.
+    # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data
+    # (docs/choosing.md).
     foreseen: ClassVar[float] = 1.0
     # How the noise is drawn, and what is subject to that.
     drawn: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""The benchmarks' parts: ablations, mutants, declared tables, and competitors that keep to their budget."""
+"""The benchmarks: every program runs on little data; declared tables, and competitors that keep to their budget."""
 
 import csv
 import gzip
@@ -9,30 +9,40 @@ import numpy as np
 import pytest
 
 import benchmarks
-import dpconvex as dp
 from benchmarks import public_data as loaders
-from benchmarks.ablation import measured, present, row, switched
 from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC
-from benchmarks.mutants import mutant
+from benchmarks.utility import competitors
 from dpconvex.errors import DomainError
 
+FOLDER = Path(benchmarks.__file__).parent
+FILES = {
+    ".".join(file.relative_to(FOLDER.parent).with_suffix("").parts): file.read_text() for file in FOLDER.rglob("*.py")
+}
+PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
+# Programs that take more than five seconds even so.
+SELDOM = {
+    f"benchmarks.{name}"
+    for name in ("__main__", "exact_distances", "mutations", "published.pathak_raj_errors", "scale", "spectra")
+}
 
-def test_bounds_are_switched_off_and_on_again():
-    (name, switch), key = next(iter(present().items())), "default: noise"
-    now = lambda: {"logistic": measured(lambda: dp.load("logistic_regression", features=2))}  # noqa: E731
-    before = now()
-    with switched(switch):
-        after = now()
-    assert after["logistic"][key] >= before["logistic"][key] == now()["logistic"][key]
-    assert list(row(name, before, after))
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in PROGRAMS])
+@pytest.mark.filterwarnings("ignore::dpconvex.PrivacyWarning", "ignore:.*fork")
+def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
+    module = import_module(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmarks.Run, "small", False)
+    output = ["--output", str(tmp_path)] if "--output" in FILES[name] else []
+    try:
+        status = module.main([*output, "--small"])
+    except DomainError as error:  # its data are not shipped
+        pytest.skip(str(error))
+    assert status in (None, 0)
+    assert benchmarks.Run.small
 
 
-def test_a_mutant_differs_in_one_place():
-    file = Path(dp.__file__).parent / "sensitivity" / "curvature.py"
-    source, what = mutant(file, np.random.default_rng(0)) or ("", "")
-    assert source
-    assert "->" in what
-    compile(source, "mutant", "exec")
+def test_every_file_that_runs_is_a_program():
+    assert [name for name, source in FILES.items() if '__main__":' in source and name not in PROGRAMS] == []
 
 
 def write_adult(folder, change):
@@ -60,8 +70,6 @@ def test_declared_levels_make_the_columns(tmp_path):
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes):
-    from benchmarks.utility import competitors
-
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 4)), rng.integers(0, classes, size=20)
     weights = rng.normal(size=(4, 1 if classes == 2 else classes))
@@ -70,35 +78,3 @@ def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes):
         keep = np.arange(20) != k
         rest = competitors.clipped_sum(x[keep], y[keep], weights, classes, 0.3)
         assert np.linalg.norm(whole - rest) <= 0.3 * (1 + 1e-12)
-
-
-FOLDER = Path(benchmarks.__file__).parent
-FILES = {
-    ".".join(file.relative_to(FOLDER.parent).with_suffix("").parts): file.read_text() for file in FOLDER.rglob("*.py")
-}
-PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
-
-
-def test_every_file_that_runs_is_a_program():
-    assert [name for name, source in FILES.items() if '__main__":' in source and name not in PROGRAMS] == []
-
-
-# Programs that others contain, or that take ten seconds even so.
-SELDOM = {
-    f"benchmarks.{name}" for name in ("__main__", "cost_model", "additive", "papers.multiclass", "papers.pathak_raj")
-}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in PROGRAMS])
-@pytest.mark.filterwarnings("ignore::dpconvex.PrivacyWarning", "ignore:.*fork")
-def test_every_program_runs_on_little_data(name, tmp_path, monkeypatch, capsys):
-    module = import_module(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmarks.Run, "small", False)
-    output = ["--output", str(tmp_path)] if "--output" in FILES[name] else []
-    try:
-        status = module.main([*output, "--small"])
-    except DomainError as error:  # its data are not shipped
-        pytest.skip(str(error))
-    assert status in (None, 0) or "DPCONVEX_DATA" in capsys.readouterr().err
-    assert benchmarks.Run.small

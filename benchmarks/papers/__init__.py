@@ -1,1 +1,0 @@
-"""Reproductions of published experiments, and checks of published claims: one module and one command each."""
