@@ -20,10 +20,8 @@ FILES = {
 }
 PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
 # Programs that take more than five seconds even so.
-SELDOM = {
-    f"benchmarks.{name}"
-    for name in ("__main__", "exact_distances", "mutations", "published.pathak_raj_errors", "scale", "spectra")
-}
+LONG = ("__main__", "exact_distances", "mutations", "published.pathak_raj_errors", "scale", "spectra")
+SELDOM = {f"benchmarks.{name}" for name in LONG}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in PROGRAMS])
