@@ -55,7 +55,7 @@ import numpy as np
 
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.abstract_values import AbstractValue
-from dpconvex.expressions.atom import Atom, always
+from dpconvex.expressions.atom import AtomDefinition, always
 from dpconvex.expressions.atoms import rules
 from dpconvex.expressions.expression import Expression
 from dpconvex.numerics import Interval
@@ -73,7 +73,7 @@ def {name}_bounds(expression: Expression, entry: AbstractValue) -> AbstractValue
     return entry.through(value, slope, Interval(0.0, float((high + 2) * np.exp(high))).rounded().high)
 
 
-{upper} = Atom(
+{upper} = AtomDefinition(
     name="{name}",
     value=lambda xp, expression, a: a * xp.exp(a),
     vjp=lambda expression, value, slope, a: [slope * (1 + a) * np.exp(a)],
