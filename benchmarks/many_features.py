@@ -9,7 +9,8 @@ Rows are errors on records that are not fitted, means over seeds.  Guarantees ar
 setting, which was chosen while looking at "signs", "uniform" and "falling".  Options of the published methods are the best of a
 grid *by the error on those records*.  The accounting is the same.
 
-- "vertices": `dp.solve` of ``sparse_logistic`` with `NoisyFrankWolfe`, its default where features outnumber records times mu;
+- "vertices": `dp.solve` of ``sparse_logistic`` with `NoisyFrankWolfe`, its default where features outnumber a third of records
+  times mu;
 - "default": where they do not, its default;
 - "Frank-Wolfe": steps towards one noisy vertex each (Talwar, Thakurta & Zhang 2015; Khanna et al. 2023 for logistic losses);
 - "thresholding": noisy gradient steps of which peeling keeps the largest entries (Cai, Wang & Zhang 2021);

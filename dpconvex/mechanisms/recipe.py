@@ -118,9 +118,10 @@ def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
 
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether K is an l1 ball or a simplex with more features than records times the level of the guarantee."""
+    """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
     try:
-        return vertices_of(form) > told(privacy, level(privacy.epsilon, privacy.delta), size) and not has_kinks(form)
+        enough = told(privacy, level(privacy.epsilon, privacy.delta), size) / 3
+        return vertices_of(form) > enough and not has_kinks(form)
     except DPConvexError:
         return False
 
@@ -140,7 +141,7 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
         return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
     if isinstance(mechanism, NoisyFrankWolfe):
         return (
-            f"Chosen because there are {vertices_of(form):,} features, more than records times the level of the guarantee: "
+            f"Chosen because there are {vertices_of(form):,} features, more than a third of records times the level: "
             "noisy choices of few features learn more than noise on all; `AdaptiveSteps()` by name takes all."
         )
     if isinstance(mechanism, AdaptiveSteps):

@@ -366,12 +366,12 @@ def test_parameters_in_other_units_and_signs_are_the_same_learner():
     assert found[2] == pytest.approx(found[0], abs=1e-3)
 
 
-def test_vertices_are_the_default_where_features_outnumber_records_times_the_level():
+def test_vertices_are_the_default_where_features_outnumber_a_third_of_records_times_the_level():
     privacy = dp.Privacy(1.0, 1e-5, "add-remove")
-    names = [dp.verify(logistic(d), privacy, 2000).mechanism for d in (500, 600)]
+    names = [dp.verify(logistic(d), privacy, 2000).mechanism for d in (170, 190)]
     assert names[0] != names[1] == "vertex steps"
-    assert dp.verify(logistic(300), dp.Privacy(1.0, 1e-5), 2000).mechanism == "vertex steps"
-    assert "mostly" not in str(dp.verify(logistic(600), privacy, 2000).explain())
+    assert dp.verify(logistic(100), dp.Privacy(1.0, 1e-5), 2000).mechanism == "vertex steps"
+    assert "mostly" not in str(dp.verify(logistic(200), privacy, 2000).explain())
 
 
 def test_other_sets_and_regularizers_are_refused_with_a_remedy():
