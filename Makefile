@@ -11,7 +11,7 @@ SITE := .venv-docs
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo new-problem new-atom check test lint format bench golden docs clean
+.PHONY: help demo new-problem new-atom check test lint format bench golden numbers docs clean
 
 help:
 	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
@@ -21,6 +21,7 @@ help:
 	@echo "make format rewrite the files in the project's style"
 	@echo "make bench  measure: a table in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
 	@echo "make golden measure what tests/regression holds again, and show what moved (ARGUMENTS=--write writes it)"
+	@echo "make numbers  fill the numbers of the documents that a command prints (ARGUMENTS=--all, or a program of benchmarks)"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make new-problem NAME=..., make new-atom NAME=...   write a first version of one"
 	@echo "make clean  remove .venv and caches"
@@ -52,6 +53,9 @@ bench: $(INSTALLED)
 
 golden: $(INSTALLED)
 	$(BIN)/python tests/regression/refresh.py $(ARGUMENTS)
+
+numbers: $(INSTALLED)
+	$(BIN)/python docs/fill_numbers.py $(ARGUMENTS)
 
 # The documentation needs its own extra alone, in an environment of its own.
 docs: $(SITE)/installed

@@ -53,6 +53,14 @@ def test_the_rules_page_and_the_reference_are_what_the_code_says_today():
     assert "further" not in written, "give the new names a page in docs/build_api.py"
 
 
+def test_numbers_between_markers_are_those_that_commands_print(monkeypatch):
+    module = script("fill_numbers")
+    assert module.near("| 1,000 of 2 |", "| 1,040 of 2 |")
+    assert not module.near("1,000", "1,200")
+    assert not module.near("1 file", "1 line")
+    assert module.stale() == [], "run: make numbers"
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocstrings")
