@@ -5,10 +5,10 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.features.fourier_features import KERNELS, RandomFourierFeatures
+from dpconvex import RandomFourierFeatures
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace", "cauchy"])
 @pytest.mark.parametrize("paired", [True, False])
 def test_the_norm_bound_is_sharp_and_inner_products_approximate_the_kernel(kernel, paired):
     rng = np.random.default_rng(1)

@@ -14,7 +14,6 @@ from sklearn import datasets
 import dpconvex as dp
 from benchmarks import public_data as loaders
 from dpconvex.datasets import breast_cancer as load_breast_cancer, unit_ball
-from dpconvex.mechanisms.base import Mechanism
 
 Data = Mapping[str, Any]
 
@@ -59,7 +58,7 @@ class Fit:
     """A private fit with a seed; no mechanism is the best of those that end near a minimiser."""
 
     privacy: dp.Privacy = PURE
-    mechanism: Mechanism | None = None
+    mechanism: Any = None
     seed: int = 1
 
     @property

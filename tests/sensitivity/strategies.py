@@ -10,9 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import dpconvex as dp
-from dpconvex.data.domains import Ball, Box, Choice
-from dpconvex.data.record import Record
-from dpconvex.model.template import Template
+from dpconvex import Ball, Box, Choice, Record, Template
 
 DEPTH = 4
 INFINITE = float("inf")
