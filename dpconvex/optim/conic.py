@@ -67,8 +67,8 @@ class ConicSolver:
         if not isinstance(solver, str) or solver.upper() not in installed:
             raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
         whole(0).check("ConicSolver", polish_steps=polish_steps)
-        for name, value in options.items():
-            Kind("a plain value", lambda value: isinstance(value, Hashable)).check("ConicSolver", **{name: value})
+        plain = Kind("a plain value", lambda value: isinstance(value, Hashable))
+        plain.check("ConicSolver", **{f"the option {name}": value for name, value in options.items()})
         given = tuple(sorted(options.items()))
         self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
 

@@ -429,7 +429,7 @@ def without_projection():
         ({"runs": 3}, "runs must be"),
         ({"size": 0}, "size must be"),
         ({"mechanism": GAUSSIAN}, "delta = 0"),
-        ({"template": "logistic_regression"}, "expected a Template"),
+        ({"template": "logistic_regression"}, "template must be a Template"),
         ({"runs": 30, "whitening": True}, "leave out runs"),
         ({"template": without_projection(), "mechanism": GAMMA}, "which points lie in the feasible set: .*log_sum_exp"),
     ],

@@ -237,7 +237,7 @@ def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
         ({"monotone": {"age": "increasing"}, "pairs": [("age", "ward")]}, "in no pair"),
         ({"fit_intercept": True}, "constant of its own"),
         ({"knots": {"age": [-1]}}, "knots of 'age'"),
-        ({"schema": None}, "expected a Schema"),
+        ({"schema": None}, "schema must be a Schema"),
         ({"classes": ("yes", "no")}, "labels|classes|declared"),
     ],
 )

@@ -219,7 +219,7 @@ WRONG = {
         partial(dp.ScatteringFeatures((8, 8)).transform, np.repeat(np.float32([1.0, 1e38]), 64).reshape(2, 8, 8)),
     ],
     "expected real numbers": [partial(dp.ScatteringFeatures((8, 8)).fit, IMAGES.astype(str))],
-    "GroupNormalizer: groups must": [
+    "GroupNormalizer: (groups|floor) must": [
         *(partial(dp.GroupNormalizer(groups).fit, IMAGES[0]) for groups in (0, 2.0, None)),
         *(partial(dp.GroupNormalizer(2, floor=floor).fit, IMAGES[0]) for floor in (0, -1.0, np.inf, "small")),
     ],

@@ -88,7 +88,7 @@ def test_any_linear_learner_is_additive_behind_it_and_nobody_is_warned():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "expected a Schema"),
+        ({}, "schema must be a Schema"),
         ({"schema": SCHEMA, "knots": {"weight": [1]}}, "none of the columns"),
         ({"schema": SCHEMA, "knots": {"age": [50, 20]}}, "rising order"),
         ({"schema": SCHEMA, "knots": {"age": [50, 200]}}, "rising order"),

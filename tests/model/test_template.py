@@ -25,7 +25,7 @@ def loss(x, y, weight, group):
         ({"loss": lambda x, y: cp.sum(w)}, r"must accept the record's fields \(x, y, weight, group\)"),
         ({"loss": lambda **fields: w @ w >= 1}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
         ({"regularizer": [w]}, "regularizer"),
-        ({"constraints": [True]}, "True is not a CVXPY constraint"),
+        ({"constraints": [True]}, "constraint must be a cvxpy.Constraint"),
         ({"predict": 1}, "predict must be a function"),
         ({"regularizer": cp.Variable(name="w") ** 2}, "two variables are called 'w'"),
     ],

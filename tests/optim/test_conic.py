@@ -114,7 +114,7 @@ def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
         (lambda: FirstOrder(max_steps=2.5), "max_steps"),
         (lambda: solve(logistic(), "newton"), "backend"),
         (lambda: solve(logistic(), dp.ConicSolver), "backend"),
-        *((lambda t=t: solve(logistic(), None, t), "tolerance must be positive") for t in (0.0, -1.0, np.nan, np.inf)),
+        *((lambda t=t: solve(logistic(), None, t), "must be a positive") for t in (0.0, -1.0, np.nan, np.inf)),
     ],
 )
 def test_malformed_options_and_backends_are_refused(make, message):
