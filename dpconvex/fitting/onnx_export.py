@@ -15,6 +15,7 @@ from dpconvex.data.tables import objects, text_of
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.whitening import FINE, INSIDE, RECORD_LEVELS, SMALLEST, Whitening, grid_of
 from dpconvex.util.arrays import Array
+from dpconvex.util.places import replaceable, write_whole
 
 Function = Callable[[Array], Any]
 SAME = 1e-9  # Functions are taken for equal that differ by so much, relative to the largest value
@@ -63,8 +64,7 @@ class Graph:
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dpconvex", ir_version=8)
         self.onnx.checker.check_model(model)
-        with open(path, "wb") as file:
-            file.write(model.SerializeToString())
+        write_whole(replaceable(path), model.SerializeToString())
 
 
 def encoded(graph: Graph, name: str, column: Column) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.util.arrays import Array
+
 WIDE, HIGH, LEFT, BELOW = 340, 260, 44, 40
 
 
@@ -23,20 +25,10 @@ def chart(
     box: Sequence[float] = (0.0, 1.0, 0.0, 1.0),
 ) -> str:
     """Return a picture of a curve and its band, or of points and their intervals, in a box; a dotted line has two ends (x, y)."""
-    first, last, least, most = box
     known = np.isfinite(np.asarray(y, dtype=float))
-    places = [np.asarray(part, dtype=float)[known] for part in (x, y, lower, upper)]
-    left, (middle, low, high) = (
-        LEFT + (places[0] - first) / (last - first) * (WIDE - LEFT - 10),
-        (
-            HIGH - BELOW - (np.clip(part, least, most) - least) / (most - least) * (HIGH - BELOW - 12)
-            for part in places[1:]
-        ),
-    )
-    ends = np.array(line, dtype=float).reshape(2, 2)
-    ends[:, 0] = LEFT + (ends[:, 0] - first) / (last - first) * (WIDE - LEFT - 10)
-    ends[:, 1] = HIGH - BELOW - (ends[:, 1] - least) / (most - least) * (HIGH - BELOW - 12)
-    parts = [f'<polyline class="guide" points="{path(*ends.T)}"/>']
+    x, y, lower, upper = (np.asarray(part, dtype=float)[known] for part in (x, y, lower, upper))
+    (left, middle), (_, low), (_, high) = (placed(x, part, box) for part in (y, lower, upper))
+    parts = [f'<polyline class="guide" points="{path(*placed(line[::2], line[1::2], box))}"/>']
     if points:
         parts += [
             f'<path class="reach" d="M{a:.1f} {b:.1f}V{c:.1f}"/>' for a, b, c in zip(left, low, high, strict=True)
@@ -47,10 +39,10 @@ def chart(
     else:
         band = path(np.concatenate([left, left[::-1]]), np.concatenate([low, high[::-1]]))
         parts += [f'<polygon class="band" points="{band}"/>', f'<polyline class="line" points="{path(left, middle)}"/>']
-    for share in (0.0, 0.5, 1.0):
-        at, height = LEFT + share * (WIDE - LEFT - 10), HIGH - BELOW - share * (HIGH - BELOW - 12)
-        parts.append(text(at, HIGH - BELOW + 14, f"{first + share * (last - first):.3g}", "middle"))
-        parts.append(text(LEFT - 5, height + 4, f"{least + share * (most - least):.3g}", "end"))
+    ticks = np.linspace(box[0], box[1], 3), np.linspace(box[2], box[3], 3)
+    for across_at, up_at, first, second in zip(*placed(*ticks, box), *ticks, strict=True):
+        parts.append(text(across_at, HIGH - BELOW + 14, f"{first:.3g}", "middle"))
+        parts.append(text(LEFT - 5, up_at + 4, f"{second:.3g}", "end"))
     parts += [
         f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - 8}"/>',
         text(WIDE / 2 + 10, HIGH - 8, across, "middle"),
@@ -59,6 +51,13 @@ def chart(
     label, content = html.escape(title), "".join(parts)
     svg = f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{label}">{content}</svg>'
     return f"<figure>{svg}<figcaption>{label}</figcaption></figure>"
+
+
+def placed(x: ArrayLike, y: ArrayLike, box: Sequence[float]) -> tuple[Array, Array]:
+    """Return where points of a box lie in the picture; those above or below it lie on its edge."""
+    first, last, least, most = box
+    across, up = (np.asarray(x) - first) / (last - first), (np.clip(y, least, most) - least) / (most - least)
+    return LEFT + across * (WIDE - LEFT - 10), HIGH - BELOW - up * (HIGH - BELOW - 12)
 
 
 def path(x: ArrayLike, y: ArrayLike) -> str:
