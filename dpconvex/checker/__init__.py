@@ -6,11 +6,11 @@ It shares no line with what makes proofs, and believes none of their claims.
 from dataclasses import dataclass
 from typing import Any
 
-from dpconvex.checker.constants import Loss, constants
+from dpconvex.checker.constants import Loss, constants, moved, person
 from dpconvex.checker.event import check_event
 from dpconvex.checker.exact import ZERO
 from dpconvex.checker.expansion import TemplateGraph
-from dpconvex.checker.mechanisms import ROOM, check_noise, moved, person, promised
+from dpconvex.checker.mechanisms import ROOM, check_noise, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, require, spend
@@ -108,12 +108,16 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
         check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
-    one = (
-        f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many; sums of theirs are clipped"
-    )
-    own = (*everything[:-1], one, everything[-1].partition("; ")[2]) if unit else everything
+    one = f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many"
+    if unit:
+        everything = *everything[:-1], f"{one}; sums of theirs are clipped", everything[-1].partition("; ")[2]
     more = (*more, CHOICES) if "vertices" in settings else more
-    trusted = (*own, *more, *((BEST_RUN,) if RUNS in settings else ()), *((OTHER_PARTS,) if SPLIT in settings else ()))
+    trusted = (
+        *everything,
+        *more,
+        *((BEST_RUN,) if RUNS in settings else ()),
+        *((OTHER_PARTS,) if SPLIT in settings else ()),
+    )
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 
 

@@ -1,8 +1,10 @@
-"""What one record can do: lengths of gradients and of their differences, curvature, and both together."""
+"""What one record or person can do: lengths of gradients and of their differences, curvature, and both together."""
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations_with_replacement
 from math import prod
+from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
 from dpconvex.checker.reading import require, spend
@@ -10,6 +12,8 @@ from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
 from dpconvex.checker.rules import MOST_VERTICES, HessianPart, Hull, ScalarBound, Turn, sums
 
 MOST_PAIRS, STRETCHES = 300_000, 1_000
+MOST_RECORDS = 10**4  # of one person
+Claim = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -140,3 +144,39 @@ def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
         curved = across * log(1 + ratio * cosine) + along * log(1 + ratio * cosine**3)
         found = max(found, beta * scale * steepest * sine + curved)
     return found
+
+
+def sensitivity(losses: list[Loss], rows: GeneratorRows, adjacency: str, enough: Fraction) -> Fraction:
+    """Bound how far one record moves the gradient of the sum of losses, down to what is enough."""
+    if adjacency == "add-remove":
+        return max(loss.length for loss in losses)
+    largest = ZERO
+    for one, two in combinations_with_replacement(losses, 2):
+        apart = one.length + two.length
+        largest = max(largest, apart if apart <= max(enough, largest) else difference(one, two, rows))
+    return largest
+
+
+def person(claim: Claim) -> tuple[int, int]:
+    """Return how many records a person has at most, and what they weigh together."""
+    privacy = claim["privacy"]
+    most, keep = privacy.get("most", 1), privacy.get("keep")
+    require(most <= MOST_RECORDS and (not keep or "unit" in privacy), "it is not said whose records are protected")
+    return most, 1 if keep == "weights" else most
+
+
+def moved(claim: Claim, losses: list[Loss], rows: GeneratorRows, enough: Fraction) -> Fraction:
+    """Bound how far all records of a person move the gradient: each replaced, or some that stand alone."""
+    (most, weight), adjacency = person(claim), claim["privacy"]["adjacency"]
+    apart = sensitivity(losses, rows, adjacency, enough / weight)
+    return apart if most == 1 else weight * max(apart, *(loss.length for loss in losses))
+
+
+def curvature_of_people(losses: list[Loss], rows: GeneratorRows, mu: Fraction, most: int, weight: int) -> Fraction:
+    """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: each by itself, or by the trace and rank of all."""
+    one = max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses)
+    traces = [sum((t for t, _ in loss.traces), ZERO) for loss in losses]
+    ranks = [sum(r for _, r in loss.traces) for loss in losses]
+    if most == 1:
+        return one
+    return min(most * one, spread_out(weight * max(traces), min(most * max(ranks), losses[0].most), mu))

@@ -3,8 +3,9 @@
 from fractions import Fraction
 from typing import Any
 
+from dpconvex.checker.constants import person
 from dpconvex.checker.exact import exp
-from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, person, values
+from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, values
 from dpconvex.checker.reading import require
 from dpconvex.checker.table import RUNS
 
@@ -33,7 +34,5 @@ def check_queries(claim: dict[str, Any]) -> None:
     require(1 <= claim["noise_scale"] * level * ROOM <= ROOM**2, "the noise is not that of the level")
     require(claim["noise_epsilon"] <= epsilon * ROOM, "noise is said to cost more than what is left")
     left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
-    require(
-        epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left),
-        "gaussian noise is too small for its level",
-    )
+    enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
+    require(enough, "gaussian noise is too small for its level")

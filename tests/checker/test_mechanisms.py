@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings, strategies as st
 from scipy.integrate import quad
 from scipy.stats import chi
 
-from dpconvex.checker.mechanisms import chi_delta, falling
+from dpconvex.checker.gaussian import chi_delta, falling
 from dpconvex.checker.reading import Steps
 from dpconvex.noise import profiles
 from dpconvex.noise.profiles import moving_delta

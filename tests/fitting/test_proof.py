@@ -135,7 +135,7 @@ def test_a_certificate_without_a_proof_says_so(tmp_path):
 
 def test_noise_is_wider_where_only_a_plainer_bound_is_replayed(monkeypatch):
     for sharp in ("chi_delta", "moving"):
-        monkeypatch.setattr(f"dpconvex.checker.mechanisms.{sharp}", lambda *_: 1)
+        monkeypatch.setattr(f"dpconvex.checker.gaussian.{sharp}", lambda *_: 1)
     learner, mechanism = dp.load("logistic_regression", features=3), dp.ObjectivePerturbation("gaussian")
     sharp, plain = (dp.verify(learner, PROTECTED, 500, mechanism, checked=c) for c in (False, True))
     assert "under Gaussian noise" in sharp.check().unreplayed[0]

@@ -1,0 +1,147 @@
+"""Gaussian noise: what it hides of a vector, and of an objective for each kind of neighbours (docs/theory.md, section 7)."""
+
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+from dpconvex.checker.constants import Claim, Loss, curvature_of_people, difference, joint, moved, person
+from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
+from dpconvex.checker.reading import spend
+from dpconvex.checker.rows import GeneratorRows, multiple
+from dpconvex.checker.rules import Hull, ends_of
+
+SLICES, HALVINGS = 60, 14  # where slopes move
+WIDTH, CUT = Fraction(1, 80), Fraction(1, 10**8)  # of a cell of the norm's law, and where its tail is cut
+Lengths = Counter[Fraction]
+
+
+def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
+    """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
+    spend(60)
+    first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
+    return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
+
+
+def chi_delta(epsilon: Fraction, dimension: int, shift: Fraction) -> Fraction:
+    """Bound ``E[(1 - exp(epsilon - shift t - shift^2/2))_+]`` for t the norm of so many normal variates (theorem 7, *chi*).
+
+    It is the integral of ``shift exp(-shift (t - start)) P[norm > t]``, whose second factor is below its logarithm's tangents.
+    """
+    start = down(epsilon / shift - shift / 2, 64)
+    if start <= 0 or dimension == 0:
+        return ONE if dimension else ZERO
+    found, middle, left = ZERO, start + WIDTH / 2, ONE
+    while left > CUT * found:
+        tail, hazard = chi_tail(middle, dimension)
+        before, after = shift + hazard[1], shift + hazard[0]
+        halves = (exp(before * WIDTH / 2)[1] - 1) / before + (1 - exp(-after * WIDTH / 2)[0]) / after
+        found = up(found + shift * exp(-shift * (middle - start))[1] * tail[1] * halves)
+        left, middle = tail[1], middle + WIDTH
+    return up(found + left)
+
+
+class PairKind(NamedTuple):
+    """Ordered pairs of neighbours: what bounds the differences of their gradients, in deviations of the noise."""
+
+    bounds: tuple[Fraction, ...]  # of the dimension, the length, and the curvature of the record in front
+    vertices: Lengths | None  # how many vertices have each length; None if nobody knows
+    behind: Lengths  # of the record that is not in front
+    # Of the record in front, where gradients are slopes times one row: the steepest, that of the other sign, the flattest, and
+    # for a logistic loss the most that curvature is at a slope of s times the steepest, over s (1 - s); else nothing, or 0.
+    slopes: tuple[Fraction, ...]
+
+    def delta(self, epsilon: Fraction, enough: Fraction) -> Fraction:
+        """Bound delta of these pairs, down to what is enough: by vertices, by a slope that moves, or by the chi law."""
+        (rank, length, curved), found = self.bounds, ONE
+        left = epsilon - curved
+        if self.vertices is not None and left >= 0:
+            found = of_vertices(left, self.vertices)
+        if self.vertices is not None and self.slopes and found > enough:
+            found = min(found, of_vertices(epsilon, self.vertices) + moving(self, epsilon))
+        return min(found, chi_delta(left, int(rank), up(length, 64))) if found > enough and left > 0 else found
+
+
+def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKind]:
+    sigma, mu, (most, weight) = claim["noise_scale"], claim["strong_convexity"], person(claim)
+    replaced, found = claim["privacy"]["adjacency"] == "replace-one", list[PairKind]()
+    together, farthest = curvature_of_people(losses, rows, mu, most, weight), moved(claim, losses, rows, ZERO) / sigma
+    # Of a person some records may stand alone where others are replaced.
+    backs = [*([None] if most > 1 or not replaced else []), *(losses if replaced else [])]
+    terms = 1 if most == 1 else 2 * most - 1 if replaced and weight < most else most
+    rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)  # records may be of any kinds
+    for front, back in product(losses, backs):
+        spend(1)
+        ends = ((),) if back is None else back.vertices
+        vertices, behind = None, Lengths()
+        if front.vertices is not None and ends is not None:
+            fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
+            vertices = shifts_of(fronts, ends, rows, sigma / weight)
+            for shift in vertices:
+                vertices[shift] *= terms
+            behind = Counter(up(root(rows.square(w))[1] / sigma) for w in ends)
+        if most > 1:
+            if losses[0].most == 1:  # an interval, with two ends
+                vertices = Counter({farthest: 2})
+            found.append(PairKind((Fraction(rank), farthest, together), vertices, Lengths(), ()))
+            continue
+        length, curved = difference(front, back, rows) if back else front.length, joint(front, rows, ZERO, mu, ZERO)
+        rank = min(front.rank + (back.rank if back else 0), front.most)
+        slopes = () if vertices is None else margin(front.vertices or ((),), front, rows, sigma, mu)
+        found.append(PairKind((Fraction(rank), length / sigma, curved), vertices, behind, slopes))
+    return found
+
+
+def margin(vertices: Hull, front: Loss, rows: GeneratorRows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
+    """Return the slopes of a loss and its bend; nothing where gradients are no multiples of one row."""
+    lead, pieces = front.scalar.lead, front.scalar.pieces
+    steepest = max(vertices, key=rows.square)
+    slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
+    if [multiple(steepest, slope) for slope in slopes] != [*vertices]:
+        return ()
+    square, bend = rows.square(steepest), ZERO
+    if lead and not pieces[0].outer and {*pieces[0].hull} == {(), multiple(steepest, 1 / lead)}:
+        bend = pieces[0].spread * square / lead**2 / mu
+    unit, least = root(square)[1] / sigma, min(slopes)
+    return unit, unit * max(-least, ZERO), unit * max(least, ZERO), bend
+
+
+def shifts_of(first: Hull, second: Hull, rows: GeneratorRows, sigma: Fraction) -> Lengths:
+    """Return how far vertices of two hulls are apart, but for equal ones, and how often each distance occurs."""
+    found = Lengths()
+    for square, count in rows.all_apart(first, second).items():
+        if square > 0:
+            found[up(root(up(square, 64))[1] / sigma)] += count
+    return found
+
+
+def of_vertices(epsilon: Fraction, shifts: Lengths) -> Fraction:
+    return sum((n * gaussian_delta(epsilon, shift) for shift, n in shifts.items()), ZERO)
+
+
+def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
+    """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
+    (steepest, other, flattest, bend), curved, total = kind.slopes, kind.bounds[2], ZERO
+    for least, steep in ((flattest, steepest), (ZERO, other)):
+        for k in range(SLICES if steep > least else 0):
+            first, last = (least + (steep - least) * m / SLICES for m in (k, k + 1))
+            s = min(max(steepest / 2, first), last) / steepest
+            most = up(min(curved, log(1 + bend * s * (1 - s))) if bend else curved, 64)
+            for end, count in kind.behind.items() if most else ():
+                spend(1)
+                total += count * (last - first) * falling(epsilon, up(last + end, 64), most)
+    return total
+
+
+def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
+    """Bound what curvature adds to delta, for each deviation that a slope falls by: the S of docs/theory.md, section 7."""
+    spend(30)
+    base = length**2 / 2 + curved - epsilon
+    low = max(-base / length, ZERO)
+    high = max((curved - base) / length, low)
+    for _ in range(HALVINGS):  # towards the largest value of a log-concave function
+        middle = (low + high) / 2
+        steep = [middle * (end - 1) for end in exp(length * middle + base)]
+        low, high = (middle if steep[1] < length else low), (middle if steep[0] >= length else high)
+    gained = (1 - 1 / exp(min(length * high + base, curved))[1]) / (1 - 1 / exp(curved)[0])
+    return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
