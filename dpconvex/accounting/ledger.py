@@ -56,16 +56,6 @@ def failed(path: Path, what: str, error: OSError) -> DPConvexError:
     return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
 
 
-def create(path: Path, first: bytes) -> None:
-    """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
-    try:
-        if not (path.exists() or path.is_symlink()):
-            with suppress(FileExistsError):  # another process was first
-                write_whole(path, first, over=False)
-    except OSError as error:
-        raise failed(path, "made", error) from error
-
-
 @dataclass(frozen=True)
 class FileLedger:
     """The lines of a ledger in a file."""
@@ -83,7 +73,13 @@ class FileLedger:
         return self.address.exists()
 
     def create(self, content: bytes) -> None:
-        create(self.address, content)
+        """Make a ledger of these lines, unless there is one; the file appears whole or not at all."""
+        try:
+            if not (self.address.exists() or self.address.is_symlink()):
+                with suppress(FileExistsError):  # another process was first
+                    write_whole(self.address, content, over=False)
+        except OSError as error:
+            raise failed(self.address, "made", error) from error
 
     def read(self) -> bytes:
         with locked(self.address, writing=False) as descriptor:
@@ -92,8 +88,7 @@ class FileLedger:
     def append(self, make: Callable[[bytes], bytes]) -> bytes:
         """Add the line that `make` returns for the ledger as it is; return the ledger with it."""
         with locked(self.address) as descriptor:
-            content = read(descriptor)
-            line = make(content)
+            line = make(content := read(descriptor))
             append(descriptor, line, self.address)
         return content + line
 

@@ -221,9 +221,8 @@ class Certificate(CertificateText):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
-            said.append(
-                f"unless the noise exceeds its cap, with probability at most 2^{power}{times} (a truncation failure)"
-            )
+            rare = f"with probability at most 2^{power}{times} (a truncation failure)"
+            said.append(f"unless the noise exceeds its cap, {rare}")
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:
@@ -335,6 +334,11 @@ class OutputCertificate(Certificate, perturbed="output"):
         return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
 
 
+def setting(name: str, default: float) -> Any:
+    """Return a property: a setting of a certificate, or what it is where it is not set."""
+    return property(lambda certificate: certificate.settings.get(name, default))
+
+
 class DescentCertificate(Certificate, perturbed="gradients"):
     """Noise on the gradient of every step."""
 
@@ -345,26 +349,16 @@ class DescentCertificate(Certificate, perturbed="gradients"):
     )
     provided = ("assuming that Gaussian noise in floating point is exactly Gaussian",)
 
+    step_size, clip = setting("step_size", 1.0), setting("clip", math.inf)
+    sampling = setting("sampling", 1.0)  # the probability with which a record takes part in a step
+
     @property
     def steps(self) -> int:
         return int(self.settings.get("steps", 1.0))
 
     @property
-    def step_size(self) -> float:
-        return self.settings.get("step_size", 1.0)
-
-    @property
     def largest_step(self) -> float:
         return self.settings.get("largest_step", self.step_size)
-
-    @property
-    def clip(self) -> float:
-        return self.settings.get("clip", math.inf)
-
-    @property
-    def sampling(self) -> float:
-        """Probability with which a record takes part in a step."""
-        return self.settings.get("sampling", 1.0)
 
     @property
     def noise_shift(self) -> float:
