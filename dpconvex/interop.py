@@ -42,9 +42,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
         if isinstance(leaf, Tail):
             more = tails_delta(leaf.probability, WITHIN)
-        elif isinstance(
-            leaf, Pure | Approximate
-        ):  # its trade-off function passes through the corner of randomised response's
+        elif isinstance(leaf, Pure | Approximate):  # its trade-off passes through the corner of randomised response's
             kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + 1e-14)
         else:
             kind, (scale, more) = da.GaussianDpEvent, leaf.level()

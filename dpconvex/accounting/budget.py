@@ -140,9 +140,7 @@ class Budget:
 
         content = old.read()
         kept = ledger.without_last(content)
-        if content != kept + ledger.line_of(
-            {"moved": str(new)}, kept
-        ):  # else an earlier call has closed it, and crashed
+        if content != kept + ledger.line_of({"moved": str(new)}, kept):  # else an earlier call closed it, and crashed
             kept = ledger.without_last(old.append(closing))
         new.create(kept)
         if not new.read().startswith(kept):
@@ -205,9 +203,8 @@ class Budget:
             number = "any number" if cuts else f"at most {self.privacy.most}"
             both = f"{label!r} is about at most {privacy.most} records of one {privacy.unit}, the budget about {number}"
             raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or keep='first'.")
-        item = Entry(
-            label, self.privacy.part(privacy.epsilon, privacy.delta), event, **origin(), dataset=str(self.dataset)
-        )
+        part = self.privacy.part(privacy.epsilon, privacy.delta)
+        item = Entry(label, part, event, **origin(), dataset=str(self.dataset))
         if self.path is None and self._process != this_process():
             why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
@@ -364,9 +361,8 @@ def spends_in(
         try:
             spend = built(dict[str, Any], ledger.decoded(*line))
             if "moved" in spend:
-                raise DPConvexError(
-                    f"{path}: this ledger was moved to {spend['moved']}; open that, or move it again if it is not there."
-                )
+                remedy = "open that, or move it again if it is not there"
+                raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; {remedy}.")
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")

@@ -85,9 +85,8 @@ class DatabaseLedger:
         self.name, database = str(name), url.database
         if self.kind == "sqlite":
             if not database or database.startswith((":memory:", "file:")) or query:
-                raise TemplateError(
-                    "a ledger in SQLite needs a file, as in 'sqlite:///spent.db'; or leave the path out."
-                )
+                how = "as in 'sqlite:///spent.db'; or leave the path out"
+                raise TemplateError(f"a ledger in SQLite needs a file, {how}.")
             database = os.path.abspath(database)
         self.file = database if self.kind == "sqlite" else None
         parts = url.host, url.port, database

@@ -166,12 +166,8 @@ def attack_runs(
     template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
 ) -> Attack:
     """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
-    solver, proved, answers, record = (
-        resolved(backend),
-        CertifiedFit(template, certificate, mechanism),
-        [],
-        template.record,
-    )
+    solver, proved = resolved(backend), CertifiedFit(template, certificate, mechanism)
+    answers, record = [], template.record
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
         rows: Any = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]

@@ -136,9 +136,8 @@ def falsify(
     True
     """
     if getattr(certificate, "perturbed", "") in ("statistics", "queries"):
-        raise TemplateError(
-            "falsify: no constant of this certificate bounds gradients; dp.audit attacks its guarantee."
-        )
+        why = "no constant of this certificate bounds gradients; dp.audit attacks its guarantee"
+        raise TemplateError(f"falsify: {why}.")
     analysis = analyse(template)
     instance(Certificate).or_none.check("falsify", certificate=certificate)
     COUNT.check("falsify", starts=starts, steps=steps)

@@ -111,12 +111,9 @@ class StatisticsSearch(Search):
         return one, float(self.measure(one, False)["difference"][0])
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
-        first, second = (
-            np.zeros((len(some), 1))
-            if side.losses is None
-            else record_moments(self.moments, Batch(side.fields, side.group))
-            for side in some.sides
-        )
+        zero = np.zeros((len(some), 1))
+        batches = (side.losses and Batch(side.fields, side.group) for side in some.sides)
+        first, second = (zero if one is None else record_moments(self.moments, one) for one in batches)
         return {"difference": np.linalg.norm(first - second, axis=1)}
 
     def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, *_: Any) -> Candidates:
@@ -163,10 +160,8 @@ def attack_whitening(certificate: Certificate) -> list[Attack]:
     if certificate.privacy.adjacency == "replace-one":
         other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
         moved -= second_moment(other, noise.features, noise.radius)
-    shift, how = (
-        certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale,
-        "Gaussian profile of the second moment",
-    )
+    shift = certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale
+    how = "Gaussian profile of the second moment"
     if not noise.composed:
         return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]
     shift = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))

@@ -48,9 +48,8 @@ def believed(certificate: Any) -> Event | None:
 def amounts(event: Event) -> list[Array]:
     """Return the largest shifts and epsilons, and the sums of failures and of deltas, but for those of objective perturbation."""
     leaves = [vars(leaf) for leaf in event.leaves()]
-    shifts, epsilons, *sums = (
-        [leaf.get(name, 0.0) for leaf in leaves] for name in ("mu", "epsilon", "probability", "delta")
-    )
+    names = ("mu", "epsilon", "probability", "delta")
+    shifts, epsilons, *sums = ([leaf.get(name, 0.0) for leaf in leaves] for name in names)
     return [np.sort([*parts, *[0.0] * 8])[::-1] for parts in (shifts, epsilons, *([sum(each)] for each in sums))]
 
 

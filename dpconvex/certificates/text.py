@@ -186,15 +186,14 @@ class CertificateText(Printed):
     def lines(self: Any) -> Iterator[tuple[str, str]]:
         n, parts = int(self.settings.get(RECORDS, self.size)), int(self.settings.get(PARTS, 0))
         fitted = f", of which {self.size}, one of {parts} parts, are fitted" * (parts > 0)
-        protected = (
-            f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
-        )
         unit = f"(substitution adjacency); the number of records, n = {n}, is public{fitted}"
+        if self.privacy.adjacency == "add-remove":
+            unit = f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
         yield "certificate", self.described
         yield "guarantee", guarantee(self.privacy, self.exceptions)
         whose = self.privacy.whose
         cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
-        yield "privacy unit", f"{whose} {unit if self.privacy.adjacency == 'replace-one' else protected}{cost}"
+        yield "privacy unit", f"{whose} {unit}{cost}"
         yield "meaning", odds(self.privacy)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         yield "taken as public", "; ".join(arrays) or "the declaration"

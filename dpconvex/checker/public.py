@@ -217,11 +217,8 @@ class Feasible:
         if not linear:
             return low, high
         touched = {c for c, *_ in linear}
-        corner = {
-            c: max(abs(self.bounds[side][c]) for side in (False, True))
-            for c in touched
-            if c in self.bounds[False] and c in self.bounds[True]
-        }
+        both = touched & self.bounds[False].keys() & self.bounds[True].keys()
+        corner = {c: max(abs(self.bounds[side][c]) for side in (False, True)) for c in both}
         weighed = {c: self.template.weights[c] * value**2 for c, value in corner.items()}
         left, square = touched, ZERO
         for members, radius in self.balls:  # balls bound their shares of the norm, and bounds of coordinates the rest

@@ -82,14 +82,12 @@ class ScalarBound:
             else:  # a covariance moves with its points
                 pieces = (HessianPart(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
         low, high = plus(self.value, other.value)
-        value = (
-            -FAR if -FAR in (self.value[0], other.value[0]) else low,
-            FAR if FAR in (self.value[1], other.value[1]) else high,
-        )
+        low = -FAR if -FAR in (self.value[0], other.value[0]) else low
+        high = FAR if FAR in (self.value[1], other.value[1]) else high
         hulls = self.hulls + other.hulls
         turn, slopes = (first.turn, first.slopes) if second.is_affine and not second.hulls else (None, None)
         kink, ball = self.kink or other.kink, self.ball + other.ball
-        return ScalarBound(value, hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
+        return ScalarBound((low, high), hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
 
     def times(self, factor: Range) -> ScalarBound:
         low, high = factor
@@ -342,10 +340,8 @@ def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     require(threshold < FAR, "the threshold of huber is too large")
     low, high = (min(max(end, -threshold), threshold) for end in s.value)
     values = [c * (2 * end - c) for c, end in ((low, s.value[0]), (high, s.value[1]))]
-    value = (
-        ZERO if s.value[0] <= 0 <= s.value[1] else min(values),
-        FAR if FAR in (-s.value[0], s.value[1]) else max(values),
-    )
+    least = ZERO if s.value[0] <= 0 <= s.value[1] else min(values)
+    value = least, FAR if FAR in (-s.value[0], s.value[1]) else max(values)
     curvature = Fraction(2) if s.value[0] < threshold and s.value[1] > -threshold else ZERO
     return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
 

@@ -48,13 +48,7 @@ CLAIM |= {"noise_dimension": "whole", "noise_scale": "positive", "tolerance": "a
 for _name in ("gradient_bound", "sensitivity", "strong_convexity", "added", "jacobian_epsilon", "noise_epsilon"):
     CLAIM[_name] = "amount"
 # Queries have nothing beside their levels: no cover, no bound on a loss, and units in which their sensitivity is 1.
-QUERIES: Group = {
-    "privacy": "privacy",
-    "mechanism": "text",
-    "size": "count",
-    "noise": '"gaussian"',
-    "perturbed": "text",
-}
+QUERIES: Group = {key: CLAIM[key] for key in ("privacy", "mechanism", "size", "perturbed")} | {"noise": '"gaussian"'}
 QUERIES |= {"noise_dimension": "whole", "noise_scale": "positive", "noise_epsilon": "amount"}
 QUERIES |= dict.fromkeys(("gradient_bound", "sensitivity"), "1")
 QUERIES |= dict.fromkeys(("strong_convexity", "added", "hessian_bound", "jacobian_epsilon"), "0")

@@ -84,10 +84,8 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
 # What is paid for
 
 # Problems whose curves an estimator makes features for, that estimator, and the problem for straight lines.
-CURVES = {
-    "additive_logistic": ("AdditiveClassifier", "logistic_regression"),
-    "additive_regression": ("AdditiveRegressor", "ridge_regression"),
-}
+CURVES = {"additive_logistic": ("AdditiveClassifier", "logistic_regression")}
+CURVES |= {"additive_regression": ("AdditiveRegressor", "ridge_regression")}
 
 
 def prepared(
@@ -98,13 +96,12 @@ def prepared(
         kind, linear = CURVES[name]
         why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
         raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
-    inputs = {
-        "the table": chosen.data,
+    inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
+    inputs |= {
+        "the problem": str(locate(chosen.problem)),
         "the ledger": chosen.ledger and ledger_at(chosen.ledger).file,
-        "the schema": chosen.schema,
     }
-    problem = str(locate(chosen.problem))
-    out = writable(chosen.out, inputs | {"the file of settings": chosen.config, "the problem": problem})
+    out = writable(chosen.out, inputs)
     Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}

@@ -54,9 +54,8 @@ class Query:
         if is_dataset := hasattr(self.source, "to_batches"):
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
         if is_dataset != (sql is None) or (is_dataset and keys) or not isinstance(sql, str | None):
-            raise TemplateError(
-                "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None, by=None."
-            )
+            wanted = "a connection and a text in SQL; or a dataset of PyArrow, None, by=None"
+            raise TemplateError(f"from_query: pass {wanted}.")
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]
@@ -125,9 +124,8 @@ class Query:
             yield from joined(self.source.to_batches(columns=self.names, batch_size=self.rows), self.rows)
         elif hasattr(self.source, "sql"):  # of DuckDB
             relation = self.source.sql(self.sql)
-            with closed(
-                (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(self.rows)
-            ) as reader:
+            read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+            with closed(read(self.rows)) as reader:
                 yield from joined(reader, self.rows)
         else:  # psycopg fetches all rows at once, but for cursors with a name
             named = {"name": "dpconvex", "withhold": True} if hasattr(self.source, "pgconn") else {}
@@ -170,10 +168,9 @@ def joined(batches: Iterable[Any], rows: int) -> Iterator[Any]:
 def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the columns of several pieces as those of one."""
     first, *others = pieces
-    return {
-        name: np.concatenate([column, *(o[name] for o in others)]) if others else column
-        for name, column in first.items()
-    }
+    if not others:
+        return dict(first)
+    return {name: np.concatenate([column, *(o[name] for o in others)]) for name, column in first.items()}
 
 
 def stacked(table: Any, columns: str | Sequence[str]) -> Any:

@@ -181,11 +181,9 @@ class Levels(Column):
 
     def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
-        said = (
-            f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}. Declare all that may occur, and"
-        )
-        absent = "what stands for a missing value under absent; a Categorical may say other=True"
-        self.__dict__["unknown"] = f"{said} {absent}"
+        said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}"
+        remedy = "Declare all that may occur, and what stands for a missing value under absent; a Categorical may say other=True"
+        self.__dict__["unknown"] = f"{said}. {remedy}"
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():

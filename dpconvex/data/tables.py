@@ -281,13 +281,9 @@ def value_of(entry: Any) -> Hashable:
             return (datetime.time if time.re is TIME else datetime.datetime).fromisoformat(entry)
     found = number(entry)
     if found != found:
-        return (
-            math.nan
-            if not text
-            else (entry.lower() == "true",)
-            if entry.lower() in ("true", "false")
-            else normalize("NFC", entry)
-        )
+        if text and entry.lower() in ("true", "false"):
+            return (entry.lower() == "true",)
+        return normalize("NFC", entry) if text else math.nan
     with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
         return int(entry, 16) if spells_hex(entry) else int(entry) if found.is_integer() else found
     return found

@@ -72,10 +72,9 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
             what = "texts" if kind.kind in "US" else "numbers" if kind.kind in "iufc" else f"{kind} entries"
             remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
-            numbered = (
-                f". Ensembles of scikit-learn number sorted labels: there, declare classes=range({len(declared)})"
-            )
-            remedy += numbered * (what == "numbers")
+            if what == "numbers":
+                classes = f"classes=range({len(declared)})"
+                remedy += f". Ensembles of scikit-learn number sorted labels: there, declare {classes}"
             raise DomainError(f"field {name!r} has {what}, and declared are {list(declared)!r}. {remedy}.")
     return len(column)
 

@@ -72,7 +72,6 @@ class GroupNormalizer(LearnsNothing):
         rows = finite_rows(self, X, reset)
         count = rows.shape[1]
         if count % self.groups or count == self.groups:
-            raise DomainError(
-                f"GroupNormalizer: {count} feature(s) are not {self.groups} groups of one size, two or more."
-            )
+            why = f"{count} feature(s) are not {self.groups} groups of one size, two or more"
+            raise DomainError(f"GroupNormalizer: {why}.")
         return rows

@@ -80,15 +80,13 @@ def encoded(graph: Graph, name: str, column: Column) -> str:
         unknown = np.full((1, count), np.nan) if other is False else other
         table = np.concatenate([column.encode(str, objects(levels), False), absent, unknown])
         texts, places = graph.input(name, 1, texts=True), list(range(len(levels) + 1))
-        index = graph(
-            "LabelEncoder", texts, keys_strings=[*levels, ""], values_int64s=places, default_int64=len(places)
-        )
+        keys = {"keys_strings": [*levels, ""], "values_int64s": places, "default_int64": len(places)}
+        index = graph("LabelEncoder", texts, **keys)
         return graph("Squeeze", graph("Gather", table, index), np.array([1]))
     (lower, upper), given = column.ends, graph.input(name, 1)
     inside = graph("Min", graph("Max", given, np.float64(lower)), np.float64(upper))
-    place = graph(
-        "Sub", graph("Div", graph("Sub", inside, np.float64(lower)), np.float64(upper - lower)), np.float64(0.5)
-    )
+    share = graph("Div", graph("Sub", inside, np.float64(lower)), np.float64(upper - lower))
+    place = graph("Sub", share, np.float64(0.5))
     return graph("Where", graph("IsNaN", given), absent, graph("MatMul", place, np.eye(1, count)))
 
 

@@ -66,18 +66,8 @@ class ComponentCenters(Released):
     """
 
     form = "dpconvex clustering"
-    kept = (
-        "centers",
-        "classes",
-        "radius",
-        "middle",
-        "step",
-        "noise",
-        "derivation",
-        "spent",
-        "not_private_because",
-        "names",
-    )
+    kept = ("centers", "classes", "radius", "middle", "step", "noise", "derivation", "spent", "not_private_because")
+    kept = (*kept, "names")
 
     centers: Array
     classes: Sequence[Hashable] = ()

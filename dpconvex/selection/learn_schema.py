@@ -25,18 +25,7 @@ from dpconvex.data.draft import MANY
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
-from dpconvex.data.tables import (
-    MISSING,
-    day,
-    is_missing,
-    listed,
-    number,
-    plain,
-    table_of,
-    text_of,
-    value_of,
-    values_of,
-)
+from dpconvex.data.tables import MISSING, day, is_missing, listed, number, plain, table_of, text_of, value_of, values_of
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation

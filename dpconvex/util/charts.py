@@ -30,12 +30,10 @@ def chart(
     (left, middle), (_, low), (_, high) = (placed(x, part, box) for part in (y, lower, upper))
     parts = [f'<polyline class="guide" points="{path(*placed(line[::2], line[1::2], box))}"/>']
     if points:
-        parts += [
-            f'<path class="reach" d="M{a:.1f} {b:.1f}V{c:.1f}"/>' for a, b, c in zip(left, low, high, strict=True)
-        ]
-        parts += [
-            f'<circle class="mark" cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in zip(left, middle, strict=True)
-        ]
+        ends = zip(left, low, high, strict=True)
+        parts += [f'<path class="reach" d="M{a:.1f} {b:.1f}V{c:.1f}"/>' for a, b, c in ends]
+        centres = zip(left, middle, strict=True)
+        parts += [f'<circle class="mark" cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in centres]
     else:
         band = path(np.concatenate([left, left[::-1]]), np.concatenate([low, high[::-1]]))
         parts += [f'<polygon class="band" points="{band}"/>', f'<polyline class="line" points="{path(left, middle)}"/>']
@@ -43,10 +41,8 @@ def chart(
     for across_at, up_at, first, second in zip(*placed(*ticks, box), *ticks, strict=True):
         parts.append(text(across_at, HIGH - BELOW + 14, f"{first:.3g}", "middle"))
         parts.append(text(LEFT - 5, up_at + 4, f"{second:.3g}", "end"))
-    parts += [
-        f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - 8}"/>',
-        text(WIDE / 2 + 10, HIGH - 8, across, "middle"),
-    ]
+    parts.append(f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - 8}"/>')
+    parts.append(text(WIDE / 2 + 10, HIGH - 8, across, "middle"))
     parts.append(f'<g transform="translate(11 {HIGH / 2 - 10}) rotate(-90)">{text(0, 0, up, "middle")}</g>')
     label, content = html.escape(title), "".join(parts)
     svg = f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{label}">{content}</svg>'

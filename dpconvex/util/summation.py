@@ -75,9 +75,8 @@ class SumLengths:
     # projection, of the number of their entries and the sum of their absolute values
     projected: float = 0.0
     terms: int = 0  # Terms that one record's loss adds up in one place, at most, besides inner products
-    cancelled: float = (
-        1.0  # How many times longer the sum of a leaf's terms is, as it is written, than what is left of it
-    )
+    # How many times longer the sum of a leaf's terms is, as it is written, than what is left of it
+    cancelled: float = 1.0
     still: float = 0.0  # Size of a leaf's terms without parameters, as they are written, over the length of its slope
 
     def gradient_error(
