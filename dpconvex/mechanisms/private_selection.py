@@ -13,7 +13,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
@@ -97,13 +96,6 @@ class Repetitions:
     def gamma(self) -> float:
         """Second parameter of the distribution, in (0, 1), which follows from the mean."""
         return math.exp(-log_inverse_gamma(self.mean, self.shape))
-
-    def probabilities(self, count: int) -> NDArray[np.float64]:
-        """Return the probabilities of 1, ..., count runs, shape (count,)."""
-        length = log_inverse_gamma(self.mean, self.shape)
-        rest, t = -math.expm1(-length), self.shape * length
-        first = rest / length * (1.0 if t == 0 else t / math.expm1(min(t, 700.0)))
-        return np.asarray(first * np.cumprod([1.0, *(rest * (k + self.shape) / (k + 1) for k in range(1, count))]))
 
     def quantile(self, probability: float) -> int:
         """Return the quantile of the number of runs at a probability: a limit on the work."""
