@@ -112,8 +112,8 @@ class StatisticsSearch(Search):
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
         zero = np.zeros((len(some), 1))
-        batches = (side.losses and Batch(side.fields, side.group) for side in some.sides)
-        first, second = (zero if one is None else record_moments(self.moments, one) for one in batches)
+        batches = (None if side.losses is None else Batch(side.fields, side.group) for side in some.sides)
+        first, second = (zero if batch is None else record_moments(self.moments, batch) for batch in batches)
         return {"difference": np.linalg.norm(first - second, axis=1)}
 
     def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, *_: Any) -> Candidates:

@@ -52,14 +52,33 @@ class PairKind(NamedTuple):
     slopes: tuple[Fraction, ...]
 
     def delta(self, epsilon: Fraction, enough: Fraction) -> Fraction:
-        """Bound delta of these pairs, down to what is enough: by vertices, by a slope that moves, or by the chi law."""
-        (rank, length, curved), found = self.bounds, ONE
-        left = epsilon - curved
+        """Bound delta of these pairs by vertices, or, down to what is enough, by a slope that moves."""
+        left, found = epsilon - self.bounds[2], ONE
         if self.vertices is not None and left >= 0:
             found = of_vertices(left, self.vertices)
         if self.vertices is not None and self.slopes and found > enough:
             found = min(found, of_vertices(epsilon, self.vertices) + moving(self, epsilon))
-        return min(found, chi_delta(left, int(rank), up(length, 64))) if found > enough and left > 0 else found
+        return found
+
+
+def perturbation_delta(
+    losses: list[Loss], rows: GeneratorRows, claim: Claim, epsilon: Fraction, enough: Fraction
+) -> Fraction:
+    """Bound delta of normal noise for each kind of neighbours, down to what is enough; by the chi law where nothing else is."""
+    adjacency, (most, weight) = claim["privacy"]["adjacency"], person(claim)
+    if weight == most > 1:  # one row after the other, each for its part of epsilon
+        part = epsilon / most
+        single = [claim | {"privacy": {"adjacency": a}} for a in {"add-remove", adjacency}]
+        grown = sum((exp(k * part)[1] for k in range(most)), ZERO)
+        delta = grown * max(perturbation_delta(losses, rows, one, part, enough / grown) for one in single)
+        if delta <= enough:
+            return delta
+    found = [(kind.bounds, kind.delta(epsilon, enough)) for kind in kinds(losses, rows, claim)]
+    by_law = {bounds: ONE for bounds, delta in found if delta > enough}
+    for rank, length, curved in by_law:
+        if epsilon > curved:
+            by_law[rank, length, curved] = chi_delta(epsilon - curved, int(rank), up(length, 64))
+    return max(min(delta, by_law.get(bounds, ONE)) for bounds, delta in found)
 
 
 def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKind]:

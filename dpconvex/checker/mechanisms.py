@@ -6,7 +6,7 @@ from typing import Any
 from dpconvex.checker.constants import Claim, Loss, curvature_of_people, joint, moved, person, sensitivity
 from dpconvex.checker.exact import ZERO, exp, log, root, up
 from dpconvex.checker.expansion import RecordBounds
-from dpconvex.checker.gaussian import gaussian_delta, kinds
+from dpconvex.checker.gaussian import gaussian_delta, perturbation_delta
 from dpconvex.checker.reading import Unreplayed, require
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.table import RUN, RUNS
@@ -47,21 +47,6 @@ def perturbation_cost(
     # In the nuclear norm gradients of rank one are as far apart as they are long together.
     apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
     return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
-
-
-def perturbation_delta(
-    losses: list[Loss], rows: GeneratorRows, claim: Claim, epsilon: Fraction, enough: Fraction
-) -> Fraction:
-    """Bound delta of normal noise by the differences of gradients of each kind of neighbours, down to what is enough."""
-    adjacency, (most, weight) = claim["privacy"]["adjacency"], person(claim)
-    if weight == most > 1:  # one row after the other, each for its part of epsilon
-        part = epsilon / most
-        single = [claim | {"privacy": {"adjacency": a}} for a in {"add-remove", adjacency}]
-        grown = sum((exp(k * part)[1] for k in range(most)), ZERO)
-        found = grown * max(perturbation_delta(losses, rows, one, part, enough / grown) for one in single)
-        if found <= enough:
-            return found
-    return max(kind.delta(epsilon, enough) for kind in kinds(losses, rows, claim))
 
 
 def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:

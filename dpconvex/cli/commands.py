@@ -97,10 +97,8 @@ def prepared(
         why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
         raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
     inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
-    inputs |= {
-        "the problem": str(locate(chosen.problem)),
-        "the ledger": chosen.ledger and ledger_at(chosen.ledger).file,
-    }
+    inputs["the ledger"] = chosen.ledger and ledger_at(chosen.ledger).file
+    inputs["the problem"] = str(locate(chosen.problem))
     out = writable(chosen.out, inputs)
     Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")

@@ -54,8 +54,8 @@ class Query:
         if is_dataset := hasattr(self.source, "to_batches"):
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
         if is_dataset != (sql is None) or (is_dataset and keys) or not isinstance(sql, str | None):
-            wanted = "a connection and a text in SQL; or a dataset of PyArrow, None, by=None"
-            raise TemplateError(f"from_query: pass {wanted}.")
+            forms = "a connection and a text in SQL; or a dataset of PyArrow, None, by=None"
+            raise TemplateError(f"from_query: pass {forms}.")
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]

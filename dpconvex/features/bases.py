@@ -1,32 +1,5 @@
-"""Classes of scikit-learn as type checkers are to see them: without annotations, what derives from them would take any option."""
+"""Classes of scikit-learn, with the annotations of `bases.pyi`."""
 
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    class BaseEstimator:
-        n_features_in_: int
-        _is_clone: bool
-        _order: list[int]
-
-        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
-        def set_params(self, **params: Any) -> Self: ...
-        def _html_repr(self) -> str: ...
-        def __sklearn_tags__(self) -> Any: ...
-        def __getstate__(self) -> dict[str, Any]: ...
-        def __setstate__(self, state: dict[str, Any]) -> None: ...
-
-    class ClassifierMixin:
-        def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float: ...
-
-    class RegressorMixin(ClassifierMixin): ...
-
-    class TransformerMixin:
-        def fit_transform(self, X: Any, y: Any = None, **options: Any) -> NDArray[Any]: ...
-        def set_output(self, *, transform: str | None = None) -> Self: ...
-
-else:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 
 __all__ = ["BaseEstimator", "ClassifierMixin", "RegressorMixin", "TransformerMixin"]

@@ -66,8 +66,10 @@ class ComponentCenters(Released):
     """
 
     form = "dpconvex clustering"
-    kept = ("centers", "classes", "radius", "middle", "step", "noise", "derivation", "spent", "not_private_because")
-    kept = (*kept, "names")
+    kept = (
+        *("centers", "classes", "radius", "middle", "step"),
+        *("noise", "derivation", "spent", "not_private_because", "names"),
+    )
 
     centers: Array
     classes: Sequence[Hashable] = ()
