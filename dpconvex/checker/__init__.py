@@ -111,13 +111,8 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     one = f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many"
     if unit:
         everything = *everything[:-1], f"{one}; sums of theirs are clipped", everything[-1].partition("; ")[2]
-    more = (*more, CHOICES) if "vertices" in settings else more
-    trusted = (
-        *everything,
-        *more,
-        *((BEST_RUN,) if RUNS in settings else ()),
-        *((OTHER_PARTS,) if SPLIT in settings else ()),
-    )
+    known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: SPLIT in settings}
+    trusted = (*everything, *more, *(fact for fact, holds in known.items() if holds))
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 
 
