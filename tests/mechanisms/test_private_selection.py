@@ -26,8 +26,8 @@ def generating(law, x):
 
 def probabilities_of(law, count):
     """Probabilities of 1, ..., count runs, each from the one before (the same definition)."""
-    rest, eta = 1 - law.gamma, law.shape
-    first = rest / -math.log(law.gamma) if abs(eta) < 1e-6 else rest * eta / (law.gamma**-eta - 1)
+    rest, eta, length = 1 - law.gamma, law.shape, -math.log(law.gamma)
+    first = rest * eta / math.expm1(eta * length) if eta else rest / length
     return first * np.cumprod([1.0, *(rest * (k + eta) / (k + 1) for k in range(1, count))])
 
 
