@@ -16,9 +16,10 @@ from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import Public, descend, model_of, probe_of, row_units, whole_rows
+from dpconvex.optim.adaptive_descent import descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.optim.newton_steps import Estimate, NewtonSteps
+from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import RecordSums

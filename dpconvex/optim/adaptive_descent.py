@@ -4,15 +4,16 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.optim.constant_first import LAST, RISING, Start, find_constant, last_constant
 from dpconvex.optim.noisy_quadratic import least_point
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
@@ -20,9 +21,9 @@ from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array, Indices
 
 # Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
-# of histograms, and of curvatures.  The steps have the rest.
+# and of curvatures.  Histograms have theirs, and the steps the rest.
 FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
-HISTOGRAMS, CURVATURES = 0.06, 0.02
+CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
@@ -30,27 +31,11 @@ LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mea
 # Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
 # Where curvature depends on scores, steps are short, and there are more of them.
 ROUNDS, FEWEST, ENOUGH, BENT_FEWEST, BENT_ENOUGH = 24, 5, 30.0, 12, 10.0
-LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
 TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
-FALLING, RISING = 2**0.25, 4.0  # By how much the curvature falls or rises in one step at most
-# Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
-BINS, LARGEST, USUAL = 24, 2.0, 0.27
-# Where the constant is sought before all else: noise of a count next to the number of records, what such a histogram costs at
-# most, and all of them, of the squared level; the least part of records that is seen; slopes are on one side if their sum is
-# so much of the sum of their lengths; how many histograms there are at most, and the interval that need not be halved.
-FINE, COSTLY, ALL_COSTLY, LEAST_SEEN, SIDED, GUESSES, NARROW = 0.02, 0.03, 0.2, 0.1, 0.6, 12, 1.0
-LAST, WIDER = (
-    0.06,
-    1.5,
-)  # What the constant's last step has of the squared level, and how much wider its clip is at least
-# By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
-STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
-BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
-LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
-SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
+FALLING = 2**0.25  # By how much the curvature falls in one step at most
 SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 0.75, 0.1
 
 
@@ -79,21 +64,6 @@ class Metric:
     def directions(self) -> float:
         """The effective number of directions."""
         return max(float(self.kept.sum()), 1.0)
-
-
-@dataclass(frozen=True)
-class Public:
-    """What is known of a loss without data, from records of the declared domain and scores near 0."""
-
-    slope: float  # The largest
-    curvature: float  # The mean, at 0
-    is_bent: bool  # Whether curvature depends on scores
-    is_flat: bool  # Whether slopes stay within bounds where scores are large
-
-    @property
-    def edges(self) -> Array:
-        """The upper ends of the bins for lengths of slopes."""
-        return np.asarray(LARGEST * self.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
 
 def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
@@ -169,7 +139,7 @@ def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = ma
 
 def metric_of(
     looks: PrivateLooks, level: float, size: float, columns: float, public: Public, begin: Array | float
-) -> tuple[Metric, Array, float, float, float, "Start | None"]:
+) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
     A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
@@ -201,119 +171,6 @@ def metric_of(
     )  # rows of shared parameters are weighed by curvature
     metric = Metric.of(fine * scale, edge * scale, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
-
-
-@dataclass(frozen=True)
-class LengthHistograms:
-    """Histograms of gradients' lengths in the metric, next to the usual leverage, and the clips that they ask for."""
-
-    edges: Array
-    deviation: float  # Of a count
-    number: float  # Of records, or of people at least
-    signed: bool  # Whether sides are those of one slope, which cancel
-
-    def sides(self, counts: Array) -> tuple[float, float, float]:
-        """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
-        for width in (1, 2, 4, 8):
-            near = np.stack([np.convolve(side, np.ones(width), "valid") for side in counts]).max(axis=0)
-            seen = np.flatnonzero(near > max(LEAST_SEEN * self.number, FAR_OUT * self.deviation * math.sqrt(width)))
-            if len(seen):
-                up, down = counts[:, : seen[-1] + width]
-                middle = np.append(0.0, self.edges[1 : len(up)] / math.sqrt(2))
-                net, both = float(middle @ (up - down)), float(middle @ np.maximum(up + down, 0.0))
-                return min(abs(net) / max(both, 1e-300), 1.0), net, both / self.number
-        return 0.0, 0.0, 0.0
-
-    def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
-        """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
-        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
-        up, down = np.where(counts > stands_out, counts, 0.0)
-        seen = float((up + down).sum())
-        if not seen >= SEEN * self.number:
-            return usual
-        middle = self.edges / math.sqrt(2)
-        excess = np.maximum(middle - self.edges[:, None], 0.0)
-        both = excess @ (up + down)
-        net = excess @ (up - down) if self.signed else both / 2
-        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
-        least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
-        return float(self.edges[max(int(np.argmin(cost)), least)])
-
-
-def constant_alone(looks: PrivateLooks) -> Array:
-    """Measure rows by their constant from now on; return the matrix."""
-    only = np.zeros((1, looks.rows.count))
-    only[0, -1] = 1 / looks.constant
-    return looks.in_metric(only)
-
-
-class Start(NamedTuple):
-    """Where the constant is before anything else moves, the curvature there, what it cost, and the clip for a loudness."""
-
-    place: float
-    bend: float
-    spent: float  # Of the squared level
-    share: float  # Of the squared level, that a histogram of slopes needs
-    clip: Callable[[float], float]
-
-
-def people_of(looks: PrivateLooks, number: float) -> float:
-    return number / (1 if looks.people is None else looks.privacy.most)
-
-
-def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
-    """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
-
-    The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
-    depends on scores, moves double until slopes change sides; then they halve the interval.
-    """
-    turn, people = constant_alone(looks), people_of(looks, number)
-    fine = min((1 / (FINE * people * level)) ** 2, COSTLY)
-    place, low, high, reach, spent, settled = 0.0, -math.inf, math.inf, 1.0, 0.0, not public.is_bent
-    bend, usual, probe = public.curvature, USUAL * public.slope, np.zeros(0)
-    for guess in range(GUESSES):
-        share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
-        own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
-        lengths, cap = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
-        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
-        answer = looks.look(begin + turn.T * place, probe=probe, **asked)
-        if len(probe):
-            told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
-            bend, settled = min(max(bend, told - doubt), max(told, 0.0) + doubt), told > doubt
-        sided, net, size = lengths.sides(answer.histogram)
-        usual = USUAL * size if guess and size else usual
-        low, high = (place, high) if net < 0 else (low, place)
-        near = sided <= SIDED or (high - low < NARROW and public.is_bent)
-        if not size or spent > ALL_COSTLY or (near and (settled or not guess)):
-            break
-        move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
-        place = place + move if low < place + move < high else (low + high) / 2
-        probe = np.ones(int(public.is_bent))
-    return Start(place, bend, spent, fine, partial(lengths.clip, answer.histogram, usual=usual, last=size))
-
-
-def last_constant(
-    looks: PrivateLooks,
-    table: Array,
-    share: float,
-    level: float,
-    clip: float,
-    curvature: float,
-    lengths: LengthHistograms,
-) -> Array:
-    """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
-
-    The noise of one number is small.  The step becomes shorter by what of it may be noise.
-    """
-    own, sides = level * math.sqrt(share), 2 if looks.replaced else 1
-    constant_alone(looks)
-    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
-    there = replace(lengths, deviation=looks.deviation_of_counts(own))
-    wide = max(there.clip(counts, (LOUD * sides / level) ** 2 / LAST, clip, clip), WIDER * clip)
-    slope = float(looks.look(table, wide, 1.0, level * math.sqrt(LAST)).gradient[0, 0])
-    noise = sides * wide / (level * math.sqrt(LAST))
-    move = np.clip(slope / curvature * max(0.0, 1 - (noise / slope) ** 2), -1.0, 1.0) if slope else 0.0
-    return table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]
 
 
 def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> Array:

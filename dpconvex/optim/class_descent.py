@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import Public, alike, row_units, whole_rows
+from dpconvex.optim.adaptive_descent import alike, row_units, whole_rows
+from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.private_looks import PrivateLooks

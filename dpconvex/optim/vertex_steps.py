@@ -9,8 +9,9 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
-from dpconvex.optim.adaptive_descent import Public, model_of, row_units
+from dpconvex.optim.adaptive_descent import model_of, row_units
 from dpconvex.optim.class_descent import class_model_of
+from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.convex_sets import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic

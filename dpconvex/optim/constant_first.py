@@ -1,0 +1,93 @@
+"""The constant of scores, moved alone: before all else, so that wide bounds of targets cost nothing, and once more at the end."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, USUAL, LengthHistograms, Public, people_of
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array
+
+RISING = 4.0  # By how much the curvature rises in one step at most
+# Noise of a count next to the number of records, what such a histogram costs at most, and all of them, of the squared level.
+FINE, COSTLY, ALL_COSTLY = 0.02, 0.03, 0.2
+# Slopes are on one side if their sum is so much of the sum of their lengths; how many histograms there are at most, and the
+# interval that need not be halved.
+SIDED, GUESSES, NARROW = 0.6, 12, 1.0
+LAST, WIDER = 0.06, 1.5  # What the last step has of the squared level, and how much wider its clip is at least
+
+
+def constant_alone(looks: PrivateLooks) -> Array:
+    """Measure rows by their constant from now on; return the matrix."""
+    only = np.zeros((1, looks.rows.count))
+    only[0, -1] = 1 / looks.constant
+    return looks.in_metric(only)
+
+
+class Start(NamedTuple):
+    """Where the constant is before anything else moves, the curvature there, what it cost, and the clip for a loudness."""
+
+    place: float
+    bend: float
+    spent: float  # Of the squared level
+    share: float  # Of the squared level, that a histogram of slopes needs
+    clip: Callable[[float], float]
+
+
+def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
+    """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
+
+    The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
+    depends on scores, moves double until slopes change sides; then they halve the interval.
+    """
+    turn, people = constant_alone(looks), people_of(looks, number)
+    fine = min((1 / (FINE * people * level)) ** 2, COSTLY)
+    place, low, high, reach, spent, settled = 0.0, -math.inf, math.inf, 1.0, 0.0, not public.is_bent
+    bend, usual, probe = public.curvature, USUAL * public.slope, np.zeros(0)
+    for guess in range(GUESSES):
+        share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
+        own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
+        lengths, cap = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True), RISING * bend
+        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
+        answer = looks.look(begin + turn.T * place, probe=probe, **asked)
+        if len(probe):
+            told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
+            bend, settled = min(max(bend, told - doubt), max(told, 0.0) + doubt), told > doubt
+        sided, net, size = lengths.sides(answer.histogram)
+        usual = USUAL * size if guess and size else usual
+        low, high = (place, high) if net < 0 else (low, place)
+        near = sided <= SIDED or (high - low < NARROW and public.is_bent)
+        if not size or spent > ALL_COSTLY or (near and (settled or not guess)):
+            break
+        move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
+        place = place + move if low < place + move < high else (low + high) / 2
+        probe = np.ones(int(public.is_bent))
+    return Start(place, bend, spent, fine, partial(lengths.clip, answer.histogram, usual=usual, last=size))
+
+
+def last_constant(
+    looks: PrivateLooks,
+    table: Array,
+    share: float,
+    level: float,
+    clip: float,
+    curvature: float,
+    lengths: LengthHistograms,
+) -> Array:
+    """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
+
+    The noise of one number is small.  The step becomes shorter by what of it may be noise.
+    """
+    own, sides = level * math.sqrt(share), 2 if looks.replaced else 1
+    constant_alone(looks)
+    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
+    there = replace(lengths, deviation=looks.deviation_of_counts(own))
+    wide = max(there.clip(counts, (LOUD * sides / level) ** 2 / LAST, clip, clip), WIDER * clip)
+    slope = float(looks.look(table, wide, 1.0, level * math.sqrt(LAST)).gradient[0, 0])
+    noise = sides * wide / (level * math.sqrt(LAST))
+    move = np.clip(slope / curvature * max(0.0, 1 - (noise / slope) ** 2), -1.0, 1.0) if slope else 0.0
+    return table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]

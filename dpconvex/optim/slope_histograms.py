@@ -1,0 +1,76 @@
+"""What is known of slopes: public bounds first, then noisy histograms of their lengths, and the clips that these ask for."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array
+
+HISTOGRAMS = 0.06  # The part of the squared level that histograms have
+LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
+# Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
+BINS, LARGEST, USUAL = 24, 2.0, 0.27
+# By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
+STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
+BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
+LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
+SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
+LEAST_SEEN = 0.1  # The least part of records that is seen
+
+
+@dataclass(frozen=True)
+class Public:
+    """What is known of a loss without data, from records of the declared domain and scores near 0."""
+
+    slope: float  # The largest
+    curvature: float  # The mean, at 0
+    is_bent: bool  # Whether curvature depends on scores
+    is_flat: bool  # Whether slopes stay within bounds where scores are large
+
+    @property
+    def edges(self) -> Array:
+        """The upper ends of the bins for lengths of slopes."""
+        return np.asarray(LARGEST * self.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
+
+
+@dataclass(frozen=True)
+class LengthHistograms:
+    """Histograms of gradients' lengths in the metric, next to the usual leverage, and the clips that they ask for."""
+
+    edges: Array
+    deviation: float  # Of a count
+    number: float  # Of records, or of people at least
+    signed: bool  # Whether sides are those of one slope, which cancel
+
+    def sides(self, counts: Array) -> tuple[float, float, float]:
+        """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
+        for width in (1, 2, 4, 8):
+            near = np.stack([np.convolve(side, np.ones(width), "valid") for side in counts]).max(axis=0)
+            seen = np.flatnonzero(near > max(LEAST_SEEN * self.number, FAR_OUT * self.deviation * math.sqrt(width)))
+            if len(seen):
+                up, down = counts[:, : seen[-1] + width]
+                middle = np.append(0.0, self.edges[1 : len(up)] / math.sqrt(2))
+                net, both = float(middle @ (up - down)), float(middle @ np.maximum(up + down, 0.0))
+                return min(abs(net) / max(both, 1e-300), 1.0), net, both / self.number
+        return 0.0, 0.0, 0.0
+
+    def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
+        """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
+        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
+        up, down = np.where(counts > stands_out, counts, 0.0)
+        seen = float((up + down).sum())
+        if not seen >= SEEN * self.number:
+            return usual
+        middle = self.edges / math.sqrt(2)
+        excess = np.maximum(middle - self.edges[:, None], 0.0)
+        both = excess @ (up + down)
+        net = excess @ (up - down) if self.signed else both / 2
+        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
+        least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
+        return float(self.edges[max(int(np.argmin(cost)), least)])
+
+
+def people_of(looks: PrivateLooks, number: float) -> float:
+    return number / (1 if looks.people is None else looks.privacy.most)
