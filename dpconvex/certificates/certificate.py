@@ -190,21 +190,6 @@ class Certificate(CertificateText):
         return min(self.noise_shift, math.inf if self.diameter is None else self.diameter)
 
     @property
-    def described(self) -> str:
-        places = ", on component labels of noisy k-means" * (self.clustering is not None)
-        return self.mechanism + ", on privately preconditioned features" * (self.whitening is not None) + places
-
-    @property
-    def error(self) -> str:
-        """The distance of the answer from the one without privacy, in a sentence."""
-        mean = math.inf if self.predicted_risk is None else self.predicted_risk / self.size
-        risk = f"excess empirical risk {mean:.3g} (predicted); " * (self.predicted_risk is not None)
-        residual = 0.0 if self.cover is None else self.cover.size
-        most, widest = self.noise_shift + residual, math.inf if self.diameter is None else self.diameter
-        said = f"{most:.3g}" if most < widest else f"{widest:.3g}, the diameter of the constraints"
-        return f"for the worst data, {risk}mean distance from the minimiser without noise: at most {said}"
-
-    @property
     def is_drowned(self) -> bool:
         return self.cover is not None and self.cover.size > self.noise_shift
 

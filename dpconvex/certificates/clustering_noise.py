@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dpconvex.accounting.events import Event, Gaussian, Pure
 from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.numerics import NORM_SLACK
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class ClusteringNoise:
 
     @property
     def event(self) -> Event:
-        return Gaussian(self.composed / self.scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(self.epsilon)
+        return (
+            Gaussian(self.composed / self.scale * (1 + NORM_SLACK)) if self.noise == "gaussian" else Pure(self.epsilon)
+        )
 
     @property
     def deviation(self) -> float:

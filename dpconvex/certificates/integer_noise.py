@@ -10,6 +10,7 @@ import numpy as np
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
+from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array, Indices
 
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
@@ -56,7 +57,7 @@ class IntegerNoise:
     def event(self) -> Event:
         if not self.is_gaussian:
             return Pure(self.epsilon)
-        level = integer_level(self.sensitivity, self.scale) * (1 + 1e-12)  # of noise for more records, too
+        level = integer_level(self.sensitivity, self.scale) * (1 + NORM_SLACK)  # of noise for more records, too
         return Composition((Gaussian(level), Tail(GRID_LOSS)))
 
     @property
@@ -138,10 +139,10 @@ def measurement(law: str, scale: float) -> Any:
     domain = vector_domain(atom_domain(T="i64"))
     if law == GAUSSIAN:
         found = make_gaussian(domain, l2_distance(T="f64"), scale=scale)
-        within = found.map(1.0) * 2 * scale**2 <= 1 + 1e-9
+        within = found.map(1.0) * 2 * scale**2 <= 1 + TAIL_SLACK
     else:
         found = make_laplace(domain, l1_distance(T="i64"), scale=scale)
-        within = found.map(1) * scale <= 1 + 1e-9
+        within = found.map(1) * scale <= 1 + TAIL_SLACK
     if not within:
         raise DPConvexError("OpenDP does not confirm the scale of the noise; nothing is released.")
     return found

@@ -8,9 +8,10 @@ import numpy as np
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
 from dpconvex.certificates.text import PARTS, RUNS
 from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arrays import Array
 
-NEAR = 1 - 1e-9  # for rounding
+NEAR = 1 - TAIL_SLACK  # for rounding
 TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
 
 
@@ -55,7 +56,7 @@ def amounts(event: Event) -> list[Array]:
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:
     """Whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
-    if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < 1e-9:
+    if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < TAIL_SLACK:
         return False
     bend = math.log1p(certificate.hessian_bound / (certificate.strong_convexity or 5e-324))
     curvature = max(certificate.jacobian_epsilon, bend) / certificate.privacy.most  # perhaps of one row after the other

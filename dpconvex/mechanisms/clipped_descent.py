@@ -14,7 +14,7 @@ from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
-from dpconvex.numerics import NORM_SLACK
+from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
@@ -184,4 +184,4 @@ def length(
 def most_drawn(records: float, sampling: float, probability: float) -> float:
     """Bound the size of a Poisson sample, but for this probability, by Bernstein's inequality."""
     mean, odds = sampling * records, -math.log(probability)
-    return min(records, (mean + odds / 3 + math.sqrt(odds**2 / 9 + 2 * mean * odds)) * (1 + 1e-9))
+    return min(records, (mean + odds / 3 + math.sqrt(odds**2 / 9 + 2 * mean * odds)) * (1 + TAIL_SLACK))

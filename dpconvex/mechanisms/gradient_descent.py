@@ -20,7 +20,7 @@ from dpconvex.model.privacy import Privacy, left, not_for_units
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
-from dpconvex.numerics import EPSILON
+from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
 from dpconvex.util.arguments import COUNT, whole, within
@@ -137,11 +137,11 @@ class NoisyGradientDescent(base.ForUnits):
             steepest = size * (bound + slope_of(analysis.form.template.regularizer, analysis.form))
             enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
-        sigma = once * math.sqrt(steps) * (1 + 1e-12)
+        sigma = once * math.sqrt(steps) * (1 + NORM_SLACK)
         if rate < 1:  # the rest of the guarantee is for rounding: see `hiding`
             rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
             multiplier = sampled_multiplier(*rest, rate, steps)
-            sigma = multiplier * apart * (1 + 1e-12)
+            sigma = multiplier * apart * (1 + NORM_SLACK)
         risk: float | None = None
         if self.clip is None:
             settings, risk = self._plain(analysis, steps, steepest, sigma)
@@ -169,7 +169,7 @@ class NoisyGradientDescent(base.ForUnits):
             mean_noise=GAUSSIAN.mean(p, sigma),
             predicted_risk=risk,
             settings=settings,
-            event=None if self.sampling is not None else Gaussian(math.sqrt(steps) * apart / sigma * (1 + 1e-12)),
+            event=None if self.sampling is not None else Gaussian(math.sqrt(steps) * apart / sigma * (1 + NORM_SLACK)),
         )
 
     def _plain(
@@ -216,7 +216,7 @@ class NoisyGradientDescent(base.ForUnits):
         """Return the certificate with noise that also hides rounding in sums; with samples, rounding has its own share."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
-        root = math.sqrt(certificate.steps) * (1 + 1e-12)
+        root = math.sqrt(certificate.steps) * (1 + NORM_SLACK)
         clean = clipped.largest_norms(analysis, certificate.privacy, certificate.clip)[1]
         for most in scale * 2.0 ** np.arange(1, 30):  # iterates are bounded for noise of that size
             rounding = clipped.path_rounding(analysis, certificate, records, float(most))
@@ -318,7 +318,7 @@ def for_directions(analysis: Analysis, certificate: DescentCertificate, directio
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
     """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
-    ratio, proof = (reach + more) / reach * (1 + 1e-12), certificate.derivation
+    ratio, proof = (reach + more) / reach * (1 + NORM_SLACK), certificate.derivation
     mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
     why = "noise grows in proportion to how far neighbours are apart"
     step = Derivation("noise that hides rounding", "", claims, why)

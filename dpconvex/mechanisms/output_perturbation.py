@@ -18,6 +18,7 @@ from dpconvex.expressions.rewriting import smoothed
 from dpconvex.mechanisms import added_quadratic as quadratic, base
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arguments import one_of
@@ -78,7 +79,7 @@ class OutputPerturbation(base.ForUnits):
             width = self._width(analysis, privacy, mu)
             smooth = smooth_analysis(analysis, width)
         sensitivity = smooth.sensitivity(privacy.adjacency, privacy.person)
-        reach = sensitivity / mu * (1 + 1e-12)
+        reach = sensitivity / mu * (1 + NORM_SLACK)
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         return Certificate(
             privacy=privacy,
@@ -100,7 +101,7 @@ class OutputPerturbation(base.ForUnits):
             mean_noise=self.law.mean(p, scale),
             predicted_risk=added * radius**2 / 2 + risk(mu),
             settings={"smoothing": width} if width else {},
-            event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
+            event=Gaussian(reach / scale * (1 + NORM_SLACK)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: base.Engine, rng: np.random.Generator) -> Array:

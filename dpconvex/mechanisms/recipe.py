@@ -112,7 +112,7 @@ def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
 
     Squares of classes release their statistics.
     """
-    if has_kinks(form) or all(loss.is_affine for loss in form.losses):
+    if has_nonsmooth_loss(form) or all(loss.is_affine for loss in form.losses):
         return False
     return not form.template.record.discrete or (ridge_of(form) is not None and not few_statistics(form, privacy))
 
@@ -121,7 +121,7 @@ def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
     try:
         enough = told(privacy, level(privacy.epsilon, privacy.delta), size) / 3
-        return vertices_of(form) > enough and not has_kinks(form)
+        return vertices_of(form) > enough and not has_nonsmooth_loss(form)
     except DPConvexError:
         return False
 
@@ -157,7 +157,7 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
     )
 
 
-def has_kinks(form: LossForm) -> bool:
+def has_nonsmooth_loss(form: LossForm) -> bool:
     """Say whether a loss of the parameters has a nonsmooth point; squares of hinges of targets have none."""
     hidden = set[Expression]()
     if not form.template.record.discrete:

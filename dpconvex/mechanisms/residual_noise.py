@@ -27,7 +27,7 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
-from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK
+from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import FRACTION, POSITIVE
 
@@ -288,7 +288,7 @@ def confirm(certificate: Certificate) -> None:
 
 def margin(counting: float, most: int = 1) -> float:
     """Return what integer noise for a count, with a scale of most/epsilon, exceeds with a probability below 2^-100."""
-    return math.ceil(-math.log(TAIL) / counting * most * (1 + 1e-9))
+    return math.ceil(-math.log(TAIL) / counting * most * (1 + TAIL_SLACK))
 
 
 def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None, most: int = 1) -> float:

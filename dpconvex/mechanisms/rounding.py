@@ -14,7 +14,7 @@ from dpconvex.expressions.atoms.matrices import LOG_DET
 from dpconvex.expressions.expression import Expression
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.model.privacy import Privacy
-from dpconvex.numerics import EPSILON
+from dpconvex.numerics import EPSILON, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import curvature_bound
 from dpconvex.sensitivity.loss_form import LossForm
@@ -114,7 +114,9 @@ def minimiser_norm(
     pull = slope + noise
     reach = (records * gradient_bound + pull) / mu
     if not start.any():
-        reach = min(reach, (pull + math.sqrt(pull**2 + 2 * mu * records * analysis.largest_drop)) / mu * (1 + 1e-12))
+        reach = min(
+            reach, (pull + math.sqrt(pull**2 + 2 * mu * records * analysis.largest_drop)) / mu * (1 + NORM_SLACK)
+        )
     return min(float(np.linalg.norm(start)) + reach, analysis.form.feasible.norm_bound)
 
 
@@ -187,7 +189,7 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
         (bent if known else rest)[part] = row
     known_part = quadratic_of(bent, form.space)
     assert known_part is not None
-    return largest_row_sum(known_part.hessian), determinants * (1 + 1e-9), weighted_sum(rest) if rest else None
+    return largest_row_sum(known_part.hessian), determinants * (1 + TAIL_SLACK), weighted_sum(rest) if rest else None
 
 
 @once

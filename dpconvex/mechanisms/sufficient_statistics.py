@@ -15,7 +15,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import DRAWN, UNSEEN, Engine, ForUnits, check_delta, of_unit
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import SPHERICAL, Spherical
-from dpconvex.numerics import EPSILON
+from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import (
@@ -127,7 +127,7 @@ class SufficientStatistics(ForUnits):
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
             settings=self.settings(form),
-            event=Gaussian(apart / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
+            event=Gaussian(apart / scale * (1 + NORM_SLACK)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
-from dpconvex.numerics import LOSS_ROUNDING, UNIT_ROUNDOFF
+from dpconvex.numerics import LOSS_ROUNDING, NORM_SLACK, TAIL_SLACK, UNIT_ROUNDOFF
 from dpconvex.util.arrays import Array
 
 # Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
@@ -73,7 +73,7 @@ def on_grid(losses: Array, masses: Array, step: float, lost: float) -> LossDistr
     size = int(place.max()) - first + 2
     below = np.bincount(place - first, masses * (1 - up), size)
     probabilities = below + np.bincount(place - first + 1, masses * up, size)
-    return LossDistribution(step, first, np.asarray(probabilities * (1 + 1e-12), dtype=float), lost)
+    return LossDistribution(step, first, np.asarray(probabilities * (1 + NORM_SLACK), dtype=float), lost)
 
 
 def composed_delta(parts: Counted, epsilon: float) -> float:
@@ -109,7 +109,9 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     # Of what was put on the grid, tilted and tilted back.
     relative += LOSS_ROUNDING * theta * abs(epsilon)
     above = chernoff(parts, (base + size) * step, theta, mean, variance)
-    return (lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside + above) * (1 + 1e-9)
+    return (lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside + above) * (
+        1 + TAIL_SLACK
+    )
 
 
 def tilted_sum(parts: Counted, theta: float) -> tuple[tuple[Array, ...], list[float]]:

@@ -14,7 +14,7 @@ import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import NotPrivate
-from dpconvex.numerics import FUNCTION_SLACK, SUM_SLACK
+from dpconvex.numerics import FUNCTION_SLACK, NORM_SLACK, SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array
 
 # One Rényi order, or several.
@@ -92,10 +92,10 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     density = np.exp(
         scipy.special.xlogy(dimension - 1, left) - left**2 / 2 - (half - 1) * math.log(2) - scipy.special.gammaln(half)
     )
-    rate = a + density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
+    rate = a + density / np.maximum(survival[:-1], 1e-300) * (1 - TAIL_SLACK)
     cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
     total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
-    return min(total * (1 + 1e-9), 1.0)
+    return min(total * (1 + TAIL_SLACK), 1.0)
 
 
 def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:
@@ -105,7 +105,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
     ``max_x phi(x) min(1 - exp(epsilon - J - l x - l^2/2), 1 - exp(-J))_+ / (1 - exp(-J))``.  It grows with both.
     """
     long, bend = np.broadcast_arrays(np.maximum(length, SHORTEST), np.maximum(curvature, SHORTEST))
-    base = long**2 / 2 - epsilon + bend + 1e-12 * (1 + abs(epsilon) + bend)
+    base = long**2 / 2 - epsilon + bend + NORM_SLACK * (1 + abs(epsilon) + bend)
     low = np.maximum(-base / long, 0.0)
     high = np.maximum((bend - base) / long, low)
     for _ in range(HALVINGS):  # the derivative of the logarithm falls
@@ -113,7 +113,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
         rising = middle * np.expm1(np.minimum(np.maximum(long * middle + base, 0.0), bend)) < long
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
     gained = np.expm1(-np.clip(long * high + base, 0.0, bend)) / np.expm1(-bend)
-    return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + 1e-9) / math.sqrt(2 * math.pi)))
+    return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + TAIL_SLACK) / math.sqrt(2 * math.pi)))
 
 
 def swing(
@@ -126,7 +126,7 @@ def swing(
     bend = np.full(SLICES, curvature)
     if ratio > 0:
         s = np.clip(steepest / 2, ends[:-1], ends[1:]) / steepest
-        bend = np.minimum(bend, np.log1p(ratio * s * (1 - s)) * (1 + 1e-12))
+        bend = np.minimum(bend, np.log1p(ratio * s * (1 - s)) * (1 + NORM_SLACK))
     return (steepest - flattest) * float(moving_delta(epsilon, ends[1:] + behind, bend).mean())
 
 
@@ -202,7 +202,7 @@ def choices_level(width: float, count: int) -> float:
     bound = np.maximum(1 - ratios, 0.0)
 
     def at(moved: Array) -> Array:
-        points = np.exp(logs - moved - 1e-12)
+        points = np.exp(logs - moved - NORM_SLACK)
         return np.where(points < ratios[0], 1 - points, np.interp(points, ratios, bound))
 
     for _ in range(count):

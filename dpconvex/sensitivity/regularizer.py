@@ -18,6 +18,7 @@ from dpconvex.expressions.rewriting import terms
 from dpconvex.numerics import (
     BOUND_SLACK,
     EPSILON,
+    NORM_SLACK,
     Ends,
     float_down,
     interval_product,
@@ -198,7 +199,7 @@ def steepness(expression: Expression, form: LossForm, ball: float) -> float:
     """Bound the gradients with the rules for losses, or the inverse of a matrix by its least eigenvalue."""
     least = form.feasible.least_eigenvalue(expression.args[0]) if expression.atom is LOG_DET else 0.0
     if least > 0:
-        return math.sqrt(expression.args[0].shape[0]) / least * (1 + 1e-12)
+        return math.sqrt(expression.args[0].shape[0]) / least * (1 + NORM_SLACK)
     try:
         entries, gram = walked(expression, form, ball)
         return sum(Gradients(entry.terms, gram).bound for entry in entries)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import dense
 from dpconvex.expressions.evaluate import STEP
-from dpconvex.numerics import INSIDE
+from dpconvex.numerics import INSIDE, TAIL_SLACK
 from dpconvex.sums.design import product_apart
 from dpconvex.sums.exact_rows import LEVERAGE, Exact, ExactRows, Leverage, halves
 from dpconvex.util.arrays import Array
@@ -72,7 +72,7 @@ class Sums:
 
 def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> Array:
     """Round coefficients of forms, which are public, so that their products with rows add up exactly."""
-    size = np.linalg.norm(coefficients[:, :-1], axis=1) * radius * (1 + 1e-9) + np.abs(coefficients[:, -1])
+    size = np.linalg.norm(coefficients[:, :-1], axis=1) * radius * (1 + TAIL_SLACK) + np.abs(coefficients[:, -1])
     largest = float(size.max(initial=0.0))
     if not largest > 1e-200:
         return np.zeros_like(coefficients)

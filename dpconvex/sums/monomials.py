@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, dense, flattened
 from dpconvex.data.domains import Ball, Box
+from dpconvex.numerics import INSIDE
 from dpconvex.sums.design import Design
 from dpconvex.sums.forms import LeafForm
 from dpconvex.util.arrays import Array, Indices
@@ -65,7 +66,7 @@ class Monomials:
         rows = np.ascontiguousarray(scalars[:, self.first] * scalars[:, self.second] / self.bounds)
         lengths = np.sqrt((rows**2).sum(axis=1))
         far = ~(lengths <= self.radius)
-        rows[far] = np.nan_to_num(rows[far] * (self.radius / lengths[far] * (1 - 2.0**-36))[:, None])
+        rows[far] = np.nan_to_num(rows[far] * (self.radius / lengths[far] * INSIDE)[:, None])
         return np.asarray(rows)
 
     def column(self, batch: Batch) -> Any:

@@ -14,6 +14,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.model.privacy import Privacy
+from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.batch_loss import kept, part_of
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
@@ -242,7 +243,7 @@ class PrivateLooks:
         exact = exact_product(self._leverage.matrix, whole(found.gradient).T)
         shift = max(math.ceil(math.log2(look.bound)) - ANSWER_BITS, 0)
         moved = look.bound * (2 if self.replaced else 1) / 2.0**shift + math.sqrt(exact.size)
-        noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + 1e-12), level).reshape(exact.shape)
+        noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + NORM_SLACK), level).reshape(exact.shape)
         return np.asarray(noisy * (2.0**shift * look.unit * self.rows.grid / self.factor))
 
 
