@@ -226,9 +226,9 @@ def _bounds_key(value: Any) -> Hashable:
 class Constraint:
     """A constraint whose meaning is a closed convex set for suitable arguments."""
 
-    kind: str  # equality, inequality (of two arguments of one shape), semidefinite, second-order, exponential or power cone
+    kind: str  # equality, inequality (of two arguments of one shape), semidefinite or second-order cone
     args: tuple[Expression, ...]
-    options: tuple[Any, ...] = ()  # axis of a second-order cone; exponents of a power cone
+    options: tuple[Any, ...] = ()  # axis of a second-order cone
 
     @property
     def variables(self) -> frozenset[Variable]:

@@ -133,14 +133,15 @@ class Reader:
         name = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if name not in CONSTRAINTS:
             why = f"{type(node).__name__} is not a constraint that is known to make a closed convex set"
-            remedy = "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds"
+            remedy = (
+                "state it by equations, inequalities of convex expressions (cp.exp, cp.power), or semidefinite bounds"
+            )
             raise NotPrivate(why, node, remedy)
         kind, arguments = CONSTRAINTS[name], [self.known(argument) for argument in node.args]
         if kind in ("equality", "inequality"):  # with zero, if there is one argument
             sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
             return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
-        options = np.ravel(node.alpha.value).tolist() if kind == "power cone" else []
-        return Constraint(kind, tuple(arguments), (int(node.axis),) if kind == "second-order cone" else tuple(options))
+        return Constraint(kind, tuple(arguments), (int(node.axis),) if kind == "second-order cone" else ())
 
 
 # Constraints whose meaning is a closed convex set for convex (concave, affine) arguments.
@@ -152,8 +153,6 @@ CONSTRAINTS = {
     "nonpos.NonNeg": "inequality",
     "psd.PSD": "semidefinite",
     "second_order.SOC": "second-order cone",
-    "exponential.ExpCone": "exponential cone",
-    "power.PowCone3D": "power cone",
 }
 
 

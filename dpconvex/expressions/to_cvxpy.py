@@ -24,8 +24,6 @@ KINDS: dict[str, Callable[..., cp.Constraint]] = {
     "inequality": operator.le,
     "semidefinite": lambda matrix: matrix >> 0,
     "second-order cone": cp.SOC,
-    "exponential cone": cp.ExpCone,
-    "power cone": lambda x, y, z, *exponents: cp.PowCone3D(x, y, z, np.array(exponents)),
 }
 
 
@@ -221,6 +219,4 @@ def deeper(limit: Any, depth: Any) -> Any:
         return limit.args[0] - depth * np.eye(limit.args[0].shape[0]) >> 0
     if isinstance(limit, cp.SOC):
         return cp.SOC(limit.args[0] - depth, limit.args[1], axis=limit.axis)
-    if isinstance(limit, cp.ExpCone):
-        return cp.ExpCone(limit.args[0] + depth, limit.args[1] - depth, limit.args[2] - depth)
     return limit

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.atoms.arrangement import repeated
-from dpconvex.expressions.atoms.exponentials import rel_entr
 from dpconvex.expressions.discipline import is_concave, is_convex, sign
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Constraint, Expression, postorder
@@ -45,8 +44,7 @@ def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
     """Add where the atoms in constraints are defined, as constraints of their own."""
     found = list(constraints)
     for constraint in constraints:
-        more = [rel_entr(*constraint.args[1:])] if constraint.kind == "exponential cone" else []
-        for _, argument, kind in (one for root in (*constraint.args, *more) for one in domains(root)):
+        for _, argument, kind in (one for root in constraint.args for one in domains(root)):
             if kind == "semidefinite" and argument.variables:
                 found.append(Constraint("semidefinite", (argument,)))
             elif kind in ("not negative", "positive") and argument.variables and is_concave(argument):

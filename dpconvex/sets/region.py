@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.expressions.atoms.arithmetic import add, total
 from dpconvex.expressions.atoms.arrangement import hstack, reshape, transpose, vstack
-from dpconvex.expressions.atoms.exponentials import rel_entr
 from dpconvex.expressions.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.expressions.atoms.norms import norm
 from dpconvex.expressions.atoms.powers import ABS
@@ -107,13 +106,8 @@ class Region:
         elif constraint.kind == "second-order cone":
             along = None if others[0].ndim < 2 else (int(constraint.options[0]),)
             self._inequality(reshape(norm(others[0], 2, along), first.shape) - first)
-        elif constraint.kind == "inequality":
-            self._inequality(first - others[0])
-        elif constraint.kind == "exponential cone":
-            self.curved.append(first + rel_entr(others[0], others[1]))
         else:
-            why = f"a {constraint.kind} has no linearisations"
-            raise MissingRule(why, first, "write the constraint with atoms such as cp.power")
+            self._inequality(first - others[0])
 
     def _not_negative(self, entries: Polynomial, equal: bool = False) -> None:
         """Ask that no entry is negative, or all are zero; rows of a single coordinate are bounds."""

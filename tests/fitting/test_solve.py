@@ -139,11 +139,10 @@ def test_what_cannot_be_run_is_refused_before_it_is_paid():
     """Nothing bounds how far an answer in these sets is from the exact one."""
     w, promise = cp.Variable(3, name="w"), dp.Privacy(1.0, 1e-6)
     budget = dp.Budget(promise)
-    for constraints in ([w[0] >= 0, cp.exp(w[0]) <= 1], [cp.PowCone3D(w[0], w[1], w[2], 0.3)]):
-        for loss in (lambda x: cp.logistic(x @ w), lambda x: cp.square(x @ w)):
-            template = dp.Template(dp.Record(x=dp.Ball(3)), loss, cp.sum_squares(w), constraints)
-            with pytest.raises((dp.NotConverged, dp.MissingRule), match=r"projection|projected on|linearisations"):
-                dp.solve(template, {"x": np.zeros((50, 3))}, promise, budget=budget)
+    for loss in (lambda x: cp.logistic(x @ w), lambda x: cp.square(x @ w)):
+        template = dp.Template(dp.Record(x=dp.Ball(3)), loss, cp.sum_squares(w), [w[0] >= 0, cp.exp(w[0]) <= 1])
+        with pytest.raises((dp.NotConverged, dp.MissingRule), match=r"projection|projected on"):
+            dp.solve(template, {"x": np.zeros((50, 3))}, promise, budget=budget)
     assert budget.spent.epsilon == 0
 
 
