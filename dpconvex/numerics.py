@@ -33,14 +33,12 @@ LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests
 EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
 GRAM_ROUNDING = (
     2.0**-44
-)  # A sum next to the absolute terms, some five hundred roundings: tests/sensitivity/test_gram.py
+)  # A sum next to its absolute terms, some five hundred roundings: tests/sensitivity/test_gram.py
 CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_clipping.py
 RECORD_TOLERANCE = 1e-9  # A record outside its domain by rounding is put back: tests/data/test_columns.py
 SINGLE_TOLERANCE = 1e-6  # The same in single precision: tests/data/test_columns.py
 DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py
-TRANSLATION_TOLERANCE = (
-    1e-9  # Values here and CVXPY's at public points, next to the largest: tests/model/test_template.py
-)
+TRANSLATION_TOLERANCE = 1e-9  # Values here and CVXPY's, next to the largest: tests/model/test_template.py
 EPSILON = 2.0**-52  # The distance of 1 from the next larger number
 TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of them
 # Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.

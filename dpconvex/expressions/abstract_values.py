@@ -135,9 +135,8 @@ class AbstractValue:
         first, second = (other, self) if self.is_affine else (self, other)
         mean = first.mean.moved(second.terms) if first.mean and second.is_affine else None
         terms, pieces, kink = self.terms + other.terms, self.pieces + other.pieces, self.kink or other.kink
-        return AbstractValue(
-            self.value + other.value, terms, pieces, sign, kink, mean, None if second.terms else first.turn
-        )
+        turn = None if second.terms else first.turn
+        return AbstractValue(self.value + other.value, terms, pieces, sign, kink, mean, turn)
 
     def scaled(self, factor: Interval) -> AbstractValue:
         size, value = factor.size, self.value * factor

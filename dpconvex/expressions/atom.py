@@ -72,9 +72,7 @@ class AtomDefinition:
     # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
     from_cvxpy: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
     # to_cvxpy(cp, expression, args) returns the CVXPY expression: its conic form.
-    to_cvxpy: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, args: getattr(cp, e.operation.name)(
-        *args
-    )
+    to_cvxpy: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, a: getattr(cp, e.operation.name)(*a)
     # vjp(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
     vjp: Callable[..., Sequence[Any]]

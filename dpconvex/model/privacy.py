@@ -119,9 +119,8 @@ class Privacy:
 
     def __str__(self) -> str:
         delta = "" if self.pure else f"delta = {text(self.delta)}, "
-        whom = (
-            "" if self.unit is None else f" of one {self.unit} with at most {self.most} record{'s' * (self.most > 1)}"
-        )
+        records = f"{self.most} record{'s' * (self.most > 1)}"
+        whom = "" if self.unit is None else f" of one {self.unit} with at most {records}"
         whom += "" if self.keep is None else f" (keep {self.keep})"
         return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}{whom}"
 

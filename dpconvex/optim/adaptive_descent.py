@@ -156,9 +156,8 @@ def metric_of(
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
-    start = (
-        find_constant(looks, level, number, public, begin) if looks.constant and looks.scores.shape[1] == 1 else None
-    )
+    single = looks.constant and looks.scores.shape[1] == 1
+    start = find_constant(looks, level, number, public, begin) if single else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
@@ -166,9 +165,8 @@ def metric_of(
     fine = looks.second_moment_in_metric(longest, second, RISING * public.curvature)
     edge = SECOND_EDGE * math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
-    scale, cut = (
-        (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
-    )  # rows of shared parameters are weighed by curvature
+    # Rows of shared parameters are weighed by curvature.
+    scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
 

@@ -106,9 +106,8 @@ def reached_limit(solution: Any, options: Mapping[str, Any]) -> bool:
     """Say whether a solver ran into a limit of iterations or time among its options, not one of its own."""
     done = {"iter": solution.attr.get(cp.settings.NUM_ITERS), "time": solution.attr.get(cp.settings.SOLVE_TIME)}
     pairs = [(done[word], limit) for name, limit in options.items() for word in done if word in name]
-    return solution.status != cp.settings.OPTIMAL and any(
-        spent is not None and spent >= limit for spent, limit in pairs
-    )
+    reached = any(spent is not None and spent >= limit for spent, limit in pairs)
+    return reached and solution.status != cp.settings.OPTIMAL
 
 
 def try_out(solver: str, options: tuple[tuple[str, Hashable], ...]) -> None:

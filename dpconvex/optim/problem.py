@@ -105,6 +105,5 @@ class Solution:
 
     theta: Array
     distance_bound: float
-    evaluations: float = (
-        0  # passes over the records, of some in proportion: they depend on the data, and are not for release
-    )
+    # Passes over the records, of some in proportion: they depend on the data, and are not for release.
+    evaluations: float = 0

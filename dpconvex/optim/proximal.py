@@ -42,17 +42,12 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
     mu, memory, lipschitz = composite.problem.strong_convexity, Memory(PAIRS), best.lipschitz
     now = state(composite, best.theta, best.value, best.gradient, lipschitz)
-    whole, threshold, least, stalled = (
-        composite.problem.distance_allowed,
-        1.0,
-        np.inf,
-        0,
-    )  # the threshold a share of what is allowed
+    allowed, threshold, least, stalled = composite.problem.distance_allowed, 1.0, np.inf, 0  # the threshold is a share
     for _ in range(max_steps):
         distance = lipschitz * float(np.linalg.norm(now.residual)) / mu  # but for a difference of gradients
         stalled = 0 if distance < 0.9 * least else stalled + 1
         least = least if stalled else distance
-        if distance <= threshold * whole(tolerance, now.forward) or stalled > PATIENCE:
+        if distance <= threshold * allowed(tolerance, now.forward) or stalled > PATIENCE:
             theta = composite.problem.feasible.project(now.forward)
             value, gradient = composite.smooth(theta)
             found = at_point(composite, theta, value, gradient, best.lipschitz)

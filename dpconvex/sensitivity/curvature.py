@@ -65,10 +65,8 @@ def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tu
     values = np.maximum(np.linalg.eigvalsh(inner)[::-1], 0.0)
     # What separates the rows from their generator coordinates adds to the root.
     more = sum(piece.outer * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
-    padded = (np.sqrt(values + len(values) * (EIGENVALUE_ROUNDING * values[0] + error)) + np.sqrt(more)) ** 2 * (
-        1 + SUM_SLACK
-    )
-    return tuple(padded.tolist())
+    rounded = values + len(values) * (EIGENVALUE_ROUNDING * values[0] + error)
+    return tuple(((np.sqrt(rounded) + np.sqrt(more)) ** 2 * (1 + SUM_SLACK)).tolist())
 
 
 def hull(piece: HessianTerm) -> Array | None:

@@ -80,9 +80,8 @@ def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Diffe
     length, weight = person.weight * max(item.length for item in items), person.weight
     # Rows that weigh one together are paired with others as masses are moved: by fewer than twice as many pairs.
     terms = 2 * person.rows - 1 if weight < person.rows and adjacency == "replace-one" else person.rows
-    tables = [
-        None if item.vertices is None else (weight * item.vertices[0], terms * item.vertices[1]) for item in items
-    ]
+    known = (item.vertices for item in items)
+    tables = [None if pair is None else (weight * pair[0], terms * pair[1]) for pair in known]
     if analysis.form.noise_dimension == 1:  # an interval, with two ends
         tables = [(np.array([length]), np.array([2.0]))]
     return tuple(Difference(dimension, length, table, None, None, firsts) for table in tables)

@@ -21,9 +21,7 @@ PLACES = 0.1, 1.0, 10.0  # Scores at which slopes are looked at
 class Jacobian:
     """What makes a record's rows of x and 1; it is public.  All rows of one record are cut together."""
 
-    table: (
-        sp.csr_array
-    )  # From multiples to multiples, with entries of `JACOBIAN_BITS` bits, shape (each * count, scalars + 1)
+    table: sp.csr_array  # From multiples to multiples, in `JACOBIAN_BITS` bits, shape (each * count, scalars + 1)
     each: int  # Rows of one record
     longest: float  # Of all rows of one record, in multiples
     field_grid: float  # What x is a multiple of

@@ -53,10 +53,8 @@ class Monomials:
         fields = tuple(design.fields[k] for k in used)
         norms = np.append([float(domains[name].norm_bound) or 1.0 for name in design.fields], 1.0)
         pairs = np.stack([owner[first], owner[second]])
-        bounds = norms[pairs].prod(axis=0)
-        return cls(
-            fields, place[first], place[second], bounds, max(float(np.sqrt(np.unique(pairs, axis=1).shape[1])), 1.0)
-        )
+        radius = max(float(np.sqrt(np.unique(pairs, axis=1).shape[1])), 1.0)
+        return cls(fields, place[first], place[second], norms[pairs].prod(axis=0), radius)
 
     def __call__(self, columns: list[Any]) -> Array:
         """Return rows of records, shape (n, monomials)."""

@@ -30,9 +30,8 @@ def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
     """
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
-    alive = [
-        e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))
-    ]  # also as computed
+    # Also as computed.
+    alive = [e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))]
     if len(alive) == 1:
         return replace(alive[0], value=value, behind=None, together=None)
     curved = [entry for entry in alive if entry.terms]
@@ -40,9 +39,8 @@ def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
         return AbstractValue(value)
     if len(curved) == 1:
         reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
-        kink = NonsmoothPoint(
-            reason, expression, f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}"
-        )
+        remedy = f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}"
+        kink = NonsmoothPoint(reason, expression, remedy)
         hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
         return replace(hinge, behind=curved[0]) if [e.value for e in alive if not e.terms] == [rules.ZERO] else hinge
     return AbstractValue(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
@@ -50,9 +48,8 @@ def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
 
 def tie(expression: Expression) -> NonsmoothPoint:
     reason = f"{expression.operation.name} is not differentiable where two of its terms tie"
-    return NonsmoothPoint(
-        reason, expression, f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}"
-    )
+    remedy = f"cp.log_sum_exp of the same terms is a smooth maximum; {rules.NO_SMOOTHNESS}"
+    return NonsmoothPoint(reason, expression, remedy)
 
 
 def is_hinge(expression: Expression) -> bool:

@@ -45,9 +45,7 @@ def log_normcdf_value(xp: Any, expression: Expression, a: Any) -> Any:
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
     """Bound values of a falling positive function whose relative errors grow as squares to the right, where it vanishes."""
     low, high = (float(function(end)) for end in (interval.high, interval.low))
-    slack = [
-        ROUNDINGS * EPSILON * (1 + max(end, 0.0) ** 2) for end in (min(interval.high, FAR), min(interval.low, FAR))
-    ]
+    slack = [ROUNDINGS * EPSILON * (1 + max(min(end, FAR), 0.0) ** 2) for end in (interval.high, interval.low)]
     return Interval(low * (1 - slack[0]) if low > TINY and slack[0] < 1 else 0.0, max(high * (1 + slack[1]), TINY))
 
 

@@ -252,9 +252,7 @@ DECLARED: AtomDefinition = AtomDefinition(
     to_cvxpy=None,  # it has no conic form
     vjp=lambda e, value, slope, a: [slope * e.option("declaration").evaluate(a, 1)],
     from_cvxpy={
-        "dpconvex.expressions.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(
-            args[0], declaration=node.declaration
-        )
+        "dpconvex.expressions.declared_atoms.DeclaredAtom": lambda node, a: DECLARED(*a, declaration=node.declaration)
     },
     sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
     monotonicity=declared_slope,
