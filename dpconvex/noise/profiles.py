@@ -131,11 +131,7 @@ def swing(
 
 
 def smallest_scale(
-    delta_of: Callable[[float], float],
-    delta: float,
-    start: float,
-    accuracy: float = 1e-10,
-    reach: float = REACH,
+    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10, reach: float = REACH
 ) -> float | None:
     """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that is near it."""
 
