@@ -55,8 +55,7 @@ from .estimators.regressors import (
 )
 from .estimators.survival import SurvivalRegressor as SurvivalRegressor
 from .estimators.tables import SchemaEncoder as SchemaEncoder
-from .expressions.declared_atoms import Atom as Atom
-from .expressions.log_normcdf import log_normcdf as log_normcdf
+from .expressions.declared_atoms import Atom as Atom, log_normcdf as log_normcdf
 from .features.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .features.groups import GroupNormalizer as GroupNormalizer
 from .features.preconditioner import PublicPreconditioner as PublicPreconditioner

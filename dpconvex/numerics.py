@@ -224,8 +224,7 @@ def interval_product(first: Ends, second: Ends) -> Ends:
             product, error = rounded_product(a, b)
             product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
             inexact = (error > 0) & (a != 0) & (b != 0)
-            with np.errstate(over="ignore"):
-                below, above = (np.where(inexact, np.nextafter(product, end), product) for end in (-np.inf, np.inf))
+            below, above = moved(product, inexact, inexact, False)
             if (vanished := inexact & (product == 0)).any():  # to a number with a sign
                 same = (a > 0) == (b > 0)
                 below, above = np.where(vanished & same, 0.0, below), np.where(vanished & ~same, 0.0, above)

@@ -30,7 +30,7 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "opendp", "dask", "dis
 HEAVY |= {"sqlalchemy", "psycopg", "duckdb", "onnx", "onnxruntime"}
 ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 # Files that speak CVXPY: the reader and the bridge to conic solvers, which may look at atoms, and where users write it.
-LOOK_AT_ATOMS = {f"dpconvex.expressions.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms", "log_normcdf")}
+LOOK_AT_ATOMS = {f"dpconvex.expressions.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
 WRITTEN_IN = {"dpconvex.data.record", "dpconvex.model.template", "dpconvex.model.batch_program"}
 SPEAK_CVXPY = (
     LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.optim.conic", "dpconvex.selection.bounded", "dpconvex.fitting.intervals"}

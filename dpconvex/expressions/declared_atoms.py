@@ -1,16 +1,20 @@
-"""A user's own atom: a function with declared constants, which what runs has by construction: no search could prove them.
+"""Atoms that CVXPY has not: a user's own, with declared constants, and the exact logarithm of the normal law's function.
 
-Slopes are read off by differences at some thousand points; what runs is the convex function with slopes linear between them.
+What runs of a user's atom has its constants by construction, which no search could prove: slopes are read off by differences at
+some thousand points, and what runs is the convex function with slopes linear between them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
+from numpy.typing import ArrayLike
+from scipy.special import log_ndtr
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.util.arrays import Array
@@ -289,3 +293,34 @@ class DeclaredAtom(Elementwise):
 
     def _grad(self, values: list[Any]) -> list[Any]:
         raise NotImplementedError
+
+
+CURVE: Any = SimpleNamespace(name="-log_normcdf", slope=(-np.inf, 0.0), lower=0.0, evaluate=lambda m: -log_ndtr(m))
+
+
+class NegLogNormcdf(DeclaredAtom):
+    """Minus the logarithm of the standard normal distribution function, entry by entry."""
+
+
+def log_normcdf(expr: cp.Expression | ArrayLike) -> cp.Expression:
+    """Return the exact logarithm of the standard normal distribution function, entry by entry, for probit models.
+
+    `cvxpy.log_normcdf` is an approximation by quadratic pieces that is good between -4 and 4, and has no bounded error beyond.
+    This one is concave and has no conic form.  Slopes grow without bound to the left: mechanisms that rest on a bound on the loss
+    need constraints that bound the argument from below.
+
+    Parameters
+    ----------
+    expr : cvxpy.Expression or array_like
+
+    Returns
+    -------
+    cvxpy.Expression
+        Of the same shape.
+
+    Examples
+    --------
+    >>> log_normcdf([0.0, -10.0]).value.round(4)
+    array([ -0.6931, -53.2313])
+    """
+    return -NegLogNormcdf(cp.Expression.cast_to_const(expr), CURVE)
