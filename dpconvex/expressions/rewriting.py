@@ -55,11 +55,8 @@ def opposite(node: Expression) -> Expression | None:
     several = node.atom in (ADD, CONCATENATE)
     if node.is_affine or node.atom is NEGATE:
         return negate(node)
-    if (
-        node.atom not in PASSING
-        or (len(curved) > 1 and not several)
-        or (node.atom is DIVIDE and curved[0] is node.args[1])
-    ):
+    divides = node.atom is DIVIDE and not node.args[1].is_affine
+    if node.atom not in PASSING or divides or (len(curved) != 1 and not several):  # none: a product of two that vary
         return None
     sides = [side if side.is_affine and not several else opposite(side) for side in node.args]
     return None if None in sides else normal(node.operation(*sides, **dict(node.options)))

@@ -246,3 +246,13 @@ def test_the_approximation_of_a_probit_loss_is_named():
     w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
     with pytest.raises(dp.MissingRule, match=r"(?s)log_normcdf.*dp\.log_normcdf"):
         dp.Template(record, lambda x, y: -cp.log_normcdf(y * (x @ w)), 0.1 * cp.sum_squares(w))
+
+
+def test_products_and_quotients_of_variables_keep_their_sign():
+    """Losses that are not convex are fitted by clipped steps; minus a product was read as the product, or crashed."""
+    w, v = cp.Variable(name="w"), cp.Variable(name="v")
+    for loss, written in (
+        (lambda x: cp.square(w) - cp.multiply(w, v) * x, "square(w) - w * v * x"),
+        (lambda x: -(x / (1 + w)) + cp.square(v), "-x / (1 + w) + square(v)"),
+    ):
+        assert str(dp.Template(dp.Record(x=dp.Box(0.1, 1)), loss).losses[0]) == written
