@@ -29,18 +29,10 @@ SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
 
 @dataclass
 class Queries:
-    """What draws the noise of one release, and refuses a query that the release was not certified for.
+    """What draws the noise of one release, and refuses a query that the release was not certified for."""
 
-    Parameters
-    ----------
-    most : float
-        The level of all queries together, which was paid for.
-    rng : numpy.random.Generator or None
-        For tests; without one the noise is drawn by OpenDP, from the operating system's random numbers.
-    """
-
-    most: float
-    rng: np.random.Generator | None
+    most: float  # The level of all queries together, which was paid for
+    rng: np.random.Generator | None  # For tests; without one OpenDP draws, from the operating system's random numbers
     spent: Fraction = field(default=Fraction(0), init=False)  # the sum of the squares of the levels so far
 
     def noisy(self, sums: Indices, sensitivity: float, level: float) -> Indices:
@@ -65,14 +57,8 @@ class Queries:
     def choose(self, scores: NDArray[Any], owner: Indices, sensitivity: float, level: float, count: int) -> list[int]:
         """Choose so many owners of whole scores, one after the other: each time by the exponential mechanism on scores.
 
-        Parameters
-        ----------
-        scores : ndarray of int, shape (candidates,)
-            Whole numbers, of any size; neighbours move each by at most `sensitivity`, a whole number.
-        owner : ndarray of int, shape (candidates,)
-            Whose each candidate is; those of an owner who was chosen leave.
-        level : float
-            Of all choices together.
+        Scores, shape (candidates,), are of any size, and neighbours move each by at most `sensitivity`, a whole number.  `owner`
+        says whose each candidate is; those of an owner who was chosen leave.  `level` is that of all choices together.
         """
         self._deviation(sensitivity, level)
         unit, found = max(int(sensitivity) >> SCORE_BITS, 1), list[int]()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.optim.adaptive_descent import Public, probe_of, row_units
+from dpconvex.optim.adaptive_descent import probe_of, row_units
+from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.private_looks import PrivateLooks
@@ -24,11 +25,8 @@ BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each
 STANDS_OUT, ROOM = (
     3.5,
     2.0,
-)  # By how many deviations a count stands out, and how much longer than those in it vectors may be
-TURNED, CAP = (
-    0.4,
-    4.0,
-)  # How much of the curvature may change within the error of the answer; the largest, next to that at 0
+)  # By how many deviations a count stands out; how much longer than those in it vectors may be
+TURNED, CAP = 0.4, 4.0  # How much of the curvature may change within the answer's error; the largest, next to that at 0
 
 
 class Estimate(NamedTuple):

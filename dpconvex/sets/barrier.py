@@ -134,9 +134,8 @@ def of_cone(block: ConeBlock, value: Array) -> tuple[float, Array, Array] | None
     if not (value[0] > 0 and left > 0):
         return None
     turned = np.concatenate([value[:1], -value[1:]])
-    pull = (2 * turned / left).astype(float)
-    return (
-        -float(np.log(left)),
-        2 * turned / left,
-        np.outer(pull, pull) - 2 / float(left) * np.diag([1.0] + [-1.0] * (len(value) - 1)),
+    pull = 2 * turned / left
+    bend = np.outer(pull.astype(float), pull.astype(float)) - 2 / float(left) * np.diag(
+        [1.0] + [-1.0] * (len(value) - 1)
     )
+    return -float(np.log(left)), pull, bend

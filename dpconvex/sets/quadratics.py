@@ -103,11 +103,8 @@ def turned(space: Space, constraint: Constraint) -> Constraint | None:
         return None
     (part, factors), least = curved[0], float(sum_ends(offset, -missed)[0][0])
     inner, divisor = part.args
-    if (
-        len(factors) > 1
-        or not min(factors[0], least) > 0
-        or not (inner.is_affine and divisor.is_affine and divisor.variables)
-    ):
+    affine = inner.is_affine and divisor.is_affine and bool(divisor.variables)
+    if not affine or len(factors) > 1 or not min(factors[0], least) > 0:
         return None
     root = root_up(float(quotient_ends(float(factors[0]), least)[1]))
     return Constraint("inequality", (sum_squares(inner * root), divisor))

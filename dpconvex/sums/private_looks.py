@@ -48,25 +48,13 @@ class Answer(NamedTuple):
 
 @dataclass
 class PrivateLooks:
-    """The records of one fit, behind their noise.
-
-    Parameters
-    ----------
-    scores : LinearScores
-    batch : Batch
-        Records that passed the check.
-    privacy : Privacy
-        Who is protected, which decides how far neighbours move a sum.
-    queries : Queries
-    people : ndarray of int or None
-        Whose each record is, where people have several.
-    """
+    """The records of one fit, behind their noise."""
 
     scores: LinearScores
-    batch: Batch
-    privacy: Privacy
+    batch: Batch  # Records that passed the check
+    privacy: Privacy  # Who is protected, which decides how far neighbours move a sum
     queries: Queries
-    people: Indices | None = None
+    people: Indices | None = None  # Whose each record is, where people have several
 
     def __post_init__(self) -> None:
         if self.people is None and self.privacy.most > 1:
@@ -259,18 +247,10 @@ class VertexLooks(PrivateLooks):
         return self.counted(1.0, apart)
 
     def choose(self, table: Array, clip: float, reach: Array, level: float, count: int) -> list[int]:
-        """Choose features, one after the other, at vertices along which the loss falls steeply.
+        """Choose features, one after the other, at vertices along which the loss falls steeply from a table of parameters.
 
-        Parameters
-        ----------
-        table : ndarray, shape (rows, columns)
-            Where slopes are taken.
-        clip : float
-            The longest product of a record's slopes and largest entry that counts.
-        reach : ndarray, shape (2, features, columns)
-            How far vertices are from the origin along each entry of the table, upwards and downwards.
-        level : float
-            Of all choices together.
+        `clip` is the longest product of a record's slopes and largest entry that counts; `reach`, shape (2, features, columns),
+        how far vertices are from the origin along each entry of the table, up and down; `level` that of all choices together.
         """
         top = math.ceil(float(self.scores.widest.max()) / self.rows.grid)  # of a row's largest entry
         unit, bound = clip / self.rows.grid / (top * 2.0**SLOPE_BITS), 2.0**SLOPE_BITS * top
