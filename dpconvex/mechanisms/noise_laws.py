@@ -168,12 +168,8 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
         hull = Hull(item.dimension, item.length / sigma, curvature, *measured(item.vertices, sigma))
         if item.slopes is not None and item.behind is not None:
             low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
-            slopes = (
-                max(high, 0.0) * (1 + SUM_SLACK),
-                max(-low, 0.0) * (1 + SUM_SLACK),
-                max(low, -high, 0.0) / (1 + SUM_SLACK),
-                bend,
-            )
+            more = 1 + SUM_SLACK
+            slopes = max(high, 0.0) * more, max(-low, 0.0) * more, max(low, -high, 0.0) / more, bend
             hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
         hulls.append(hull)
     return tuple(hulls)

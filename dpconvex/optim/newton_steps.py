@@ -22,11 +22,10 @@ FIRST, STAYS = 0.15, 0.02
 # Of a step: of the Hessian, of the second moment of gradients, and of two histograms of lengths; the gradient has the rest.
 HESSIAN, MOMENT, LENGTHS = 0.3, 0.05, 0.06
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
-STANDS_OUT, ROOM = (
-    3.5,
-    2.0,
-)  # By how many deviations a count stands out; how much longer than those in it vectors may be
-TURNED, CAP = 0.4, 4.0  # How much of the curvature may change within the answer's error; the largest, next to that at 0
+# By how many deviations a count stands out; how much longer than those in it vectors may be.
+STANDS_OUT, ROOM = 3.5, 2.0
+# How much of the curvature may change within the error of the answer; the largest, next to that at 0.
+TURNED, CAP = 0.4, 4.0
 
 
 class Estimate(NamedTuple):
