@@ -40,19 +40,17 @@ class TypicalLengths(NamedTuple):
     target: float
 
 
-def reference_radius(analysis: Analysis, given: float | None) -> float:
+def reference_radius(analysis: Analysis) -> float:
     """Return a guess of the norm of a good answer from public numbers, the same for every mechanism."""
-    if given is not None:
-        return given
     lengths = leaf_lengths(analysis)
     usual = lengths.hinge if hinged(analysis) and lengths.hinge else max(lengths.margin, lengths.target)
     return max(min(usual, analysis.form.feasible.norm_bound), SMALLEST)
 
 
-def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: float) -> float:
+def minimiser_radius(analysis: Analysis, size: int, noise: float) -> float:
     """Return a guess of the norm of the minimiser under noise of that size on the sum of gradients."""
-    growth = (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH if given is None else 1.0
-    return max(min(reference_radius(analysis, given) * growth, analysis.form.feasible.norm_bound), SMALLEST)
+    growth = (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH
+    return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 
 def hinged(analysis: Analysis) -> bool:

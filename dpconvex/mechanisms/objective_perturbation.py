@@ -45,18 +45,14 @@ class ObjectivePerturbation(base.ForUnits):
     added : float or None
         Modulus of a quadratic to add to the objective, in sum form; None picks one from public numbers only, by
         the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
-    reference_norm : float or None
-        A public guess of the norm of the minimiser.  It only affects the choice of `added`: every choice is private.
     """
 
     noise: str = "gamma"
     added: float | None = None
-    reference_norm: float | None = None
 
     def __post_init__(self) -> None:
         one_of(LAWS).check("ObjectivePerturbation", noise=self.noise)
         quadratic.ADDED.check("ObjectivePerturbation", added=self.added)
-        quadratic.GUESS.check("ObjectivePerturbation", reference_norm=self.reference_norm)
 
     @property
     def name(self) -> str:
@@ -73,7 +69,7 @@ class ObjectivePerturbation(base.ForUnits):
         added = self.added if self.added is not None else self._choose(law, analysis, privacy, size)
         mu = analysis.strong_convexity(size, added)
         found = law.calibrate(mu)
-        radius = quadratic.reference_radius(analysis, self.reference_norm)
+        radius = quadratic.reference_radius(analysis)
         steps = proof_steps(analysis, privacy, mu, found)
         return Certificate(
             privacy=privacy,
@@ -121,14 +117,14 @@ class ObjectivePerturbation(base.ForUnits):
             return law.square(max(mu, regular)) / (2 * mu)
 
         least = 0.0
-        if self.reference_norm is None and quadratic.hinged(analysis):
+        if quadratic.hinged(analysis):
             least = quadratic.shared_added(cost, weight * analysis.hessian_bound, regular, epsilon)
             if not quadratic.leaf_lengths(analysis).hinge:
                 return own + least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
         free = analysis.strong_convexity(size, FREE * max(weight * analysis.hessian_bound, regular) / epsilon)
         noise = float(np.sqrt(law.square(free)))
-        radius = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
+        radius = quadratic.minimiser_radius(analysis, size, noise)
         joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
         return own + max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
 

@@ -41,18 +41,14 @@ class OutputPerturbation(base.ForUnits):
     added : float or None
         Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
         risk, which uses public numbers only.
-    reference_norm : float or None
-        A public guess of the norm of the minimiser.  It only affects the choice of `added`: every choice is private.
     """
 
     noise: str = "gamma"
     added: float | None = None
-    reference_norm: float | None = None
 
     def __post_init__(self) -> None:
         one_of(SPHERICAL).check("OutputPerturbation", noise=self.noise)
         quadratic.ADDED.check("OutputPerturbation", added=self.added)
-        quadratic.GUESS.check("OutputPerturbation", reference_norm=self.reference_norm)
 
     @property
     def name(self) -> str:
@@ -70,10 +66,10 @@ class OutputPerturbation(base.ForUnits):
         risk = partial(self._risk, analysis, privacy, size)
         if added is None:
             noise = math.sqrt(self._square(analysis, privacy, 1.0))
-            guess = quadratic.minimiser_radius(analysis, self.reference_norm, size, noise)
+            guess = quadratic.minimiser_radius(analysis, size, noise)
             own = quadratic.least_added(analysis, size)
             added = own + quadratic.best_added(risk, regular + own, guess)
-        radius, mu = quadratic.reference_radius(analysis, self.reference_norm), regular + added
+        radius, mu = quadratic.reference_radius(analysis), regular + added
         width, smooth = 0.0, analysis
         if analysis.kink is not None:
             width = self._width(analysis, privacy, mu)

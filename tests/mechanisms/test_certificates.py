@@ -266,8 +266,8 @@ def test_notebooks_show_everything_closed_escaped_and_with_numbers_for_people(ce
 
 CASES = {
     dp.NoisyKMeans: [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}],
-    dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"reference_norm": math.nan}],
-    dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"reference_norm": True}],
+    dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"added": math.nan}],
+    dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"added": True}],
     dp.PrivateWhitening: [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}],
     dp.ResidualNoise: [{"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}],
     dp.Repetitions: [
