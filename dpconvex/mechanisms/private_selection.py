@@ -1,7 +1,7 @@
 """Private choice: one of several candidates by a score, and the best of a random number of private runs.
 
-`select` is the exponential mechanism (McSherry & Talwar 2007) or permute-and-flip (McKenna & Sheldon 2020); `Repetitions`
-the best of K runs, K truncated negative binomial (Liu & Talwar 2019; Papernot & Steinke 2022, corollary 3; docs/theory.md):
+`select` is permute-and-flip (McKenna & Sheldon 2020); `Repetitions` the best of K runs, K truncated negative binomial (Liu &
+Talwar 2019; Papernot & Steinke 2022, corollary 3; docs/theory.md):
 ``epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps`` and ``delta = E[K] del``.
 """
 
@@ -21,7 +21,6 @@ from dpconvex.noise.samplers import accepts, below
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arguments import BELOW_ONE, between
 
-SELECTIONS = ("permute-and-flip", "exponential")
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
 DIGITS = 60
 LONGEST = 600.0  # Logarithms of 1/gamma are looked for up to here
@@ -33,11 +32,7 @@ def rate(epsilon: float, adjacency: str) -> float:
 
 
 def select(
-    mistakes: Sequence[Fraction | int],
-    epsilon: float,
-    adjacency: str,
-    rng: np.random.Generator | None = None,
-    how: str = "permute-and-flip",
+    mistakes: Sequence[Fraction | int], epsilon: float, adjacency: str, rng: np.random.Generator | None = None
 ) -> int:
     """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately.
 
@@ -50,8 +45,7 @@ def select(
         candidate = left[place]
         if accepts(factor * Fraction(mistakes[candidate] - fewest), rng):
             return candidate
-        if how == "permute-and-flip":
-            del left[place]
+        del left[place]
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,14 @@ from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, Method
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.private_selection import SELECTIONS, Repetitions, select
+from dpconvex.mechanisms.private_selection import Repetitions, select
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.model.privacy import Privacy, check_privacy, computable, left
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
-from dpconvex.util.arguments import instance, one_of
+from dpconvex.util.arguments import instance
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import in_order
 
@@ -77,7 +77,6 @@ def tune(
     backend: Any = None,
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
-    selection: str = "permute-and-flip",
     split: bool = True,
     features: str = "x",
     label: str = "y",
@@ -101,7 +100,6 @@ def tune(
         For one estimator: values of its options.  All combinations are candidates.
     privacy : Privacy
         The guarantee of the whole.
-    selection : {"permute-and-flip", "exponential"}
     split : bool
         Fit every candidate on its own part of the data.  Otherwise all are fitted on all of the data, and chosen by their
         mistakes on it.  They then share the guarantee by accounting; Gaussian noise grows as the root of their number.  This is
@@ -122,7 +120,6 @@ def tune(
     data, with about half of epsilon for each fit, for any number of candidates.
     """
     check_privacy("tune", privacy, units=True)
-    one_of(SELECTIONS).check("tune", selection=selection)
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
     method = Method(mechanism, None, whitening, units=True)
@@ -155,7 +152,7 @@ def tune(
     releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
     every = [RecordCounter(call.record, item, features, label, privacy) for item in releases]
     wrong = [Fraction(errors.mistakes(held_out), errors.moved) for errors in every]
-    best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded, selection)
+    best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded)
     certificate: Any = releases[best].certificate or ways[best].certificate
     shares = {"fits": float(len(ways)), "records": float(call.size), "epsilon of the choice": choice.epsilon}
     many, fixed, source, event = f"the best of {len(ways)} fits", FIXED, PARTS_SOURCE, None
