@@ -40,7 +40,7 @@ class Masses:
         return bisect(lambda epsilon: self.delta(epsilon) > delta, 0.0, 700.0, 70)[0]
 
 
-def grid(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
+def grid_ends(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
     """Return rising ends of cells, shape (m,), half equally spaced about the center, others close together where losses bend."""
     even = center + reach * np.linspace(-1, 1, count // 2)
     wide = np.arcsinh(2 * (abs(center) + reach) / feature)

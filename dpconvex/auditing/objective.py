@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.laws import Masses, grid, line_masses, matrix_density
+from dpconvex.auditing.laws import Masses, grid_ends, line_masses, matrix_density
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite, scaled, unit
+from dpconvex.auditing.search import Candidates, Goal, Search, diagonal, leak, opposite_records, scaled_effort, unit
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
@@ -67,10 +67,10 @@ class Objective:
         goal = Goal(gaussian=(self.scale, self.epsilon)) if self.gaussian else pure
         found: list[Restricted] = []
         for best in self.search.best(goal, self.certificate.privacy.adjacency, self.effort):
-            some = [best.one(k) for k in range(scaled(self.effort, *FINALISTS))]
+            some = [best.one(k) for k in range(scaled_effort(self.effort, *FINALISTS))]
             if self.gaussian and self.certificate.privacy.adjacency == "replace-one":
                 # Opposite records move the answer along a line.
-                some += [replace(one, sides=opposite(one.sides[0], self.search.domains)) for one in some]
+                some += [replace(one, sides=opposite_records(one.sides[0], self.search.domains)) for one in some]
             found.extend(self.restricted(one) for one in some)
         if not self.gaussian:
             return max(map(self.pointwise, found), key=lambda attack: attack.found_epsilon)
@@ -158,7 +158,7 @@ class Objective:
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
         """Report the largest delta on the line."""
         masses = self.masses(case, COARSE)
-        sizes = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7, scaled(self.effort, *TRIALS))
+        sizes = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7, scaled_effort(self.effort, *TRIALS))
         moves = [*(step * case.noise for step in ALONG), *(self.rng.normal(size=1) * size for size in sizes)]
         for move in moves:  # first along the worst noise, then at random
             trial = replace(case, shift=case.shift + move)
@@ -178,7 +178,7 @@ class Objective:
         reach = (FAR * self.scale + self.certificate.gradient_bound) / curvature
         rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in case.one.sides]) @ case.lift
         feature = 0.3 / max(float(np.abs(rows).max(initial=0.0)), 1e-9)
-        points = grid(float(np.clip(-shift / curvature, lower, upper)), reach, lower, upper, count, feature)
+        points = grid_ends(float(np.clip(-shift / curvature, lower, upper)), reach, lower, upper, count, feature)
         slopes = [
             np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) + curvature * points + shift
             for side in case.one.sides

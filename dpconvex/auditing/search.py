@@ -183,7 +183,7 @@ class Search:
 
     def best(self, goal: Goal, adjacency: str, effort: float) -> list[Candidates]:
         """Return the best candidates of every order, best first, with a multiple of the usual effort."""
-        pool, steps = scaled(effort, *POOL), scaled(effort, *STEPS)
+        pool, steps = scaled_effort(effort, *POOL), scaled_effort(effort, *STEPS)
         return [self.found([goal], pair, pool, steps)[0] for pair in pairs(adjacency)]
 
     def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
@@ -323,7 +323,7 @@ class Search:
         return {**found, "answer": self.form.space.unpack(one.theta[0])}
 
 
-def scaled(effort: float, usual: int, least: int) -> int:
+def scaled_effort(effort: float, usual: int, least: int) -> int:
     return max(round(effort * usual), least)
 
 
@@ -338,7 +338,7 @@ def unit(vectors: Array) -> Array:
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
 
 
-def opposite(records: Records, domains: Mapping[str, Ball | Box]) -> tuple[Records, Records]:
+def opposite_records(records: Records, domains: Mapping[str, Ball | Box]) -> tuple[Records, Records]:
     """Return records, and others of the same labels whose fields lie on the other side of their domains."""
     fields = {name: domain.project(sum(domain.bounds) - records.fields[name]) for name, domain in domains.items()}
     return records, replace(records, fields=fields)

@@ -82,7 +82,7 @@ class Place:
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
         """Yield ``function(partition, *own)`` for those partitions that have arguments of their own."""
-        return (within(k, function, self._made(k), *given) for k, given in own.items())
+        return (in_partition(k, function, self._made(k), *given) for k, given in own.items())
 
     def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> "Place":
         """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or kept."""
@@ -95,7 +95,7 @@ class Place:
     def _made(self, number: int) -> Any:
         value = self.values[number]
         for function, own in self.turns:
-            value = within(number, function, value, *own[number])
+            value = in_partition(number, function, value, *own[number])
         return value
 
     def asked(self, function: Callable[[Any], Any], numbers: Iterable[int]) -> list[Any]:
@@ -180,7 +180,7 @@ def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arg
         return function(batch, *arguments)
 
 
-def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def in_partition(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with a partition; an error says which it is."""
     try:
         return function(*arguments)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpconvex.data.batch import Batch, PartitionedBatch, Place, is_lazy, within
+from dpconvex.data.batch import Batch, PartitionedBatch, Place, in_partition, is_lazy
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
 from dpconvex.data.domains import Ball
 from dpconvex.data.queries import Blocks, Query, together
@@ -149,7 +149,7 @@ class Partitions:
         path = isinstance(source, str | PathLike)
         found = files_of(path_of(source)) if path and self.schema is not None else source
         if isinstance(found, list | tuple):
-            return [within(number, self._source, entry) for number, entry in enumerate(found)]
+            return [in_partition(number, self._source, entry) for number, entry in enumerate(found)]
         given = source if path else type(source).__name__
         raise DomainError(f"Partitions: pass a list, a Dask frame or a folder (tables need a schema), not {given}.")
 
@@ -214,7 +214,7 @@ class Partitions:
         names: dict[str, tuple[str, ...]] = {}
         for number, (_, given) in enumerate(seen):
             for field, columns in given.items():
-                within(number, check_names, f"field {field!r}", names.setdefault(field, columns), columns)
+                in_partition(number, check_names, f"field {field!r}", names.setdefault(field, columns), columns)
         return tuple(size for size, _ in seen), names
 
     def width(self, field: str, known: int | None = None) -> int:
@@ -223,7 +223,7 @@ class Partitions:
             known = int(self.place.asked(partial(width_of, field), [0])[0])
         known = len(self.schema.feature_names) if known is None else known
         for number, form in self.forms():
-            within(number, length_of, field, Ball(known), form.get(field))
+            in_partition(number, length_of, field, Ball(known), form.get(field))
         return known
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.data.batch import Batch, within
+from dpconvex.data.batch import Batch, in_partition
 from dpconvex.data.columns import check_aligned, names_of, records_of
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.data.partitions import Partitions, settled
@@ -111,7 +111,7 @@ class Record(Sealed):
         self._check_names(data)
         if isinstance(data, Partitions):
             for number, form in data.forms():
-                within(number, self._check_columns, form)
+                in_partition(number, self._check_columns, form)
         else:
             self._check_columns(data)
         if not empty and counted(data) == 0:

@@ -6,7 +6,7 @@ from copy import copy
 from typing import Any
 from uuid import uuid4
 
-from dpconvex.data.batch import Place, unreadable, within
+from dpconvex.data.batch import Place, in_partition, unreadable
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
@@ -86,7 +86,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
     if isinstance(values, Exception):
         return values
     try:
-        return [within(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
+        return [in_partition(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
     except Exception as error:
         if isinstance(error.__cause__, OSError):
             raise  # may pass: Dask tries again

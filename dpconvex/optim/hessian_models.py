@@ -89,7 +89,7 @@ def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | 
     return Kronecker(*found, np.maximum(problem.size * diagonal + problem.added, problem.strong_convexity))
 
 
-def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
+def sampled_hessian(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     """Return the Hessian of f from about so many records; None where it cannot be made."""
     if problem.loss.has_hessian:
         matrix = problem.hessian(theta, records)
@@ -102,7 +102,7 @@ def sampled(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     return Sampled(public, problem.loss.form.map, *factors, problem.seen)
 
 
-def inverse(problem: Problem, theta: Array, records: int) -> LinearMap | None:
+def inverse_hessian(problem: Problem, theta: Array, records: int) -> LinearMap | None:
     """Return the inverse of a model from about so many records; None if there is none."""
     try:
         if not problem.loss.has_hessian:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.optim.distance import Composite, Iterate, at_point
-from dpconvex.optim.hessian_models import Corrected, LinearMap, sampled, second_moments
+from dpconvex.optim.hessian_models import Corrected, LinearMap, sampled_hessian, second_moments
 from dpconvex.optim.problem import Problem
 from dpconvex.optim.spectral_coordinates import Coordinates, Derivative
 from dpconvex.util.arrays import Array
@@ -153,7 +153,7 @@ class Models:
             if not self.sampling:
                 made = self.composite.read(second_moments, theta, max(self.records, FEWEST))
             if made is None:
-                made, self.sampling = self.composite.read(sampled, theta, self.records), True
+                made, self.sampling = self.composite.read(sampled_hessian, theta, self.records), True
             self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
         return self.current
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpconvex.numerics import EPSILON
 from dpconvex.optim.distance import Composite, Iterate, at_point
-from dpconvex.optim.hessian_models import LinearMap, inverse
+from dpconvex.optim.hessian_models import LinearMap, inverse_hessian
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import RECORD
 
@@ -66,7 +66,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
             records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
-            model = composite.read(inverse, now.theta, records)
+            model = composite.read(inverse_hessian, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))
             memory = memory if model is None else Memory(start=model)

@@ -42,7 +42,7 @@ class GradientBasis:
         return self.block, self.cell, *(part[order].tobytes() for part in parts)
 
 
-def factor(
+def factor_rows(
     terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
 ) -> tuple[Array, list[GradientBasis], Array]:
     """Write every row as a combination of generators, exactly but for errors; returns factors, generators and errors."""

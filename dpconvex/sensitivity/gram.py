@@ -18,7 +18,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.numerics import EPSILON, GRAM_ROUNDING, Interval
 from dpconvex.sensitivity.bilinear_forms import form_range
-from dpconvex.sensitivity.generators import GradientBasis, factor, numbered_runs, terms_of
+from dpconvex.sensitivity.generators import GradientBasis, factor_rows, numbered_runs, terms_of
 from dpconvex.util.arrays import Array, Indices
 
 LARGEST_NUMBER_OF_FORMS = 4000
@@ -52,7 +52,7 @@ class GradientGram:
         terms = stacked([leaf.part(with_theta=True) for leaf in leaves])
         self.monomial, mono = numbered_rows(terms.monomial)
         largest = np.max(np.abs(bases.monomial_range(self.monomial)), axis=0)
-        table, generators, excess = factor(terms, mono, largest, space, int(offsets[-1]))
+        table, generators, excess = factor_rows(terms, mono, largest, space, int(offsets[-1]))
         self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
         self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
         self.places = [generator.place for generator in generators]

@@ -76,7 +76,7 @@ def certified_distance(
     residual += function.gradient_error(x.astype(float), gradient) + 2 * EPSILON * (len(spaces) + len(x)) * sizes
     ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
     if region.is_polyhedral and spaces:
-        exact = (exactly(region, x, blocks[0], spaces[0].z, near) for near in NEARS)
+        exact = (exact_feasible_point(region, x, blocks[0], spaces[0].z, near) for near in NEARS)
         units = 4 * EPSILON * float(np.linalg.norm(x.astype(float)))
         fine = (found for point, *found in exact if float(np.linalg.norm(point - x.astype(float))) <= units)
         ends.append(next(((left, off) for left, off in fine), ends[0]))
@@ -122,7 +122,9 @@ def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs:
     return [block.dual(z) for block, z in zip(blocks, given, strict=True)]
 
 
-def exactly(region: Region, x: Array, block: ConeBlock, z: Array, near: float) -> tuple[Array, float, float]:
+def exact_feasible_point(
+    region: Region, x: Array, block: ConeBlock, z: Array, near: float
+) -> tuple[Array, float, float]:
     """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
 
     Returns the point, rounded, what is left of the half-space there, and how far it is from the solutions of the equations.

@@ -16,7 +16,7 @@ from dpconvex.expressions.to_cvxpy import clarabel_answer
 from dpconvex.numerics import EPSILON
 from dpconvex.sets.barrier import central_path
 from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ConeBlock, size_of
-from dpconvex.sets.certificates import NEARS, Certified, Smooth, certified_distance, exactly
+from dpconvex.sets.certificates import NEARS, Certified, Smooth, certified_distance, exact_feasible_point
 from dpconvex.sets.convex_sets import smat, svec
 from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.region import Region
@@ -116,7 +116,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
             break
     # Where sides meet in a sharp corner, what was brought in is far from it in units of its last place.
     for corner in NEARS if best.distance > tolerance and region.is_polyhedral and known and count else ():
-        x, *_ = exactly(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
+        x, *_ = exact_feasible_point(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, x, gradient, blocks, known)
         best = min(best, Certified(x, distance), key=lambda one: one.distance)

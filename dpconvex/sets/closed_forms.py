@@ -127,14 +127,16 @@ def alone(item: Condition, region: Region) -> list[ConvexSet]:
     if not isinstance(item, ConeBlock):
         found = nuclear_ball(item, region)
     elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
-        read = ball if item.kind == SECOND_ORDER else l1_ball
+        read = euclidean_ball if item.kind == SECOND_ORDER else l1_ball
         wrong, missed = item.misread if item.misread is not None else (0 * item.matrix, 0 * item.offset)
         misread = sp.csr_array(wrong[1:]), missed[1:]
         found = read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:], misread)
     return [] if found is None else [found]
 
 
-def ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | None = None) -> NormBall | None:
+def euclidean_ball(
+    matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | None = None
+) -> NormBall | None:
     """Read a Euclidean ball, or the least one known around it, if the matrix M is a multiple of an isometry on its coordinates.
 
     With the center c, ``q = Mc + offset``, v = M'q and M'M between s - e and s + e, ``(s - e) |x - c|^2 - 2 |v| |x - c|`` is at
@@ -228,11 +230,11 @@ def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, floa
     upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
     if abs(upper - mirrored).max() > 0:
         return None
-    found = symmetric((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
+    found = symmetric_map((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
     return None if found is None else (*found, True)
 
 
-def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
+def symmetric_map(entries: Affine) -> tuple[Indices, float, Array] | None:
     """Coordinates, a scale s and a shift C such that a map to an svec is that of ``s (X - C)`` for the svec of X."""
     matrix, offset = entries
     if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
@@ -245,7 +247,7 @@ def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
 
 def spectral(blocks: list[ConeBlock], rows: list[Row]) -> Spectral | None:
     """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
-    places = [symmetric((block.matrix, block.offset)) for block in blocks]
+    places = [symmetric_map((block.matrix, block.offset)) for block in blocks]
     low, high = -np.inf, np.inf
     for place in places:
         if place is None or places[0] is None or not np.array_equal(place[0], places[0][0]):

@@ -17,7 +17,7 @@ from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.numerics import EPSILON, NORM_SLACK, Ends, interval_product, interval_sums, norm_up, sum_ends
 from dpconvex.sets.blocks import SEMIDEFINITE
 from dpconvex.sets.certified_minimum import reaches
-from dpconvex.sets.closed_forms import closed_forms, symmetric
+from dpconvex.sets.closed_forms import closed_forms, symmetric_map
 from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
@@ -129,7 +129,7 @@ class FeasibleSet:
             return -np.inf
         found = float(self.lower[block.start]) if block.dim == 1 else -np.inf
         for cone in self.region.cones if block.symmetric else ():
-            entries = symmetric((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
+            entries = symmetric_map((cone.matrix, cone.offset)) if cone.kind == SEMIDEFINITE else None
             if entries and entries[1] > 0 and set(entries[0]) == set(range(block.start, block.start + block.dim)):
                 shift = np.linalg.eigvalsh(entries[2])
                 found = max(found, float(shift[0]) - NORM_SLACK * float(np.abs(shift).max()))

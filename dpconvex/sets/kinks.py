@@ -21,7 +21,7 @@ from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Constraint, Expression, Variable, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.numerics import EPSILON
-from dpconvex.sets.closed_forms import ball, plain_matrix
+from dpconvex.sets.closed_forms import euclidean_ball, plain_matrix
 from dpconvex.sets.convex_sets import IntervalSet, Spectral, as_matrix
 from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.feasible_set import FeasibleSet
@@ -210,7 +210,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         slopes = weights[weights > 0] * np.abs(matrix.data)
         return Groups(matrix.indices.astype(np.int64), np.arange(len(slopes)), slopes)
     kept = np.flatnonzero(weights)
-    balls = [ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
+    balls = [euclidean_ball(sp.csr_array(matrix[groups(part) == k]), 1.0, offset[groups(part) == k]) for k in kept]
     found = [one for one in balls if one is not None]
     support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for one in found)])
     if not found or len(found) < len(balls) or len(set(support.tolist())) < len(support):

@@ -15,7 +15,7 @@ from hypothesis import given, reject, settings, strategies as st
 from scipy.stats import t as student_t
 
 import dpconvex as dp
-from dpconvex.auditing.laws import Masses, grid, line_masses, normal_mass
+from dpconvex.auditing.laws import Masses, grid_ends, line_masses, normal_mass
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def exact(promise, certificate, pair, rest, count):
     ends, scale = promise.ends or (-np.inf, np.inf), certificate.noise_scale
     tail = {"gaussian": 9.0, "gamma": 50.0, "matrix": 300.0}[certificate.noise]
     reach = (tail * scale + 2 * certificate.gradient_bound) / promise.modulus
-    points = grid(float(np.clip(center, *ends)), reach, *ends, count, 0.05)
+    points = grid_ends(float(np.clip(center, *ends)), reach, *ends, count, 0.05)
     (first, bend), (second, other) = (promise.slopes(record, points, rest) for record in pair)
     if certificate.noise != "matrix":
         return line_masses(first, second, scale, normal_mass if certificate.noise == "gaussian" else laplace_mass)

@@ -11,7 +11,7 @@ import dpconvex as dp
 from dpconvex.optim.certify import closest
 from dpconvex.optim.conic import ConicSolver
 from dpconvex.optim.distance import Composite
-from dpconvex.optim.hessian_models import Corrected, sampled, second_moments
+from dpconvex.optim.hessian_models import Corrected, sampled_hessian, second_moments
 from dpconvex.optim.spectral_coordinates import Coordinates
 from dpconvex.sets.convex_sets import IntervalSet, Spectral
 
@@ -87,9 +87,9 @@ def test_models_are_hessians(scale, monkeypatch):
     exact = problem.hessian(theta) @ move
     ahead, behind = (problem.value_and_gradient(theta + sign * 1e-6 * move)[1] for sign in (1, -1))
     np.testing.assert_allclose((ahead - behind) / 2e-6, exact, atol=1e-7)
-    np.testing.assert_allclose(sampled(problem, theta, problem.batch.size)(move), exact, rtol=1e-12)
+    np.testing.assert_allclose(sampled_hessian(problem, theta, problem.batch.size)(move), exact, rtol=1e-12)
     monkeypatch.setattr("dpconvex.sums.batch_loss.LARGEST_HESSIAN", 0)
-    np.testing.assert_allclose(sampled(problem, theta, problem.batch.size)(move), exact, atol=1e-6)
+    np.testing.assert_allclose(sampled_hessian(problem, theta, problem.batch.size)(move), exact, atol=1e-6)
     model = second_moments(problem, theta, problem.batch.size)
     np.testing.assert_allclose(model.inverse()(model(move)), move, rtol=1e-9)
     corrected = Corrected(model, 3)
