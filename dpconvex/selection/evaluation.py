@@ -221,7 +221,7 @@ class Evaluation:
     def calibration_error(self) -> Estimate:
         """Mean distance of observed shares from probabilities, over the records in the bins of `calibration`."""
         shares, observed, said = self._bins()
-        apart = observed - said
+        apart = np.nan_to_num(observed - said)  # of bins without records, which count nothing
         found = estimate((shares * np.abs(apart)).sum(axis=1))
         # Chance adds to distances: near 0, by more than records that are drawn anew show. The lower end allows for it.
         square, chance = (shares[0] * apart[0] ** 2).sum(), (shares[0] * apart[1:].var(axis=0)).sum()

@@ -368,6 +368,15 @@ def test_intervals_cover():
     assert all(52 <= count <= 60 for count in held.values()), held
 
 
+def test_bins_that_noise_leaves_empty_have_a_calibration_error():
+    cells = Cells("probabilities", groups=2)
+    for seed in range(3):
+        sums = np.random.default_rng(seed).laplace(scale=32.0, size=cells.noisy)
+        found = dp.Evaluation(cells, tuple(sums.tolist()), 32.0, 600, None, ("no", "yes"), ("f", "m"))
+        for part in (found, found.group("m")):
+            assert 0 <= part.calibration_error.interval[0] <= part.calibration_error.interval[1] <= 1
+
+
 def test_a_split_keeps_people_together():
     whose = np.repeat([f"p{k}" for k in range(40)], 3)
     fitted, judged_ = dp.split(whose, 0.25, seed=1)
