@@ -123,7 +123,7 @@ class Budget:
 
     @staticmethod
     def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-        """Move a ledger from a file into a database, or back.  The source is closed, and names the target.
+        """Move a ledger from a file into a database, or from there to a file.  The source is closed, and names the target.
 
         The source is closed first, so that no spend is counted in one of two copies.  After a crash, call it again.
         """
@@ -135,7 +135,8 @@ class Budget:
             if not all(ledger.is_sealed(line) for line, _ in (first, *lines)):
                 raise TemplateError(f"{old}: lines of earlier versions have no checksums, and stay where they are.")
             if new.exists():
-                raise TemplateError(f"{new}: there is a ledger already; name another place.")
+                other = f"{new}: there is a ledger already, perhaps a closed one, which stays closed"
+                raise TemplateError(f"{other}; name another file, or another ledger of the database (?ledger=NAME).")
             return ledger.line_of({"moved": str(new)}, content)
 
         content = old.read()
@@ -326,13 +327,19 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
 
 def settle(budget: Budget | None, schema: Any) -> None:
     """Charge what it cost to learn a schema, unless the ledger has it already, or the schema was declared."""
-    learnt = getattr(schema, "learnt", None)
-    if learnt and isinstance(budget, Budget) and learnt.entry not in {item.label for item in budget.entries}:
-        promise, event = Privacy(**learnt.privacy), event_of(learnt.event)
-        level, lost = event.level()
-        if not gaussian_delta(promise.epsilon, level) + lost <= promise.delta * (1 + TAIL_SLACK):
-            raise TemplateError(f"the schema says that it cost {promise}, and its event costs more; learn it again.")
-        budget.spend(promise, learnt.entry, event)
+    for learnt in getattr(getattr(schema, "learnt", None), "costs", ()):
+        if isinstance(budget, Budget) and learnt.entry not in {item.label for item in budget.entries}:
+            promise, event = cost_of(learnt)
+            budget.spend(promise, learnt.entry, event)
+
+
+def cost_of(learnt: Any) -> tuple[Privacy, Event]:
+    """Return the guarantee of a learnt schema, and its event, which must not cost more."""
+    promise, event = Privacy(**learnt.privacy), event_of(learnt.event)
+    level, lost = event.level()
+    if not gaussian_delta(promise.epsilon, level) + lost <= promise.delta * (1 + TAIL_SLACK):
+        raise TemplateError(f"the schema says that it cost {promise}, and its event costs more; learn it again.")
+    return promise, event
 
 
 def sum_text(amount: Amount | Privacy) -> str:

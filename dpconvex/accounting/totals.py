@@ -119,6 +119,7 @@ def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
     return parts
 
 
+@lru_cache(maxsize=64)
 def profile_of(event: Event) -> list[tuple[float, float]]:
     """Return pairs of an epsilon and a delta that hold for an event: by its PLD, or by RDP and GDP where it has no grid."""
     whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
@@ -246,8 +247,13 @@ class AdditiveCost(Basic):
         cost, more = self._lost(self.price(item))
         left = max(self.share - self._lost(sums)[1], 0.0)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
-        why = f"it loses delta = {more:.3g} beside, of {left:.3g} that is left"
-        return f"{said}; {why}, where a truncation failure counts 1 + exp(epsilon of the total) times"
+        if more <= left:
+            return said
+        why = f"its noise may fail, which counts delta = {more:.3g} here, and {left:.3g} is left for that, of a tenth of delta"
+        remedy = (
+            "Ask for a smaller delta of this release, or for a ledger with a larger one, or with accounting='basic'"
+        )
+        return f"{said}; {why}. {remedy}"
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
         cost, lost, beyond = sums

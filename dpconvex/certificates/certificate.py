@@ -235,26 +235,31 @@ class Certificate(CertificateText):
         Any test between two neighbouring data sets has error rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and ``b >=
         exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
         composition theorem for differential privacy", 2015, theorem 2.1). The event of a release gives many such pairs.
-        Guessing has b = 1 - a.
+        Guessing has b = 1 - a.  The certificate of a release counts what a learnt schema cost, too.
         """
         rates = np.asarray(false_positives)
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
             raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
         missed = np.zeros(rates.shape)
-        for epsilon, delta in [(self.epsilon, self.delta), *([] if self.event is None else profile_of(self.event))]:
+        whole, event, _ = self.whole
+        known = [] if self.event is None else profile_of(event)
+        for epsilon, delta in [(whole.epsilon, whole.delta), *known]:
             line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
             missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
         return missed if rates.ndim else float(missed)
 
     def copied(self, *, event: Event | None, **changes: Any) -> Self:
         """Return a copy with changes.  `event` is the event of the copy, or None if only its guarantee is known."""
-        return replace(self, event=event, **changes)
+        return replace(self, event=event, **changes).beside(self.learnt)
 
     def advised(self, said: str) -> Self:
         return self.copied(event=self.event, advice=(*self.advice, said))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)} | {"writer": self.proof}
+        return {item.name: getattr(self, item.name) for item in fields(self)} | {
+            "writer": self.proof,
+            "learnt": self.learnt,
+        }
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"

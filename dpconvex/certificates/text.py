@@ -3,10 +3,13 @@
 import html
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from dpconvex.accounting.budget import cost_of, sum_text
+from dpconvex.accounting.events import Approximate, Composition, Event
+from dpconvex.accounting.totals import exact
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
 from dpconvex.model.privacy import Privacy, text
@@ -145,6 +148,34 @@ class CertificateText(Printed):
 
     # What became of the proof, in a sentence; empty if nobody has replayed it.
     replayed: ClassVar[str] = ""
+    learnt: ClassVar[Any] = None  # The cost of the schema that a release brings with it
+
+    @property
+    def whole(self: Any) -> tuple[Privacy, Event, str]:
+        """The guarantee and the event of a fit with the schema that was learnt for it, and the part of each in words."""
+        costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
+        costs += map(cost_of, self.learnt.costs if self.learnt else ())
+        (own, *promises), events = zip(*costs, strict=True)
+        paid = (
+            f"{sum_text(own)} for the fit, and {' and '.join(map(sum_text, promises))} for the schema, which was learnt"
+        )
+        if len({(one.adjacency, one.unit) for one in (own, *promises)}) > 1:
+            return own, events[0], f", of the fit alone: {paid}, about other neighbours; these do not add up"
+        epsilon, delta = (
+            float(sum(exact(getattr(o, name)) for o in (own, *promises))) for name in ("epsilon", "delta")
+        )
+        keep, most = (
+            own.keep if all(one.keep == own.keep for one in promises) else None,
+            min(p.most for p in (own, *promises)),
+        )
+        added = replace(own, epsilon=epsilon, delta=delta, most=most, keep=keep)
+        return added, Composition(events), f"; of this {paid}" if promises else ""
+
+    def beside(self, learnt: Any) -> Self:
+        """Return a copy that names the cost of a learnt schema."""
+        found = object.__new__(type(self))
+        vars(found).update(vars(self), learnt=learnt)
+        return found
 
     @property
     def described(self: Any) -> str:
@@ -205,13 +236,15 @@ class CertificateText(Printed):
         if self.privacy.adjacency == "add-remove":
             unit = f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
         yield "certificate", self.described
-        yield "guarantee", guarantee(self.privacy, self.exceptions)
-        whose = self.privacy.whose
+        (whole, _, paid), whose = self.whole, self.privacy.whose
+        yield "guarantee", guarantee(whole, self.exceptions) + paid
         cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
         yield "privacy unit", f"{whose} {unit}{cost}"
-        yield "meaning", odds(self.privacy)
+        yield "meaning", odds(whole)
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
-        yield "taken as public", "; ".join(arrays) or "the declaration"
+        columns = ", ".join(map(repr, self.learnt.columns if self.learnt else ()))
+        learnt = columns and f", except bounds and levels of {columns}, which were learnt"
+        yield "taken as public", ("; ".join(arrays) or "the declaration") + learnt
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
@@ -219,7 +252,7 @@ class CertificateText(Printed):
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
         said = "explain() prints it; check() replays it independently, or says what it cannot replay"
-        yield "proof", self.replayed or said
+        yield "proof", "of the fit alone; " * bool(columns) + (self.replayed or said)
 
     def rows(self: Any) -> Rows:
         root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"

@@ -32,7 +32,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     promise = replace(known, epsilon=chosen.epsilon, delta=0.0, **further)
     whose = None if promise.unit is None else schema.units(chosen.data)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
-    options = {"budget": ledger(chosen, promise), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
+    options = {"budget": ledger(chosen, promise, whose), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
     if chosen.group is not None:
         data, options["groups"] = grouped(schema, chosen.data, chosen.group, data)
         options["group"] = GROUP
@@ -92,14 +92,20 @@ def split(chosen: argparse.Namespace) -> None:
 
 def certificate(chosen: argparse.Namespace) -> None:
     """Print the certificate of a saved model, and the risks that it bounds."""
-    found = dp.Release.load(chosen.model).certificate
+    release = dp.Release.load(chosen.model)
+    found, learnt = release.certificate, release.learnt
     if found is None:
         raise TemplateError(f"{chosen.model}: it has no certificate.")
     risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
     said = [f"{rate} of those who are not there: finds {found:.3g} of those who are" for rate, found in risks.items()]
     told(
         chosen,
-        {"certificate": found.to_dict(), "risk": risks},
+        {
+            "certificate": found.to_dict(),
+            "schema": learnt and learnt.to_dict(),
+            "lines": dict(found.lines()),
+            "risk": risks,
+        },
         "\n".join(
             [
                 found.explain() if chosen.proof else str(found),

@@ -22,6 +22,8 @@ class Learnt:
         The label, or the target, of records whose own is missing or was not learnt; None where labels are declared.
     not_private_because : str
         Why the guarantee does not hold, such as "the noise was drawn with the seed 0".
+    before : Learnt, optional
+        The cost of an earlier schema, whose columns were taken over.
     """
 
     privacy: Mapping[str, Any]
@@ -30,21 +32,30 @@ class Learnt:
     columns: Mapping[str, float]
     otherwise: str | float | None = None
     not_private_because: str = ""
+    before: "Learnt | None" = None
+
+    @property
+    def costs(self) -> "list[Learnt]":
+        """The releases that paid for the schema, in order."""
+        return [*(self.before.costs if self.before else ()), self]
 
     @property
     def status(self) -> str:
         """The guarantee, or a warning, in one line."""
-        if self.not_private_because:
-            return f"NOT PRIVATE: {self.not_private_because}"
-        told = {name: self.privacy.get(name) for name in ("epsilon", "delta", "adjacency", "unit", "most")}
-        return "spent: " + ", ".join(f"{name} = {value}" for name, value in told.items() if value is not None)
+        if seeded := next((one.not_private_because for one in self.costs if one.not_private_because), ""):
+            return f"NOT PRIVATE: {seeded}"
+        names = ("epsilon", "delta", "adjacency", "unit", "most")
+        told = [[f"{name} = {one.privacy[name]}" for name in names if name in one.privacy] for one in self.costs]
+        return f"spent: {', and '.join(map(', '.join, told))}"
 
     def __str__(self) -> str:
-        head = f"schema:          learnt by noisy counts; {self.status}; in a ledger it is {self.entry!r}"
+        entries = " and ".join(repr(one.entry) for one in self.costs)
+        head = f"schema:          learnt by noisy counts; {self.status}; in a ledger it is {entries}"
         means = "beyond its bounds, of a rare level, or missing (each with probability 0.95)"
         shares = (f"outside:         at most {100 * share:.3g} % of {name!r}" for name, share in self.columns.items())
         return "\n".join([head, *shares, f"outside means:   {means}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values, without those that are None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        said = {**asdict(self), "before": self.before and self.before.to_dict()}
+        return {name: value for name, value in said.items() if value is not None}

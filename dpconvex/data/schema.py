@@ -5,7 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, path_of, table_of
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.util.arguments import TEXT, number
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
@@ -199,6 +199,17 @@ class Schema:
         place, value = column.placed(where, column.readable(values) if learnt else values, clip)
         return np.array(self.labels)[place] if self.labels else 2 * value
 
+    def with_label(self, label: str, **declared: Any) -> "Schema":
+        """Return the schema for another label, with public ``labels=`` or ``label_bounds=``; learnt features keep their cost."""
+        known: dict[str, Any] = {"labels": None, "label_bounds": None} | declared
+        known["features"] = {name: column for name, column in self.features.items() if name != label}
+        if self.ignore is not None:
+            known["ignore"] = [self.label, *(name for name in self.ignore if name != label)]
+        if self.learnt is not None:
+            shares = {name: share for name, share in self.learnt.columns.items() if name in known["features"]}
+            known["learnt"] = replace(self.learnt, otherwise=None, columns=shares)
+        return replace(self, label=label, **known)
+
     @property
     def encoding(self) -> tuple[Any, ...]:
         """The parts of the declaration that determine the encoding of features."""
@@ -230,11 +241,14 @@ class Schema:
         return None if self.ignore is None else {*self.ignore, *own}
 
     def decode_target(self, y: Any) -> Array:
-        """Map predictions from [-1, 1] to the label's bounds."""
+        """Map predictions from [-1, 1] to the label's bounds; those beyond are moved to a bound."""
         if self.label_bounds is None:
             raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
-        lower, upper = self.label_bounds
-        return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
+        (lower, upper), found = self.label_bounds, np.asarray(y, dtype=float)
+        if 2 * np.count_nonzero(np.abs(found) > 1) > found.size:
+            why = "most of these predictions are outside [-1, 1], and are moved to the label's bounds"
+            warn(f"decode_target: {why}. An estimator with bounds=schema predicts in units of the label already.")
+        return lower + (np.clip(found, -1, 1) + 1) / 2 * (upper - lower)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declaration as JSON-able data."""

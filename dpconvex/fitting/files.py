@@ -38,21 +38,27 @@ class Released:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
             raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
+        certificate = getattr(self, "certificate", None)
+        if self.learnt is not None and isinstance(certificate, Certificate):
+            object.__setattr__(self, "certificate", certificate.beside(self.learnt))
 
     @property
     def private(self) -> bool:
         """Whether a guarantee was kept, also by what learnt the schema; if not, the `status` says why."""
-        return not (self.not_private_because or getattr(self._learnt, "not_private_because", ""))
+        return not (
+            self.not_private_because or any(one.not_private_because for one in getattr(self.learnt, "costs", ()))
+        )
 
     @property
-    def _learnt(self) -> Any:
+    def learnt(self) -> Any:
+        """The cost of a schema that was learnt, None without one."""
         return getattr(getattr(self, "schema", None), "learnt", None)
 
     @property
     def status(self) -> str:
         """The guarantee, or a warning, in one line."""
         said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else f"spent: {self.spent}"
-        return said if self._learnt is None else f"{said}; to learn the schema, {self._learnt.status}"
+        return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""

@@ -59,7 +59,7 @@ def learn_schema(
     privacy: Privacy,
     *,
     label: str,
-    known: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | Schema | None = None,
     labels: Sequence[str] | None = None,
     label_bounds: tuple[float, float] | None = None,
     ignore: Sequence[str] = (),
@@ -81,9 +81,10 @@ def learn_schema(
         As for `Schema` and its `encode`.  Labels, or bounds of the target, are learnt unless you pass them.
     privacy : Privacy
         The guarantee of the schema, with a delta.  A fit has its own cost in addition.
-    known : mapping of str to object, optional
+    known : mapping of str to object, or Schema, optional
         Public facts on columns: "number", "date" or "category", whose bounds or levels are learnt, or a whole declaration as for
-        `Schema`, which costs nothing.  The kind of other columns is learnt.
+        `Schema`, which costs nothing.  The kind of other columns is learnt.  Or an earlier learnt schema: its features, and no
+        others, are taken over for another label.
     ignore : sequence of str
         Columns that are not used.  Each used column gets a share of the guarantee.
     unit : str or array_like, shape (n,), optional
@@ -112,15 +113,19 @@ def learn_schema(
     (['age', 'ward'], ('east', 'west'))
     """
     check_privacy("learn_schema", privacy, units=True)
+    earlier = known if isinstance(known, Schema) else None
     if privacy.pure:
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
     given, mine = table_of(table), [unit] if isinstance(unit, str) else []
     names = [name for name in given.names if name and name not in (label, *mine, *(ignore or ()))]
+    names = [name for name in names if earlier is None or name in earlier.features]
+    kinds_of: Any = known or {}
+    known = dict(kinds_of) if earlier is None else {name: earlier.features[name] for name in names}
     head: dict[str, Any] = {"label": label, "labels": labels, "label_bounds": label_bounds, "absent": absent}
     head |= {"clip": True, "privacy_unit": unit if mine else None}
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
     Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
-    columns, known = given.columns([*names, label, *mine]), dict(known or {})
+    columns = given.columns([*names, label, *mine])
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
@@ -129,7 +134,7 @@ def learn_schema(
         why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong or label!r}"
         raise TemplateError(f"learn_schema: {why}.")
     if not kinds:
-        raise TemplateError("learn_schema: all columns are declared; write a Schema, which costs nothing.")
+        raise TemplateError("learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
     source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})
@@ -165,10 +170,12 @@ def learn_schema(
     elif isinstance(target, Numeric):
         head["label_bounds"], otherwise = target.ends, (target.lower + target.upper) / 2
     rest = tuple(name for name in given.names if name and name not in (*features, label, *mine))
+    before = None if earlier is None else earlier.learnt
+    outside = {**(before.columns if before else {}), **outside}
     outside = {name: share for name, share in outside.items() if name in (*features, label)}
     paid = {key: value for key, value in privacy.to_dict().items() if value is not None}
     because = source.spending(privacy)["not_private_because"]
-    learnt = Learnt(paid, event.to_dict(), spend, outside, otherwise, because)
+    learnt = Learnt(paid, event.to_dict(), spend, outside, otherwise, because, before)
     return Schema(features, ignore=rest or None, learnt=learnt, **head)
 
 
@@ -289,9 +296,10 @@ class Counts:
         missing = INDICATOR if found[0] > SOME * sigma else None
         if kind == NUMBER:
             return Numeric(low, high, missing or (low + high) / 2)
-        start, stop = (min(max(day + ORIGIN, 1), LAST) for day in (math.floor(low), math.ceil(high)))
-        dates: list[Any] = [date.fromordinal(min(start, LAST - 1)), date.fromordinal(max(stop, start + 1))]
-        return Date(dates[0], dates[1], missing or dates[0])
+        start = min(max(math.floor(low) + ORIGIN, 1), LAST - 1)
+        stop = min(max(math.ceil(high) + ORIGIN, start + 1), LAST)
+        first_day, middle, last_day = map(date.fromordinal, (start, (start + stop) // 2, stop))
+        return Date(first_day, last_day, missing or middle)
 
     def narrowed(self, values: Array, low: float, high: float, level: float) -> tuple[float, float]:
         """Return the run of equal cells between two bounds with the largest sum, where each cell costs a little."""

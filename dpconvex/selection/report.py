@@ -15,6 +15,7 @@ from dpconvex.accounting.budget import Budget, sum_text
 from dpconvex.certificates.text import odds
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.statistics import Coefficients
+from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance
 from dpconvex.util.charts import chart, interval
@@ -70,7 +71,7 @@ def report(
         )
     file = None if path is None else replaceable(path)
     label = "a label" if found.schema is None else found.schema.label
-    privacy, certificate = found.spent, found.certificate
+    privacy, certificate = whole(found)[0], found.certificate
     lines = [] if certificate is None else list(certificate.lines())
     risks = [(a, certificate.risk(a)) for a in RATES] if hasattr(certificate, "risk") and privacy else []
     page = Page(PAGE.read_text(encoding="utf-8")).substitute(
@@ -87,7 +88,7 @@ def report(
         ),
         declared=table(["", ""], [line for line in lines if line[0] in UNIT_LINE]),
         size=f"The number of records is {'public' if privacy is None or privacy.adjacency == 'replace-one' else 'protected'}.",
-        spent="<p>No ledger was given.</p>" if budget is None else spent(budget),
+        spent="<p>No ledger was given.</p>" if budget is None else spent(budget, found),
         digest=hashlib.sha256(found.to_bytes()).hexdigest(),
         certificate=table(["", ""], lines),
     )
@@ -96,12 +97,27 @@ def report(
     return page
 
 
+def whole(release: Release) -> tuple[Privacy | None, Any, str]:
+    """Return the guarantee of all that a release discloses, its event, and its parts in words; None if there is none."""
+    return getattr(release.certificate, "whole", (release.spent, None, "")) if release.private else (None, None, "")
+
+
+def unlisted(release: Release, budget: Budget) -> list[str]:
+    """Return what a ledger does not list of a release: its fit, and the schemas that were learnt for it."""
+    event, paid, entries = getattr(release.certificate, "event", None), release.spent or Privacy(1.0), budget.entries
+    pairs = ((item.event, item.privacy) for item in entries)
+    same = (own == event if own and event else cost.claims == paid.claims for own, cost in pairs)
+    schemas = {one.entry for one in (release.learnt.costs if release.learnt else ())}
+    return ["its fit"] * (not any(same)) + sorted(schemas - {item.label for item in entries})
+
+
 def statement(release: Release, evaluation: Evaluation | None, budget: Budget | None) -> str:
     """Return a paragraph for an ethics board."""
-    privacy = release.spent
+    privacy, _, parts = whole(release)
     if privacy is None:
-        return warning(f"Not private: {release.not_private_because}. Do not publish this model.")
-    said = [f"This model was learnt under differential privacy: {privacy}."]
+        why = release.not_private_because or release.status
+        return warning(f"Not private: {why}. Do not publish this model.")
+    said = [f"This model was learnt under differential privacy: {privacy}{parts}."]
     if release.certificate is not None:
         said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
     said.append(
@@ -110,7 +126,7 @@ def statement(release: Release, evaluation: Evaluation | None, budget: Budget | 
     if evaluation is not None and evaluation.spent is not None:
         measured = f"{evaluation.measure} {evaluation.error} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
-    if budget is not None:
+    if budget is not None and not unlisted(release, budget):
         said.append(
             f"The ledger of these people counts {sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}."
         )
@@ -207,7 +223,7 @@ def judged(found: Evaluation) -> Iterator[str]:
         yield "<h3>By group</h3>" + table(["group", *next(iter(own.values()))], groups)
 
 
-def spent(budget: Budget) -> str:
+def spent(budget: Budget, release: Release) -> str:
     total, left = budget.privacy, budget.remaining
     used = f"{sum_text(budget.spent)} is spent and {sum_text(left)} is left"
     head = f"Of a total of {total}, {used} ({budget.accounting} accounting)."
@@ -215,7 +231,13 @@ def spent(budget: Budget) -> str:
         (e.label, f"{e.privacy.epsilon:g}", f"{e.privacy.delta:g}", e.time[:16].replace("T", " "), e.user, e.host)
         for e in budget.entries
     ]
-    return f"<p>{escape(head)}</p>" + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))
+    why = "It is the ledger of other people, or somebody did not charge it"
+    said = f"This ledger does not list this model; missing: {', '.join(unlisted(release, budget))}. {why}."
+    return (
+        (warning(said) if unlisted(release, budget) else "")
+        + f"<p>{escape(head)}</p>"
+        + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))
+    )
 
 
 def warning(said: str) -> str:

@@ -415,6 +415,35 @@ def test_a_budget_counts_it_once():
         dp.Ridge(epsilon=1.0, delta=1e-6, budget=dp.Budget(dp.Privacy(1.5, 1e-4))).fit(X, y)
 
 
+def test_a_second_label_takes_over_what_was_learnt():
+    table = {name: column for name, column in table_of(4000).items() if name in ("age", "ward", "cost")}
+    table["again"] = ["no", "yes"] * 2000
+    first = dp.learn_schema(table, PRIVACY, label="again", ignore=["cost"])
+    later, public = (
+        dp.learn_schema(table, PRIVACY, label="cost", known=first),
+        first.with_label("cost", label_bounds=(0, 9)),
+    )
+    budget = dp.Budget(dp.Privacy(9.0, 1e-4))
+    for schema, paid in ((later, 3.0), (public, 4.0)):
+        assert schema.features == first.features
+        assert dp.Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+        X, y = schema.encode({**table, "age": ["x", *table["age"][1:]], "ward": ["never seen", *table["ward"][1:]]})
+        release = dp.solve(dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, PRIVACY, budget=budget)
+        assert budget.spent.epsilon == paid
+        assert release.certificate.whole[0].epsilon == (3.0 if schema is later else 2.0)
+        assert not release.schema.decode_target(y).max() > schema.label_bounds[1]
+    with pytest.warns(dp.PrivacyWarning, match=r"outside \[-1, 1\]"):
+        later.decode_target([100.0, 200.0])
+
+
+def test_missing_dates_are_in_the_middle():
+    days = (np.datetime64("2020-01-01") + np.arange(4000) % 900).astype(str)
+    schema = dp.learn_schema({"day": days, "y": np.arange(4000) % 7}, dp.Privacy(4.0, 1e-6), label="y")
+    day = schema.features["day"]
+    X, _ = schema.encode({"day": [day.first, None, day.last], "y": [0, 0, 0]})
+    assert abs(X[1, 0] - (X[0, 0] + X[2, 0]) / 2) < 0.01
+
+
 def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
     table = table_of(4000)
     schema = dp.learn_schema(table, PRIVACY, label="cost", known={"age": "number"})

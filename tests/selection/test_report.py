@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.accounting.events import Pure
 from dpconvex.cli.main import main
+from dpconvex.data.learnt import Learnt
 from dpconvex.mechanisms.cell_counts import Cells
 from dpconvex.selection.report import effects
 
@@ -97,6 +99,49 @@ def test_the_hash_is_that_of_the_file_and_risks_are_those_of_the_certificate(tmp
     for rate in (0.01, 0.05, 0.1):
         found = texts[texts.index(f"{100 * rate:g} of 100") + 1]
         assert found == f"{100 * (1 - CERTIFICATE.risk(rate)):.3g} of 100"
+
+
+def learnt(otherwise=None, **changes):
+    """Return a schema that says that two columns were learnt, for epsilon = 0.5."""
+    event = {"kind": "composition", "parts": [{"kind": "gaussian", "mu": 0.1}, {"kind": "tail", "probability": 1e-9}]}
+    paid = {"epsilon": 0.5, "delta": 2e-6, "adjacency": "replace-one"} | changes
+    columns = {"age": 0.1, "sick": 0.1}
+    return replace(SCHEMA, learnt=Learnt(paid, event, "learn_schema 1", columns, otherwise))
+
+
+def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_path, monkeypatch, capsys):
+    release = replace(RELEASE, schema=learnt())
+    texts = read(dp.report(release))
+    assert [text for text in texts if "epsilon = 1.5" in text and "epsilon = 0.5, delta = 2e-06 for the schema" in text]
+    assert not [text for text in texts if "2.72 times" in text]
+    assert [text for text in texts if "except bounds and levels of 'age', 'sick', which were learnt" in text]
+    monkeypatch.chdir(tmp_path)
+    release.save("model.npz")
+    loaded = dp.Release.load("model.npz").certificate
+    for certificate in (release.certificate, loaded):
+        assert certificate.privacy == dp.Privacy(1.0)  # of the fit
+        assert certificate.whole[0] == dp.Privacy(1.5, 2e-6)
+        said = dict(certificate.lines())
+        assert "4.49 times" in said["meaning"]
+        assert "which were learnt" in said["taken as public"]
+        assert certificate.risk(0.1) < CERTIFICATE.risk(0.1)
+    assert run("certificate model.npz") == 0
+    assert "epsilon = 1.5" in capsys.readouterr().out
+    other = replace(RELEASE, schema=learnt(adjacency="add-remove")).certificate
+    assert "these do not add up" in dict(other.lines())["guarantee"]
+    assert CERTIFICATE.learnt is None
+
+
+def test_a_ledger_without_the_release_is_not_called_that_of_these_people():
+    budget = dp.Budget(dp.Privacy(9.0, 1e-5))
+    budget.spend(dp.Privacy(1.0), "evaluate model.npz", Pure(1.0))
+    release = replace(RELEASE, schema=learnt())
+    texts = " ".join(read(dp.report(release, None, budget)))
+    assert "does not list this model; missing: its fit, learn_schema 1" in texts
+    assert "ledger of these people" not in texts
+    budget.spend(dp.Privacy(1.0), "fit", CERTIFICATE.event)
+    budget.spend(dp.Privacy(0.5, 2e-6), "learn_schema 1")
+    assert "ledger of these people" in " ".join(read(dp.report(release, None, budget)))
 
 
 def test_what_is_not_private_is_said_first():
