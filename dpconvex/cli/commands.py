@@ -26,6 +26,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import locate, options as options_of
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.model.people import People
 from dpconvex.model.template import Template
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
@@ -105,7 +106,7 @@ def prepared(
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     if promise.unit is not None and "share" not in further:
         options["unit"] = declared.schema.units(chosen.data)
-    return out, data, options | {"budget": ledger(chosen, promise)}
+    return out, data, options | {"budget": ledger(chosen, promise, options.get("unit"))}
 
 
 def fit(chosen: argparse.Namespace) -> None:
@@ -350,13 +351,15 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
     return getattr(dp, kind)(**fixed, **given)
 
 
-def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
-    """Open the budget that pays, or make it if a total is given."""
+def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -> dp.Budget | None:
+    """Open the budget that pays, or make it if a total is given, and people have no more records than is promised."""
     if chosen.ledger is not None and chosen.budget is not None:
         fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
         if not fits and not ledger_at(chosen.ledger).exists():
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
             raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
+        if whose is not None and not ledger_at(chosen.ledger).exists():
+            People.read(promise, whose, len(whose), np.random.default_rng())
         total = promise.part(chosen.budget, chosen.budget_delta)
         return dp.Budget(total, chosen.ledger, chosen.accounting)
     if chosen.budget is not None or chosen.accounting is not None:

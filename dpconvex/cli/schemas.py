@@ -7,6 +7,7 @@ import dpconvex as dp
 from dpconvex.cli.commands import ledger, privacy_of, writer
 from dpconvex.cli.main import told
 from dpconvex.data.draft import draft
+from dpconvex.data.tables import table_of
 from dpconvex.errors import DPConvexError
 
 
@@ -28,7 +29,9 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
     if chosen.epsilon is None:
         raise DPConvexError("schema learn needs --epsilon E, and a --delta: what may be paid for the schema.")
     promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
-    paid = {"unit": chosen.privacy_unit, "budget": ledger(chosen, promise), "seed": chosen.seed}
+    unit = chosen.privacy_unit
+    whose = None if unit is None else table_of(file).columns([unit])[unit]
+    paid = {"unit": unit, "budget": ledger(chosen, promise, whose), "seed": chosen.seed}
     known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
     found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)
     lines = [f"# {line}" for line in str(found.learnt).splitlines()]

@@ -245,7 +245,7 @@ class AdditiveModel(Private):
         """Write the curves as an ONNX graph that reads the columns of a table (extra ``onnx``); outputs are as for releases."""
         self._released()
         graph, classes = Graph(), vars(self)["classes_"].tolist() if is_classifier(self) else None
-        score = additive_scores(graph, self.encoder._schema().features, self.shapes_.values(), self._level)
+        score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
         finished(graph, path, score, (), classes, classes is not None)
 

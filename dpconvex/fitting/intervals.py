@@ -175,12 +175,12 @@ def start_of(template: Template, release: Release) -> Array:
 def objective_of(release: Release) -> ObjectiveCertificate:
     """Return the certificate of a fit whose noise on the objective has a known law, about single records."""
     found = release.certificate
+    if found is not None and found.privacy.unit is not None:
+        raise TemplateError(f"intervals: a fit about people with several records ({found.privacy}) has none.")
     if not isinstance(found, ObjectiveCertificate) or found.whitening is not None or found.noise == "matrix":
         why = "they need a fit by noise on the objective, whose law says how far the gradient is from zero"
         options = "mechanism=dp.ObjectivePerturbation('gaussian'), whitening=False"
         raise TemplateError(f"intervals: {why}. Fit with {options}.")
-    if found.privacy.unit is not None:
-        raise TemplateError(f"intervals: a fit about people with several records ({found.privacy}) has none.")
     return found
 
 

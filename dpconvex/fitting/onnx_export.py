@@ -1,7 +1,7 @@
 """Models as ONNX graphs in double precision: tables or features go in; scores, labels and probabilities come out."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -67,23 +67,27 @@ class Graph:
         write_whole(replaceable(path), model.SerializeToString())
 
 
-def encoded(graph: Graph, name: str, column: Column) -> str:
+def encoded(graph: Graph, schema: Schema, name: str) -> str:
     """Add an input for a column of a table, and encode it, shape (n, features).
 
-    Texts are encoded by a list of levels, numbers by their bounds; days count from the first of year 1.
+    Texts are encoded by a list of levels, numbers by their bounds; days count from the first of year 1.  In a learnt column, what
+    cannot be read is missing.
     """
+    column: Column = schema.features[name]
+    learnt = schema.learnt is not None and name in schema.learnt.columns
     known, count = column.missing is not None, len(column.names(name))
     absent = column.encode(str, objects([None]), False) if known else np.full((1, count), np.nan)
     if isinstance(column, Levels):
         levels = [text_of(level) for level in column.content]
         other = getattr(column, "other", False) and column.encode(str, objects([f"other than {levels}"]), False)
-        unknown = np.full((1, count), np.nan) if other is False else other
+        unknown = other if other is not False else absent if learnt else np.full((1, count), np.nan)
         table = np.concatenate([column.encode(str, objects(levels), False), absent, unknown])
         texts, places = graph.input(name, 1, texts=True), list(range(len(levels) + 1))
         keys = {"keys_strings": [*levels, ""], "values_int64s": places, "default_int64": len(places)}
         index = graph("LabelEncoder", texts, **keys)
         return graph("Squeeze", graph("Gather", table, index), np.array([1]))
     (lower, upper), given = column.ends, graph.input(name, 1)
+    given = graph("Where", graph("IsInf", given), np.float64(np.nan), given) if learnt else given
     inside = graph("Min", graph("Max", given, np.float64(lower)), np.float64(upper))
     share = graph("Div", graph("Sub", inside, np.float64(lower)), np.float64(upper - lower))
     place = graph("Sub", share, np.float64(0.5))
@@ -92,7 +96,7 @@ def encoded(graph: Graph, name: str, column: Column) -> str:
 
 def features_of(graph: Graph, schema: Schema) -> str:
     """Encode the columns of a table as `Schema.encode` does."""
-    rows = graph("Concat", *(encoded(graph, name, column) for name, column in schema.features.items()), axis=1)
+    rows = graph("Concat", *(encoded(graph, schema, name) for name in schema.features), axis=1)
     if schema.unit:
         length = graph("Sqrt", graph("ReduceSum", graph("Mul", rows, rows), np.array([1])))
         length = graph("Where", graph("Equal", length, np.float64(0)), np.float64(1), length)
@@ -155,10 +159,12 @@ def export(
     width: int | Sequence[int],
     schema: Schema | None = None,
     whitening: Whitening | None = None,
+    scaled: bool = False,
 ) -> None:
     """Write a model whose scores, or predictions, are affine in its features, perhaps whitened ones; refuse others.
 
-    The functions are for scores, predictions and probabilities.
+    The functions are for scores, predictions and probabilities.  Predictions that are scaled to [-1, 1] are brought to the
+    bounds that the schema declares.
     """
     scores, predict, probabilities = functions
     graph, function = Graph(), scores or predict
@@ -175,6 +181,10 @@ def export(
     rows = graph.input("x", count) if schema is None else features_of(graph, schema)
     rows = rows if whitening is None else whitened(graph, rows, whitening)
     result = graph("Add", graph("MatMul", rows, found[0]), found[1])
+    if scaled and scores is None and schema is not None and schema.label_bounds is not None:
+        lower, upper = schema.label_bounds
+        inside = graph("Min", graph("Max", result, np.float64(-1)), np.float64(1))
+        result = graph("Add", graph("Mul", inside, np.float64((upper - lower) / 2)), np.float64((lower + upper) / 2))
     points = public_points(count)
     known = points @ found[0] + found[1]
     known = np.stack([0 * known, known], axis=1) if known.ndim == 1 else known
@@ -237,9 +247,9 @@ def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
     return graph("Where", graph("Greater", absent, np.float64(0)), np.eye(1, nodes, nodes - 1), weights)
 
 
-def additive_scores(graph: Graph, columns: Mapping[str, Column], shapes: Iterable[Any], level: float) -> str:
+def additive_scores(graph: Graph, schema: Schema, shapes: Iterable[Any], level: float) -> str:
     """Return the sum of released curves of the columns of a table, shape (n,)."""
-    rows = {name: encoded(graph, name, column) for name, column in columns.items()}
+    rows = {name: encoded(graph, schema, name) for name in schema.features}
     total = graph("Identity", np.array([[level]]))
     for shape in shapes:
         axes = shape.block.axes

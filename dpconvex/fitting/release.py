@@ -19,7 +19,7 @@ from dpconvex.certificates.bound_certificate import BoundCertificate
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
-from dpconvex.data.domains import Choice
+from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
@@ -62,6 +62,8 @@ class Release(Released, Mapping[str, Array]):
         Names of the columns, where the features were a data frame: other data frames must have them in this order.
     labels : tuple, optional
         The labels in the order of the columns of scores and probabilities, as the template declares them.
+    scaled : bool
+        Whether the target is between -1 and 1, to which a schema brings it.
 
     Examples
     --------
@@ -89,6 +91,7 @@ class Release(Released, Mapping[str, Array]):
     whitening: Whitening | None = None
     names: tuple[str, ...] | None = None
     labels: tuple[Any, ...] | None = None
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
@@ -174,7 +177,8 @@ class Release(Released, Mapping[str, Array]):
         """Write the model as an ONNX graph, for scores or predictions that are linear in the features (extra ``onnx``).
 
         With a schema the graph reads the columns of a table, otherwise features ``x``. Its outputs are ``score``, ``label`` and,
-        for logistic losses, ``probability``; or ``prediction``. Other models raise a `TemplateError`.
+        for logistic losses, ``probability``; or ``prediction``, between the bounds of the label that a schema declares.  Other
+        models raise a `TemplateError`.
         """
         from dpconvex.fitting.onnx_export import export
 
@@ -182,7 +186,8 @@ class Release(Released, Mapping[str, Array]):
         functions = [None if f is None else partial(f, dict(self.parameters)) for f in given]
         known = self.names if self.schema is None else self.schema.feature_names
         widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
-        export(path, functions, self.labels, widths if known is None else len(known), self.schema, self.whitening)
+        width = widths if known is None else len(known)
+        export(path, functions, self.labels, width, self.schema, self.whitening, self.scaled)
 
     def _with(self, template: Any) -> Self:
         if callable(template):
@@ -209,7 +214,8 @@ def knowing(found: Any, data: Any) -> Any:
 
 def functions_of(template: Template) -> dict[str, Any]:
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
-    return {"source": template.source, "labels": labels_of(template), **named}
+    scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
+    return {"source": template.source, "labels": labels_of(template), "scaled": scaled, **named}
 
 
 def labels_of(template: Template) -> tuple[Any, ...] | None:

@@ -105,7 +105,9 @@ def whole_level(privacy: Privacy) -> float:
     delta = privacy.delta - grid_loss(privacy.epsilon)
     if not delta > 0:
         why = "what noise on integers loses is no part of so small a delta"
-        raise NotPrivate(f"adaptive steps: {why}", f"delta = {privacy.delta:g}", "ask for a larger delta")
+        raise NotPrivate(
+            f"adaptive steps: {why}", f"delta = {privacy.delta:g}", "ask for a larger delta, or a smaller epsilon"
+        )
     level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / (1 + NORM_SLACK) ** 2
     while not gaussian_delta(privacy.epsilon, level * (1 + NORM_SLACK)) <= delta:
         level /= 1 + NORM_SLACK

@@ -78,7 +78,9 @@ class People:
         kept = rank < privacy.most
         if not kept.all() and privacy.keep not in ("first", "random"):
             why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
-            raise DomainError(f"unit: {why}. Declare more, or keep some: Privacy(..., keep='random') (--keep random).")
+            raise DomainError(
+                f"unit: {why}. Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)."
+            )
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
 
     @property

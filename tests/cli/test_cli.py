@@ -286,6 +286,18 @@ def test_a_model_about_people_is_evaluated_about_people(run):
     assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
 
 
+def test_people_with_more_records_than_promised_leave_no_ledger(run):
+    SHOP.assign(customer=[f"c{k // 2}" for k in ROW]).to_csv("visits.csv", index=False)
+    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer"'), "utf-8")
+    paid = "--epsilon 9 --delta 1e-6 --ledger new.jsonl --budget 10 --budget-delta 1e-5"
+    for command in (
+        "fit logistic_regression visits.csv --schema visits.toml --out m.npz",
+        "schema learn visits.csv --label bought --unit customer",
+    ):
+        assert "more records than the 1" in run(f"{command} {paid}", ends=2).err
+        assert not Path("new.jsonl").exists()
+
+
 def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     area = np.random.default_rng(5).integers(0, 100, 500)
     pd.DataFrame({"area": area, "rent": 500 + 20 * area}).to_csv("rents.csv", index=False)

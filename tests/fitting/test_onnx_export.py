@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.data.learnt import Learnt
 
 pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -149,6 +150,24 @@ def test_levels_that_are_unknown_and_missing_numbers_that_are_not_declared_are_n
     dp.solve(learner, {"x": rows, "y": labels}, dp.Privacy(1.0), seed=0).to_onnx(tmp_path / "model.onnx")
     inputs = {"age": np.array(table["age"])[:, None], "ward": np.array(table["ward"], dtype=object)[:, None]}
     assert np.isnan(run(tmp_path / "model.onnx", inputs)["score"]).tolist() == [False, True, True]
+
+
+def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
+    learnt = Learnt(
+        {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}, {}, "e", {"age": 0.1, "ward": 0.1, "y": 0.1}, 9.0
+    )
+    columns = {"age": dp.Numeric(0, 100, missing=50.0), "ward": dp.Categorical(["a", "b"], missing="b", reference="a")}
+    schema = dp.Schema(columns, "y", label_bounds=(0, 400), clip=True, learnt=learnt)
+    table = {"age": [1.0, np.inf, -np.inf, np.nan, 99.0, 500.0], "ward": ["a", "b", "", "never seen", "b", "a"]}
+    rows, _ = schema.encode(table, labelled=False)
+    fit = dp.Release(
+        {"w": [0.9, -0.8]}, not_private_because="made up", source=("ridge_regression", {"features": 2}), schema=schema
+    )
+    fit._with(dp.load).to_onnx(tmp_path / "model.onnx")
+    inputs = {"age": np.array(table["age"])[:, None], "ward": np.array(table["ward"], dtype=object)[:, None]}
+    found = run(tmp_path / "model.onnx", inputs)["prediction"]
+    near(found, schema.decode_target(np.asarray(rows) @ [0.9, -0.8]))
+    assert np.isfinite(found).all()
 
 
 def test_what_is_not_linear_is_refused(tmp_path):

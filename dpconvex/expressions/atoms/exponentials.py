@@ -28,7 +28,8 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
 def exp_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     if not entry.value.high <= LARGEST_EXPONENT:
         why = f"exp needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {entry.value.high:.4g}"
-        raise NotPrivate(why, None, rules.BOUND_IT)
+        steps = "adaptive steps need no bound: leave mechanism= out, with a delta and an epsilon below 100"
+        raise NotPrivate(why, None, f"{rules.BOUND_IT}; {steps}")
     value = image(np.exp, entry.value)
     return entry.through(value, value, value.high)
 
