@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_named(tmp_path, content, complaint):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"features": {"": (0, 1)}}, "name of a column"),
+        ({"features": {"": (0, 1)}}, "column must be a text"),
         ({"features": {"age": (1, 0)}}, "'age'.* must be two numbers, finite, the lower one below"),
         ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice, as a feature, the label"),
         ({"labels": "no,yes"}, "as a list"),
