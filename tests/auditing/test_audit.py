@@ -120,7 +120,7 @@ CASES = {
     "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers.Gamma), "noise as drawn", 0.9),
     "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.GaussianSampler), "noise as drawn", 0.9),
 }
-LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn"}
+LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn", "clipped, and their length"}
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +186,7 @@ def test_the_promise_holds(problem, options):
     assert found.holds, str(found)
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("adjacency", ["replace-one", pytest.param("add-remove", marks=SLOW)])
 @pytest.mark.parametrize(
     ("problem", "tight"), [("logistic_regression", 0.3), pytest.param("softmax_regression", 0.1, marks=SLOW)]
 )

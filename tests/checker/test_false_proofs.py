@@ -292,8 +292,8 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
         (path := tmp_path / "forged.json").write_text(json.dumps(whole), encoding="utf-8")
         with pytest.raises(Rejected, match="fewer or shorter"):
             files.replayed(str(path))
-        read = dp.Certificate.from_json(json.dumps(whole))
-        assert read.event is None or "was not checked" in read.replayed
+    read = dp.Certificate.from_json(json.dumps(whole))
+    assert read.event is None or "was not checked" in read.replayed
     leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
     assert dp.Certificate.from_json(json.dumps(whole)).event is not None
 

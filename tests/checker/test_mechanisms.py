@@ -24,7 +24,7 @@ def test_what_curvature_adds_is_bounded_and_no_looser_than_the_calculus(epsilon,
     assert largest * (1 - 1e-9) <= found <= float(moving_delta(epsilon, length, curved)) * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(0.3, 8), st.integers(1, 12), st.floats(0.2, 0.95))
 def test_the_law_of_a_norm_is_bounded_and_no_looser_than_in_the_calculus(epsilon, dimension, part):
     Steps.left, shift = 10**6, part * epsilon / (2 + np.sqrt(dimension))

@@ -241,7 +241,11 @@ def linear_sums(truth, size, rng, spread=0.2):
 
 @pytest.mark.parametrize(
     ("size", "privacy", "noisy"),
-    [(3000, PROMISE, True), (300, dp.Privacy(1e4, 1e-6), False), (20000, dp.Privacy(0.5, 1e-6, "add-remove"), True)],
+    [
+        (3000, PROMISE, True),
+        (300, dp.Privacy(1e4, 1e-6), False),
+        pytest.param(20000, dp.Privacy(0.5, 1e-6, "add-remove"), True, marks=pytest.mark.slow),
+    ],
 )
 def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
     """With 400 intervals that hold independently with probability .95, fewer than .92 or more than .98 do once in a hundred."""

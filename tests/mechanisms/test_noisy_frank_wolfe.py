@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from learners_of_tests import Told
 from scipy.special import expit, ndtri
 from scipy.stats import chisquare
 
@@ -181,16 +182,8 @@ def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adja
     assert nearest > (0.75 if vertices == 1 else 0.4)
 
 
-class Told(Queries):
-    """Queries whose answers and choices are noted; or, for another data set, repeated."""
-
-    answers = seen = ()
-
-    def drawn(self, scale, sums):
-        number = len(self.seen)
-        told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
-        self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
-        return told.copy()
+class ToldChoices(Told):
+    """Choices are noted, too."""
 
     def picked(self, levels, rate):
         number = len(self.seen)
@@ -211,7 +204,7 @@ def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
         other = (np.r_[x, -own], np.r_[y, 1]) if adjacency == "replace-one" else (x, y)
 
         def queries(level, generator, asked=asked):
-            asked.append(Told(level, generator))
+            asked.append(ToldChoices(level, generator))
             asked[-1].answers = asked[0].seen
             return asked[-1]
 

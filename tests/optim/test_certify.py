@@ -30,7 +30,7 @@ def exact_in_box(X, t, mu, b):
 
 def test_points_and_steps_are_certified_against_closed_forms():
     ratios, taken = [], []
-    for seed in range(60):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         w = cp.Variable(4, name="w", nonneg=True)
         template = dp.Template(

@@ -185,7 +185,7 @@ def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved)
         found.assign(x, y[::-1])
 
 
-@pytest.mark.parametrize("domain", [dp.Ball(2), dp.Box([-1.0, -1.0], [1.0, 1.0])])
+@pytest.mark.parametrize("domain", [dp.Ball(2), pytest.param(dp.Box([-1.0, -1.0], [1.0, 1.0]), marks=pytest.mark.slow)])
 def test_mixtures_of_linear_scores_are_replayed_and_reloaded_and_adaptive_steps_are_refused_beside_clusters(
     domain, tmp_path
 ):

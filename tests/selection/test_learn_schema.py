@@ -166,7 +166,7 @@ def test_rare_levels_pass_as_seldom_as_the_event_says(monkeypatch):
     *_, lost = event_of(schema.learnt.event).parts
     assert isinstance(lost, Tail)
     assert (1 + math.e) * lost.probability <= 0.02
-    runs = 1500
+    runs = 500
     most = runs * lost.probability
     assert passes(runs) <= most + 4 * math.sqrt(most)
     # Planted: the threshold forgets the record itself.
