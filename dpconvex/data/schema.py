@@ -118,6 +118,16 @@ class Schema:
         return [*names, "constant"] if self.constant else names
 
     @property
+    def steps(self) -> Array:
+        """What one unit of a column, or a level, adds to its encoded feature, unless records are divided by their own lengths."""
+        found = []
+        for name, column in self.features.items():
+            own = np.full(len(column.names(name)), math.sqrt(column.square))
+            own[0] = 1.0 if column.square == 1 else 1 / (column.ends[1] - column.ends[0])
+            found.append(own / self.norm_bound)
+        return np.concatenate([*found, [self.constant] if self.constant else []])
+
+    @property
     def norm_bound(self) -> float:
         """Bound on the length of a record before scaling: the root of the sum of 1/4 for each number and 1 for each category."""
         return math.sqrt(sum(column.square for column in self.features.values()))

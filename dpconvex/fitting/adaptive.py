@@ -18,7 +18,7 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
-from dpconvex.optim.newton_steps import Estimate, NewtonSteps
+from dpconvex.optim.newton_step import Estimate, NewtonStep, fewest
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
@@ -78,7 +78,7 @@ def estimate_with_covariance(
             metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
             hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
             level *= math.sqrt(1 - MOMENT)
-        steps = NewtonSteps(looks, form, level, max(size, 1.0), public, table, hessian, regularized)
+        steps = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian, regularized)
         found = steps.estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
@@ -130,21 +130,34 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     steep: dict[float, Array] = {}
-    bends: list[float] = []
+    bends, most_bent = list[float](), list[float]()
     with np.errstate(all="ignore"):
         for place in (0.0, -1.0, 1.0, -FAR, FAR):
             steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
         for place in (0.0, -1.0, 1.0):
             bent = along @ at(engine, batch, (place + 1j * STEP) * probe[:, None], scores).imag / STEP
+            most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
             bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
     near = np.concatenate([steep[place] for place in (0.0, -1.0, 1.0)])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    return scores, Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat)
+    most = (max(map(np.max, steep.values())), max(most_bent)) if is_flat else (math.inf, math.inf)
+    return scores, Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat, *map(float, most))
 
 
 def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:
     """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
     block, plan, _ = engine._rows(np.arange(batch.size))
     return scores.kinds @ engine._slopes(np.repeat(forms, batch.size, axis=1), block, plan)[1]
+
+
+def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
+    """Return how many records an estimate with its covariance needs at least: fewer show no Hessian beyond its noise."""
+    return math.ceil(
+        fewest(
+            form.basis.shape[1],
+            certificate.settings["level"] * math.sqrt(1 - (STEPS if fits else MOMENT)),
+            certificate.privacy.adjacency,
+        )
+    )

@@ -302,17 +302,7 @@ def released(
     fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
 ) -> Release | Statistics:
     """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
-    Stage.name = "computing the private answer"
-    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
-    protected = fit.certificate.privacy.adjacency == "add-remove"
-    if not isinstance(data, Batch):
-        data = fit.template.record.validate(data, clip=clip, empty=protected)
-    batch, stages = data if people is None else people.cut(data), fit.stages
-    records = batch.size if people is None else people.size
-    if not protected and records != fit.certificate.size:
-        both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
-        remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
-        raise DomainError(f"{both}; nothing is released. {remedy}.")
+    batch, stages = checked_batch(fit, data, clip, people), fit.stages
     if isinstance(fit.certificate, QueriesCertificate):
         whose = None if people is None else people.of
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
@@ -330,6 +320,22 @@ def released(
     whole = stages.whole(found.certificate)
     whole = whole.copied(event=whole.event, advice=fit.certificate.advice, writer=fit.certificate.writer)
     return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
+
+
+def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:
+    """Return the records of a fit that was paid for, once they are as declared, and as many as it was certified for."""
+    Stage.name = "computing the private answer"
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    protected = fit.certificate.privacy.adjacency == "add-remove"
+    if not isinstance(data, Batch):
+        data = fit.template.record.validate(data, clip=clip, empty=protected)
+    batch = data if people is None else people.cut(data)
+    records = batch.size if people is None else people.size
+    if not protected and records != fit.certificate.size:
+        both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
+        remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
+        raise DomainError(f"{both}; nothing is released. {remedy}.")
+    return batch
 
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data

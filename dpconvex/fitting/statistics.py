@@ -184,6 +184,8 @@ class Coefficients:
         Cost of `intervals`; None with a seed, and if all of it is post-processing.
     not_private_because : str
         Reason why they are not private, such as a seed of the fit; empty if they are.
+    ratio : str
+        What `exp` of a coefficient is, such as "odds ratio"; empty if it is not known.
     """
 
     names: tuple[str, ...]
@@ -196,6 +198,7 @@ class Coefficients:
     residual_deviation: float | None = None
     spent: Privacy | None = None
     not_private_because: str = ""
+    ratio: str = ""
 
     @classmethod
     def around(
@@ -206,6 +209,26 @@ class Coefficients:
         reach = errors * float(norm.isf((1 - level) / 2))
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
         return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
+
+    def ratios(self, schema: Schema | None = None) -> Self:
+        """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
+
+        With the schema of the table they are for one unit of each column, such as one year, or for a level, and named after it.
+        """
+        names, unit = list(self.names), np.ones(len(self.names))
+        if schema is not None:
+            places = [k for k, name in enumerate(names) if name.startswith("w[") and "," not in name]
+            if schema.unit or len(places) != len(schema.feature_names):
+                raise TemplateError(
+                    "ratios: the coefficients are not those of the schema's columns in units of their own."
+                )
+            unit[places] = schema.steps
+            for k, name in zip(places, schema.feature_names, strict=True):
+                names[k] = name
+        centre, low, high = (np.exp(part * unit) for part in (self.estimates, self.lower, self.upper))
+        moved = unit * centre
+        errors: Any = {"standard_errors": moved * self.standard_errors, "noise_errors": moved * self.noise_errors}
+        return replace(self, names=tuple(names), estimates=centre, lower=low, upper=high, **errors)
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""

@@ -28,6 +28,8 @@ class Public:
     curvature: float  # The mean, at 0
     is_bent: bool  # Whether curvature depends on scores
     is_flat: bool  # Whether slopes stay within bounds where scores are large
+    most_slope: float = math.inf  # The largest slope and curvature, where slopes stay within bounds
+    most_curvature: float = math.inf
 
     @property
     def edges(self) -> Array:

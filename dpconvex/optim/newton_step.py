@@ -1,11 +1,11 @@
-"""Newton steps of noisy gradients and Hessians, and the covariance of where they end (docs/theory.md, section 22).
+"""A Newton step of a noisy gradient and Hessian, and the covariance of where it ends (docs/theory.md, section 22).
 
 Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
 """
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,19 +17,22 @@ from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-# Parts of the squared level: of the first of two steps, and of the question whether curvature stays; the last step has the rest.
-FIRST, STAYS = 0.15, 0.02
-# Of a step: of the Hessian, of the second moment of gradients, and of two histograms of lengths; the gradient has the rest.
-HESSIAN, MOMENT, LENGTHS = 0.3, 0.05, 0.06
+STAYS = 0.03  # Part of the squared level of the question whether curvature stays; the step has the rest
+# Of the step: of the Hessian, of the second moment of gradients, and of histograms of lengths; the gradient has the rest.
+HESSIAN, MOMENT, LENGTHS = 0.35, 0.05, 0.06
+ROUGH = 0.06  # ... of a first look at the Hessian
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
-# By how many deviations a count stands out; how much longer than those in it vectors may be.
-STANDS_OUT, ROOM = 3.5, 2.0
-# How much of the curvature may change within the error of the answer; the largest, next to that at 0.
-TURNED, CAP = 0.4, 4.0
+STANDS_OUT, ROOM = (
+    3.5,
+    2.0,
+)  # By how many deviations a count stands out, and how much longer than those in it vectors may be
+TURNED = 0.4  # How much of the curvature may change within the error of the answer
+CAP = 4.0  # The largest curvature that counts there, next to that at 0
+LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
 
 
 class Estimate(NamedTuple):
-    """Where the steps end, shape (dim,), and its covariance by sampling and by noise, shape (dim, dim)."""
+    """Where the step ends, shape (dim,), and its covariance by sampling and by noise, shape (dim, dim)."""
 
     theta: Array
     of_records: Array
@@ -37,8 +40,8 @@ class Estimate(NamedTuple):
 
 
 @dataclass
-class NewtonSteps:
-    """Newton steps from a table of parameters, behind noise.
+class NewtonStep:
+    """A Newton step from a table of parameters, behind noise.
 
     Parameters
     ----------
@@ -50,7 +53,7 @@ class NewtonSteps:
         About the number of records.
     public : Public
     table : ndarray, shape (rows, columns)
-        Where steps begin, as `model_of` returns it.
+        Where the step begins, as `model_of` returns it.
     hessian : ndarray, shape (rows, rows)
         About the Hessian by one of the columns.
     regularized : bool
@@ -77,25 +80,20 @@ class NewtonSteps:
         return self.scores.coordinates(self.table * self.units)
 
     def estimate(self) -> Estimate:
-        """Take two steps, a rough one and a fine one.
+        """Take the step.
 
         Raises
         ------
         NotConverged
             If the Hessian does not exceed its noise, or changes within the error of the estimate.
         """
-        last = 1 - FIRST - STAYS
-        self.step(self.level * math.sqrt(FIRST))
-        self.step(self.level * math.sqrt(last))
-        if not self.seen:
-            why = "the curvature of the loss does not exceed its noise in every direction"
-            raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help.")
-        every = np.eye(len(self.move))
-        # The last step began where chance and the noise of the first one had led.
-        near = self.spread + last / FIRST * self.gradient_noise**2 * every
-        near = self.inverse @ near @ self.inverse + np.outer(self.move, self.move)
+        before, every = self.table, np.eye(self.form.basis.shape[1])
+        self.step(self.level * math.sqrt(1 - STAYS))
+        # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
+        near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
+        near += np.outer(self.move, self.move)
         of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
-        self.check_curvature(self.inverse @ (self.spread + of_noise) @ self.inverse)
+        self.check_curvature(before, self.inverse @ (self.spread + of_noise) @ self.inverse)
         back = self.back @ self.inverse
         few = self.number / max(self.number - len(every), 1.0)
         return Estimate(self.theta, back @ self.spread @ back.T * few, back @ of_noise @ back.T)
@@ -103,17 +101,17 @@ class NewtonSteps:
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
         looks, table, part = self.looks, self.table, (lambda share: level * math.sqrt(share))
-        values, vectors = np.linalg.eigh(self.hessian)
-        self.matrix = looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         self.turn_coordinates()
-        count = self.onto.shape[1]
-        usual = math.sqrt(count / self.number)
-        longest = self.length("roots", part(LENGTHS / 2), usual)
-        clip = self.length("gradients", part(LENGTHS / 2), usual * self.public.slope / math.sqrt(self.public.curvature))
+        self.find_long_rows(part(LENGTHS / 4), part(ROUGH))
+        count, most = self.onto.shape[1], looks.privacy.most
+        longest = self.longest_root(part(LENGTHS / 4))
+        usual = math.sqrt(count * most / self.number)
+        wide = usual * self.public.slope / math.sqrt(self.public.curvature)
+        clip = min(self.length("gradients", part(LENGTHS / 2), wide), self.longest_row * self.public.most_slope * most)
         both = looks.counted_people(math.sqrt(2))
         self.hessian_noise = both * longest**2 / part(HESSIAN)
         found = self.onto.T @ looks.vectors(table, "roots", longest, part(HESSIAN)) @ self.onto
-        rest = part(1 - HESSIAN - MOMENT - LENGTHS)
+        rest = part(1 - HESSIAN - MOMENT - LENGTHS - ROUGH)
         self.gradient_noise = (2 if looks.replaced else 1) * clip / rest
         slope = self.onto.T @ looks.look(table, clip / usual, usual, rest).gradient.T.ravel()
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT)) @ self.onto
@@ -124,19 +122,20 @@ class NewtonSteps:
             found += self.back.T @ (self.number * (self.pulled.hessian @ self.back))
         values, axes = np.linalg.eigh(found)
         edge = self.hessian_noise * math.sqrt(2 * count)
-        self.seen = bool(values[0] > edge)
+        if not values[0] > edge + self.hessian_noise:
+            told = values[0] / (edge + self.hessian_noise)
+            why = f"the least curvature is {told:.3g} times what noise alone makes, which has to be more than 1"
+            raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help.")
         # An eigenvalue that is kept is one whose noise came out large, if it is near the edge.
-        lowered = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2
-        self.inverse = (axes * np.where(values > edge, 1 / np.maximum(lowered, edge / 2), 0.0)) @ axes.T
+        lowered = (values + np.sqrt(values**2 - edge**2)) / 2
+        self.inverse = (axes / lowered) @ axes.T
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
-        whole = self.onto @ (axes * np.maximum(lowered, edge / 2)) @ axes.T @ self.onto.T
-        block = np.einsum("kikj->ij", whole.reshape(*table.shape[::-1], *table.shape[::-1]))
-        inverse = np.linalg.inv(self.matrix)
-        self.hessian = inverse @ block @ inverse.T / np.trace(self.scores.onto_columns)
 
     def turn_coordinates(self) -> None:
-        """Find coordinates of the sensitive subspace in which noise is alike in all directions."""
+        """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
+        values, vectors = np.linalg.eigh(self.hessian)
+        self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         rows, columns = self.table.shape
         back = np.zeros((len(self.theta), columns, rows))
         for column, places in enumerate(self.scores.places.T):
@@ -145,6 +144,29 @@ class NewtonSteps:
         self.onto = np.linalg.qr(np.linalg.solve(whole, self.form.basis.toarray()))[0]
         self.back = whole @ self.onto
 
+    def find_long_rows(self, length_level: float, level: float) -> None:
+        """Shorten directions in which the Hessian is larger than the metric says, such as those of rare levels."""
+        longest = self.longest_root(length_level)
+        edge = self.looks.counted_people(math.sqrt(2)) * longest**2 / level * math.sqrt(2 * self.onto.shape[1])
+        both = self.table.shape[::-1] * 2
+        rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
+        values, axes = np.linalg.eigh(rough / np.trace(self.scores.onto_columns))
+        inverse = np.linalg.inv(self.matrix)
+        self.hessian = inverse @ (axes * np.maximum(values - edge, 1.0)) @ axes.T @ inverse.T
+        self.turn_coordinates()
+
+    @property
+    def longest_row(self) -> float:
+        """The length in the metric of the longest row of the domain."""
+        rows = self.looks.rows
+        return math.sqrt(rows.squared_norm(self.scores.radius)) * rows.grid * float(np.linalg.norm(self.matrix, 2))
+
+    def longest_root(self, level: float) -> float:
+        """Return how long roots may be: no longer than those of the domain, if the largest curvature is known."""
+        most = self.looks.privacy.most
+        bent = self.longest_row * math.sqrt(self.public.most_curvature * len(self.table.T) * most)
+        return min(self.length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number)), bent)
+
     def length(self, kind: str, level: float, usual: float) -> float:
         """Return how long vectors may be: some more than those that a histogram shows."""
         edges = usual * FINER ** np.arange(-BINS / 2, BINS / 2)
@@ -152,22 +174,17 @@ class NewtonSteps:
         seen = np.flatnonzero(counts > STANDS_OUT * self.looks.deviation_of_counts(level))
         return float(ROOM * (edges[seen[-1]] if len(seen) else usual))
 
-    def check_curvature(self, around: Array) -> None:
+    def check_curvature(self, before: Array, around: Array) -> None:
         """Refuse where curvature is not the same on both sides of the estimate, as far away as it may err."""
         if not self.public.is_bent:
             return
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
-        cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 3)
-        found = [
-            float(
-                self.looks.look(
-                    self.table + side * away, probe=probe_of(self.scores, 0), cap=cap, curvature_level=own
-                ).curvature[0]
-            )
-            for side in (-1, 0, 1)
-        ]
+        cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 4)
+        probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "curvature_level": own}
+        points = (before, self.table, self.table - away, self.table + away)
+        found = [float(self.looks.look(point, **probe).curvature[0]) for point in points]
         doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own
         if max(found) - min(found) > TURNED * float(np.mean(found)) + doubt:
             why = "noise, or chance, moves the estimate so far that the curvature of the loss changes on the way"
@@ -175,3 +192,9 @@ class NewtonSteps:
 
     def to_table(self, move: Array) -> Array:
         return np.asarray(self.matrix.T @ (self.onto @ move).reshape(self.table.shape[::-1]).T)
+
+
+def fewest(count: int, level: float, adjacency: str) -> float:
+    """Return how many records the Hessian by so many parameters needs to exceed its noise, if all have the same length."""
+    own = level * math.sqrt(HESSIAN * (1 - STAYS))
+    return LEAST * count * math.sqrt(2 * count) * (math.sqrt(2) if adjacency == "replace-one" else 1.0) / own
