@@ -121,8 +121,6 @@ def fit(chosen: argparse.Namespace) -> None:
 
 def tune(chosen: argparse.Namespace) -> None:
     schema, candidates = schema_of(chosen), {}
-    if schema.labels is None:
-        raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
     for varied in grid(chosen.grid):
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner

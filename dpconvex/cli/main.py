@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -140,6 +140,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--effort": option("how long to search; by default 1", "X", float, default=1.0),
     "--runs": option("also fit the worst neighbours so often each", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
+    "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", words),
     "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
     "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
     "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
@@ -160,11 +161,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism --whitening"
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
-VERIFY = f"problem --set --size! --epsilon! {PROMISE} --progress"
+VERIFY = f"problem --set --size! --epsilon! {PROMISE}"
 LEARN = f"--labels --label-bounds --known --ignore --epsilon --delta --adjacency --unit --most --keep {LEDGER}"
 FIT = (
     "problem data --set --config --schema --features --bounds --label --labels --label-bounds --clip --out! --size --epsilon "
-    f"{PROMISE} --proof --backend {LEDGER} --progress"
+    f"{PROMISE} --proof --backend {LEDGER}"
 )
 
 # For each command: its options (! for those that are needed), what it does, and examples.
@@ -199,7 +200,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (
-        f"{MODEL} --epsilon! --adjacency --most --keep --group --roc --calibration --residuals --out --progress {LEDGER}",
+        f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --roc --calibration --residuals --out {LEDGER}",
         "measure how a model does on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
@@ -208,7 +209,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
   dpconvex certificate model.npz --proof"""),
     "coefficients": (
-        f"model --table --epsilon --delta --clip --problem --set --out --progress {LEDGER}",
+        f"model --table --epsilon --delta --clip --problem --set --out {LEDGER}",
         "show what each column adds to the score, with intervals if they are paid for", """
   dpconvex coefficients model.npz
   dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),
@@ -216,7 +217,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "model --evaluation --coefficients --ledger --title --out!",
         "write a page about a model, for its users and an ethics board", """
   dpconvex report model.npz --evaluation evaluation.json --ledger budget.jsonl --out report.html"""),
-    "demo": ("--draws --out --seed --quick --progress", "error against epsilon on the Breast Cancer data", ""),
+    "demo": ("--draws --out --seed --quick", "error against epsilon on the Breast Cancer data", ""),
 }  # fmt: skip
 
 
@@ -250,7 +251,7 @@ def parser() -> argparse.ArgumentParser:
         about = summary[0].upper() + summary[1:] + "."
         sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
         sub.set_defaults(module=MODULES.get(name, "commands"), name=name)
-        for key in ["--json", *options.split()]:
+        for key in ["--json", "--progress", *options.split()]:
             if "|" in key:
                 sub.add_argument("what", choices=key.split("|"))
             else:
@@ -301,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with (
             interruptible(arguments is None),
             warnings.catch_warnings(),
-            progress(chosen.name, chosen.progress) if "progress" in chosen else nullcontext(),
+            progress(chosen.name, chosen.progress),
         ):
             warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
             command = getattr(import_module(f"dpconvex.cli.{chosen.module}"), chosen.name.replace("-", "_"))

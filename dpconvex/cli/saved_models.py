@@ -36,13 +36,13 @@ def evaluate(chosen: argparse.Namespace) -> None:
     if chosen.group is not None:
         data, options["groups"] = grouped(schema, chosen.data, chosen.group, data)
         options["group"] = GROUP
-    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, **options)
+    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, measures=chosen.measures, **options)
     found = replace(found, labels=tuple(schema.labels or ()), label=schema.label)
-    measured = {"error": found.error, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
+    measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.spent is not None, "numbers": numbers(found)}
     measured |= {"groups": {name: numbers(own) for name, own in found.by_group().items()}} if found.groups else {}
     said = str(found)
-    if schema.label_bounds is not None:  # which became -1 and 1
+    if schema.label_bounds is not None and "error" in found.summary():  # which became -1 and 1
         lower, upper = schema.label_bounds
         root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
         said += f"\nIn the units of {schema.label}: {root:.4g} (root mean square)"
@@ -129,17 +129,13 @@ def coefficients(chosen: argparse.Namespace) -> None:
     rows = list(effects(release, found))
     if not rows:
         raise TemplateError(f"{chosen.model}: its learner is not linear in named columns, with one score.")
-    listed = [
-        {"name": name, "effect": value, "interval": [low, high] if found else None} for name, value, low, high in rows
-    ]
+    ends = [[low, high] if found else None for *_, low, high in rows]
+    listed = [{"name": n, "effect": v, "interval": own} for (n, v, *_), own in zip(rows, ends, strict=True)]
     wide = max(len(name) for name, *_ in rows)
     lines = [f"{name:<{wide}}  {v:>9.4g}" + (f"  {a:.4g} to {b:.4g}" if found else "") for name, v, a, b in rows]
-    said = (
-        "intervals of 95 %"
-        if found
-        else "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
-    )
-    told(chosen, {"effects": listed, "private": release.private}, "\n".join([*lines, said]))
+    remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
+    lines.append("intervals of 95 %" if found else remedy)
+    told(chosen, {"effects": listed, "private": release.private}, "\n".join(lines))
     if out is not None and found is not None:
         write_whole(out, json.dumps(found.to_dict()).encode("utf-8"))
 

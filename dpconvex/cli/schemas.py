@@ -1,6 +1,7 @@
 """The command that drafts a schema from a public table, learns one privately, or checks one."""
 
 import argparse
+import tomllib
 from functools import partial
 
 import dpconvex as dp
@@ -16,7 +17,10 @@ def schema(chosen: argparse.Namespace) -> None:
         if chosen.label is None:
             raise DPConvexError(f"schema {chosen.what} needs --label COLUMN, the column to be predicted.")
         write = writer(chosen.out, {"the table": chosen.file, "the ledger": chosen.ledger})
-        return write((draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label))
+        text = (draft if chosen.what == "draft" else partial(learn, chosen))(chosen.file, chosen.label)
+        if chosen.out is not None or not chosen.json:
+            write(text)
+        return told(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
     found = dp.Schema.load(chosen.file)
     names, count, bound = found.feature_names, len(found.features), found.norm_bound
     sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"

@@ -24,6 +24,7 @@ from dpconvex.util.plain_data import built
 
 VERSION = 2
 PROOF = "proof.json"  # the member of the archive that is the proof of the certificate
+UNPROVED = "The file has no proof of this certificate: nobody can check its numbers."
 
 
 class Released:
@@ -136,8 +137,8 @@ class Released:
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
-            if certificate is not None and proof is not None:
-                certificate = certificate.with_proof(proof)
+            if certificate is not None:
+                certificate = certificate.noted(UNPROVED) if proof is None else certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
             if certificate is not None:
                 str(certificate), certificate._repr_html_()

@@ -5,80 +5,102 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import nnls
 
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count
+from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array, Indices
 
 STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole steps of this part of one
-KNOWN = 1000  # Weight of a public total beside noisy sums, in least squares
-MOST_TURNS = 100_000  # Of least squares
-# Where scores and probabilities are cut, and probabilities of the label itself; knots for residuals, in parts of the label's
-# range, and, more roughly, by the cell of the prediction; and for the label.
-SCORES = tuple(k / 20 for k in range(1, 20))
+# Where scores and probabilities are cut, probabilities of the label itself, and mean probabilities to survive; knots for
+# residuals, in parts of the label's range, and, more roughly, by the cell of the prediction; for the label; and for deviances.
+SCORES = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 LIKELY = (0.001, 0.003, 0.01, 0.03, *(k / 10 for k in range(1, 10)), 0.95, 0.99)
+ALIVE = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 RESIDUALS = (-1.0, -0.5, -0.3, -0.2, -0.15, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 ROUGHLY = (-1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PREDICTIONS, TARGETS = (0.2, 0.4, 0.6, 0.8), tuple(k / 10 for k in range(11))
+DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
+FINE, RATIO = 8, 1.25  # Counts up to the first number have a knot each; beyond, each knot is larger by this factor
+# Weights of tables by default, and tables of what is asked for alone.
+DEFAULTS = {"labels": {"error": 4, "labels": 1}, "numbers": {"residuals": 2, "by_prediction": 1, "targets": 1}}
+ALONE = {  # By the kind, and what is asked for
+    ("labels", "error"): ("error",),
+    ("labels", "mistakes"): ("error",),
+    ("numbers", "error"): ("residuals",),
+    ("numbers", "mistakes"): ("error",),
+    ("numbers", "deviance"): ("deviance", "counts"),
+}
+FAINT = 2.0**-10  # The smallest prediction of a count, in parts of the largest count, of which a deviance is computed
+CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot must exceed
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The public cells in which an evaluation counts records, and the sums of them that it releases.
+    """The public cells in which an evaluation counts records.
 
     A record lies in one cell of every table, and of one group; between two knots, it is shared by both in whole steps.
-
-    Attributes
-    ----------
-    kind : {"probabilities", "scores", "labels", "numbers"}
-        Two labels, by the probability or the score of the second; right and wrong labels; or residuals of a bounded number.
-    cuts : tuple of float
-        Where scores are cut, between 0 and 1.
-    labels, groups : int
-        How many there are.
-    likelihood : bool
-        Whether probabilities of the records' own labels are counted, too.
     """
 
+    # "probabilities" or "scores" of the second of two labels, right and wrong "labels", "numbers", or "survival" in intervals
     kind: str
-    cuts: tuple[float, ...] = SCORES
-    labels: int = 2
+    cuts: tuple[float, ...] = SCORES  # of scores between 0 and 1; of survival, of mean probabilities to survive
+    labels: int = 2  # or intervals
     groups: int = 1
-    likelihood: bool = False
+    likelihood: bool = False  # whether probabilities of the records' own labels are counted, too
+    known: bool = False  # whether the number of records is public, and there are no groups
+    measures: tuple[str, ...] = ()  # which were asked for alone
+    upper: float = 1.0  # the largest label, up to which counts have knots
+
+    @cached_property
+    def weights(self) -> dict[str, int]:
+        """Of each table, the whole weight with which its counts are released."""
+        if not self.measures:
+            return DEFAULTS.get(self.kind, {self.kind: 1}) | ({"likelihood": 1} if self.likelihood else {})
+        if wrong := [measure for measure in self.measures if (self.kind, measure) not in ALONE]:
+            raise TemplateError(
+                f"evaluate: measures are error, or deviance of counts, not {wrong[0]!r} of {self.kind}."
+            )
+        return dict.fromkeys((name for measure in self.measures for name in ALONE[self.kind, measure]), 1)
 
     @cached_property
     def tables(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tables of one group."""
-        if self.kind == "labels":
-            return {"labels": (self.labels, 2)} | ({"likelihood": (len(LIKELY) + 1,)} if self.likelihood else {})
-        if self.kind != "numbers":
-            return {self.kind: (2, len(self.cuts) + 1)}
-        by = len(PREDICTIONS) + 1, len(ROUGHLY)
-        return {"residuals": (len(RESIDUALS),), "by_prediction": by, "targets": (len(TARGETS),)}
+        scores = len(self.cuts) + 1
+        shapes = {
+            "error": (2,),
+            "labels": (self.labels, 2),
+            "likelihood": (len(LIKELY) + 1,),
+            "residuals": (len(RESIDUALS),),
+            "by_prediction": (len(PREDICTIONS) + 1, len(ROUGHLY)),
+            "targets": (len(TARGETS),),
+            "deviance": (len(DEVIANCES),),
+            "counts": (len(self.count_knots),),
+            "survival": (2 * self.labels + 1, scores),
+        }
+        return {name: shapes.get(name, (2, scores)) for name in self.weights}
 
     @cached_property
-    def weights(self) -> dict[str, Indices]:
-        """Of each table of a group, whole weights of its cells in the sums that are released, shape (sums, cells).
+    def count_knots(self) -> tuple[float, ...]:
+        """Knots of counts: whole numbers, and beyond some a fixed ratio apart."""
+        several = math.ceil(math.log(max(self.upper / FINE, 1.0)) / math.log(RATIO))
+        knots = (*range(FINE + 1), *(FINE * RATIO**k for k in range(1, several + 1)))
+        return (*(float(knot) for knot in knots if knot < self.upper), self.upper)
 
-        Every cell is a sum; of two labels with scores, so are all mistakes, and all of the second label; else all mistakes.
-        """
-        found = {name: np.eye(math.prod(shape), dtype=np.int64) for name, shape in self.tables.items()}
-        first = next(iter(self.tables))
-        if self.kind == "labels":
-            found[first] = np.vstack([found[first], np.tile([0, 4], self.labels)])
-        elif self.kind == "numbers":
-            found[first] = 2 * found[first]
-        else:
-            said = np.arange(len(self.cuts) + 1) > self.cuts.index(0.5)
-            wrong = np.concatenate([said, ~said]).astype(np.int64)
-            found[first] = np.vstack([2 * found[first], wrong, np.repeat([0, 1], len(said))])
-        return found
+    @property
+    def largest_deviance(self) -> float:
+        """The deviance of the largest count from the smallest prediction."""
+        return 2 * self.upper * (FAINT - 1 - math.log(FAINT))
+
+    @property
+    def released(self) -> dict[str, slice]:
+        """The cells of each table whose counts are released: of right and wrong, where the whole is public, the wrong alone."""
+        return {name: slice(int(name == "error" and self.known), None) for name in self.tables}
 
     @property
     def noisy(self) -> int:
-        """The number of sums."""
-        return self.groups * sum(len(own) for own in self.weights.values())
+        """The number of counts that are released."""
+        return self.groups * sum(math.prod(self.tables[name]) - own.start for name, own in self.released.items())
 
     @property
     def edges(self) -> Array:
@@ -92,25 +114,23 @@ class Cells:
     def sensitivity(self, privacy: Privacy) -> int:
         """Return how far one person moves all sums together, in absolute values, in steps.
 
-        A record that comes or goes moves them by a column of each table.  One that is replaced moves them by the difference of
-        two columns, and a person whose number of records changes by either.
+        A record adds the weight of each table to one cell of it.  One that is replaced leaves that cell for another one, and the
+        number of a person's records may change.
         """
-        longest, apart = 0, 0
-        for own in self.weights.values():
-            column = int(own.sum(axis=0).max())
-            within = max(int(np.abs(own - other[:, None]).sum(axis=0).max()) for other in own.T)
-            longest, apart = longest + column, apart + (within if self.groups == 1 else 2 * column)
-        replaced = apart if privacy.unit is None else max(apart, longest)
-        one = longest if privacy.adjacency == "add-remove" else replaced
+        come = sum(self.weights.values())
+        stay = sum(weight * self.released[name].start for name, weight in self.weights.items())
+        one = come if privacy.adjacency == "add-remove" else 2 * come - stay
         return one * int(privacy.person.weight) * self.steps(privacy)
 
     def noise(self, privacy: Privacy) -> IntegerNoise:
-        """Return the noise on every sum, which makes all of them together epsilon-private."""
+        """Return the noise on every count, which makes all of them together epsilon-private."""
         return replace(laplace_count(privacy.epsilon, self.sensitivity(privacy)), dimension=self.noisy)
 
     def sums(self, counts: dict[str, Indices]) -> Array:
-        """Return the sums, without noise, of the counts of cells, those of all groups one after the other."""
-        parts = (counts[name].reshape(self.groups, -1) @ own.T for name, own in self.weights.items())
+        """Return the weighted counts that are released, without noise, those of all groups one after the other."""
+        parts = (
+            self.weights[name] * counts[name].reshape(self.groups, -1)[:, own] for name, own in self.released.items()
+        )
         return np.concatenate([part.ravel() for part in parts]).astype(float)
 
     def estimates(
@@ -133,25 +153,62 @@ class Cells:
             The estimate comes first; and all records together come before each group, if there are several.
         """
         rng, found, start = np.random.default_rng(0), {}, 0
-        for name, own in self.weights.items():
-            noisy = sums[start : start + self.groups * len(own)].reshape(self.groups, -1)
-            start += noisy.size
+        for name, own in self.released.items():
+            cells, weight = math.prod(self.tables[name]), self.weights[name]
+            size = self.groups * (cells - own.start)
+            noisy = sums[start : start + size].reshape(self.groups, -1) / weight
+            start += size
             several = []
             for k, part in enumerate([noisy.sum(axis=0), *(noisy if self.groups > 1 else ())]):
-                known, noises = (None, 1) if k else (total, self.groups)
-                drawn = [counted(own, part, known)]
-                size = max(float(drawn[0].sum()), 1e-9)
-                for _ in range(replicates):
-                    again = rng.multinomial(round(size / clusters), drawn[0] / size) * float(clusters)
-                    noise = rng.laplace(scale=scale, size=(noises, len(own))).sum(axis=0)
-                    drawn.append(counted(own, own @ again + noise, known))
-                several.append(np.reshape(drawn, (1 + replicates, *self.tables[name])))
+                whole, noises = (None, 1) if k else (total, self.groups)
+                spread = scale / weight * math.sqrt(2 * noises)
+                drawn = self._counted(name, part[None], whole, spread)
+                people = max(float(drawn.sum()), 1e-9)
+                again = rng.multinomial(round(people / clusters), drawn[0] / people, replicates) * float(clusters)
+                noise = rng.laplace(scale=scale / weight, size=(noises, replicates, part.size)).sum(axis=0)
+                both = np.concatenate([drawn, self._counted(name, again[:, own] + noise, whole, spread)])
+                several.append(both.reshape(-1, *self.tables[name]))
             found[name] = np.stack(several, axis=1)
         return found
 
+    def _counted(self, name: str, noisy: Array, total: int | None, spread: float) -> Array:
+        """Return counts, none below 0, that are nearest to noisy ones and add up to the total; each row by itself."""
+        if self.released[name].start:
+            noisy = np.hstack([(total or 0) - noisy, noisy])
+        whole = np.maximum(noisy.sum(axis=1), 1.0) if total is None else np.full(len(noisy), float(total))
+        # Of deviances the roots are lengths, and counts have longer tails than residuals.
+        roots = {"deviance": np.sqrt(DEVIANCES), "counts": np.sqrt(self.count_knots)}
+        knots = roots.get(name, np.array(RESIDUALS) if name == "residuals" else None)
+        if knots is None:
+            return on_simplex(noisy, whole)
+        found = np.maximum(thinned(noisy, whole, spread, knots), 0.0)
+        return np.asarray(found * (whole / np.maximum(found.sum(axis=1), 1e-9))[:, None])
 
-def counted(weights: Indices, sums: Array, total: int | None) -> Array:
-    """Return counts, none below 0, whose weighted sums are nearest to noisy ones; with a total, if there is one."""
-    if total is not None:
-        weights, sums = np.vstack([weights, np.full_like(weights[:1], KNOWN)]), np.append(sums, KNOWN * total)
-    return np.asarray(nnls(weights.astype(float), sums, maxiter=MOST_TURNS)[0])
+
+def thinned(noisy: Array, total: Array, spread: float, knots: Array) -> Array:
+    """Return counts at knots whose tails, where noise hides them, are taken to fall at least as fast as an exponential.
+
+    With a share q of records at knots from r on, at most q^(s/r) are taken to lie at knots beyond s > r, unless more clearly do.
+    """
+    found, middle = noisy.copy(), int(np.argmin(np.abs(knots)))
+    sides = [sorted({abs(middle - k), middle + k}) if middle else [k] for k in range(len(knots) - middle)]
+    beyond = np.cumsum(np.stack([noisy[:, own].sum(axis=1) for own in sides[::-1]], axis=1), axis=1)[:, ::-1]
+    several = np.cumsum([len(own) for own in sides[::-1]])[::-1]
+    clear = np.maximum.accumulate((beyond > CLEAR * spread * np.sqrt(several))[:, ::-1], axis=1)[:, ::-1]
+    shares = np.where(clear, np.clip(beyond / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0), 1.0)
+    for k in range(2, len(sides)):
+        own, far = sides[k], knots[middle + k - 1] / knots[middle + 1 : middle + k]
+        most, held = total * np.min(shares[:, 1:k] ** far, axis=1), np.maximum(noisy[:, own], 0.0)
+        held *= np.minimum(1.0, most / np.maximum(held.sum(axis=1), 1e-9))[:, None]
+        found[:, own] = np.where(clear[:, [k]], noisy[:, own], held)
+    return found
+
+
+def on_simplex(values: Array, total: Array) -> Array:
+    """Return the nearest rows to those of values that are not negative and have these totals."""
+    down = -np.sort(-values, axis=1)
+    count = np.arange(1, values.shape[1] + 1)
+    with np.errstate(invalid="ignore"):
+        level = (np.cumsum(down, axis=1) - total[:, None]) / count
+        last = np.sum(down > level, axis=1, keepdims=True) - 1
+    return np.maximum(values - np.take_along_axis(level, np.maximum(last, 0), axis=1), 0.0)

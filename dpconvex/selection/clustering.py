@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.budget import Budget, pay, settle
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
@@ -21,6 +21,7 @@ from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_name
 from dpconvex.data.domains import Ball
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, check_clip, feature_names, table
+from dpconvex.data.schema import schema_of
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
@@ -198,6 +199,7 @@ def cluster(
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     check_clip(clip)
     grouping.record.check_form(columns, empty=protected)
+    settle(budget, getattr(columns, "schema", None) or schema_of(data))
     pay(budget, privacy, entry)
     found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
     return replace(found, names=feature_names(columns, features))

@@ -10,7 +10,7 @@ from scipy.special import expit
 from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Pure
 from dpconvex.certificates.integer_noise import measurement, perturb
-from dpconvex.data.domains import Box, Choice
+from dpconvex.data.domains import Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema import check_unit
@@ -18,7 +18,6 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method
-from dpconvex.mechanisms.cell_counts import SCORES
 from dpconvex.model.people import WEIGHT, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
@@ -41,6 +40,7 @@ def evaluate(
     features: str = "x",
     label: str = "y",
     cells: ArrayLike | None = None,
+    measures: Sequence[str] | None = None,
     group: str | None = None,
     groups: Sequence[Any] | None = None,
     clip: bool = False,
@@ -53,7 +53,8 @@ def evaluate(
 
     Records are counted in public cells, and the counts are released with noise.  For two labels with scores, cells are label by
     score.  For other labels they are label by right or wrong, and its probability.  For a number they are the residual, the
-    prediction and the number.  Errors, curves and calibration follow from these counts.
+    prediction and the number.  For survival they are the interval of the event, or of censoring, and the mean probability to
+    survive.  Errors, curves and calibration follow from these counts.
 
     Parameters
     ----------
@@ -66,7 +67,10 @@ def evaluate(
     features, label : str
         The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.
     cells : array_like, optional
-        Public cut points of probabilities, or of scores if there are no probabilities; by default multiples of 0.05.
+        Public cut points of probabilities, or of scores if there are no probabilities; by default 0.05, multiples of 0.1, and
+        0.95.  For survival, of mean probabilities to survive.
+    measures : sequence of str, optional
+        ``("error",)`` spends all on the error: the noise is a sixth or less.  Counts also have ``("deviance",)``.
     group, groups : str and sequence, optional
         A column of `data`, and its public values: records are counted for each of them.
     entry : str
@@ -108,7 +112,8 @@ def evaluate(
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
-    counter = RecordCounter(record, release, features, label, privacy, False, cuts_of(release, cells), group)
+    asked = (measures,) if isinstance(measures, str) else tuple(measures or ())
+    counter = RecordCounter(record, release, features, label, privacy, asked, cuts_of(release, cells), group)
     counter.check("evaluate")
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
@@ -125,7 +130,8 @@ def evaluate(
     if not protected and people != call.size:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
     noisy = perturb(counter.cells.sums(counter.counts(batch)), noise, call.source.seeded)
-    domain, one = record.fields[label], counter.largest
+    domain: Any = record.fields[label]
+    one = counter.largest
     return Evaluation(
         counter.cells,
         tuple((noisy / one).tolist()),
@@ -135,22 +141,23 @@ def evaluate(
         labels=getattr(domain, "values", ()),
         groups=() if group is None else record.discrete[group].values,
         label=label,
-        bounds=(float(domain.lower), float(domain.upper)) if isinstance(domain, Box) else (0.0, 1.0),
+        bounds=(float(domain.lower), float(domain.upper)) if counter.cells.kind == "numbers" else (0.0, 1.0),
         clusters=1 if privacy.keep == "weights" else privacy.most,
     )
 
 
-def cuts_of(release: Release, cells: Any) -> tuple[float, ...]:
+def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:
     """Return where scores between 0 and 1 are cut: also where the second label begins to be said."""
     if cells is None:
-        return SCORES
+        return None
     try:
         cuts = np.asarray(cells, dtype=float).ravel()
     except (TypeError, ValueError):
         cuts = np.array([np.nan])
-    found = cuts if release.probabilities is not None else expit(cuts)
+    shares = release.probabilities is not None or release.decision is None
+    found = cuts if shares else expit(cuts)
     if not 0 < len(found) <= MOST_CELLS or not ((found > 0) & (found < 1)).all():
-        what = "probabilities between 0 and 1" if release.probabilities is not None else "finite scores"
+        what = "probabilities between 0 and 1" if shares else "finite scores"
         raise TemplateError(f"evaluate: cells must be up to {MOST_CELLS} {what}, not {cells!r:.60}.")
     return tuple(np.union1d(found, [0.5]).tolist())
 

@@ -3,15 +3,17 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import logit, xlogy
 
 from dpconvex.accounting.events import Pure
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.mechanisms.cell_counts import PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
+from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection.measures import (
@@ -21,6 +23,7 @@ from dpconvex.selection.measures import (
     bends,
     between,
     curve,
+    entropy_bends,
     estimate,
     middles,
     moments,
@@ -29,6 +32,7 @@ from dpconvex.selection.measures import (
     ratio,
     share,
     surprise,
+    tied,
     whole,
 )
 from dpconvex.util.arguments import within
@@ -36,17 +40,12 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.places import content_of, replaceable, write_whole
 from dpconvex.util.plain_data import built
 
-FORM = "dpconvex evaluation 1"
-REPLICATES = 200  # Estimates from records that are drawn anew: their spread makes intervals
+FORM = "dpconvex evaluation 2"
+REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
 BINS, FINE = 10, 4  # Bins of a calibration curve; parts of cells of predictions, whose order counts
-SUMMARY = {
-    "probabilities": ("auc", "log_loss", "brier", "calibration_error"),
-    "scores": ("auc",),
-    "likelihood": ("log_loss",),
-    "labels": (),
-    "numbers": ("r2", "absolute_error", "concordance"),
-}
+ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
+SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concordance")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -127,41 +126,43 @@ class Evaluation:
         """Return the evaluation of each declared group."""
         return {name: self.group(name) for name in self.groups}
 
-    # Errors
-
     @property
     def error(self) -> Estimate:
         """Share of wrong labels, or mean squared error."""
+        size = self._range**2 if self.cells.kind == "numbers" else 1.0
+        if "error" in self.cells.tables:
+            table = self._table("error")
+            return share(size * table[:, 1], table, size)
         if self.cells.kind == "numbers":
-            return estimate(self._squares, self._range**2)
-        return share(self._wrong[..., 1].sum(axis=1), self._wrong)
+            return estimate(self._squares, size)
+        table = self._confusions(0.5)
+        return share(table[:, 0, 1] + table[:, 1, 0], table)
 
     @property
     def constant(self) -> Estimate:
         """The error of the best constant: the most frequent label, or the mean."""
         if self.cells.kind == "numbers":
             return estimate(self._variances, self._range**2)
-        most = 1 - 1 / self._wrong.shape[1]
-        return share(whole(self._wrong) - self._wrong.sum(axis=2).max(axis=1), self._wrong, most)
+        table = self._table("labels", "probabilities", "scores")
+        most = table.sum(axis=2).max(axis=1)
+        return share(whole(table) - most, table, 1 - 1 / table.shape[1])
+
+    @property
+    def first(self) -> Estimate:
+        """The first number of `summary`: the error, if it was measured."""
+        return next(iter(self.summary().values()))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of `error`."""
-        return self.error.interval
+        """Interval of the first number of `summary`."""
+        return self.first.interval
 
     @property
     def measure(self) -> str:
-        """Name of the error: "error", a share, or a mean squared error with its units."""
+        """Name of the first number, with the units of a mean squared error."""
+        name = next(iter(self.summary())).replace("_", " ")
         known = f"mean squared error of {self.label} between {self.bounds[0]:g} and {self.bounds[1]:g}:"
-        return known if self.cells.kind == "numbers" else "error"
-
-    @property
-    def _wrong(self) -> Array:
-        """Counts by label, right and wrong, shape (1 + replicates, labels, 2)."""
-        if "labels" in self.cells.tables:
-            return self._table("labels")
-        table = self._confusions(0.5)
-        return np.stack([table[:, [0, 1], [0, 1]], table[:, [0, 1], [1, 0]]], axis=2)
+        return known if self.cells.kind == "numbers" and name == "error" else name
 
     # Probabilities, and scores of two labels
 
@@ -181,9 +182,11 @@ class Evaluation:
 
     @property
     def auc(self) -> Estimate:
-        """Area under the ROC curve; two records in one cell count half."""
+        """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say."""
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
-        return share((yes * (np.cumsum(no, axis=1) - no / 2)).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1))
+        place = middles(self.cells.edges)
+        within = 0.5 + tied(yes, no, logit(place), np.diff(self.cells.edges) / (place * (1 - place)))
+        return share((yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1))
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""
@@ -282,8 +285,38 @@ class Evaluation:
         return curve(self.bounds[0] + self._range * said, values, records, np.inf)
 
     @property
+    def deviance(self) -> Estimate:
+        """Mean Poisson deviance of counts; predictions below a thousandth of the largest count are taken as that."""
+        return estimate(self._deviances, np.inf)
+
+    @property
+    def deviance_gain(self) -> Estimate:
+        """One minus the ratio of the mean Poisson deviance to that of the mean of all counts."""
+        table, knots = self._table("counts"), np.array(self.cells.count_knots)
+        mean = ratio(table @ knots, whole(table))
+        least = ratio(table @ (xlogy(knots, knots) - entropy_bends(knots)), whole(table))
+        return estimate(1 - ratio(self._deviances, 2 * (least - xlogy(mean, mean))), 1.0, -np.inf)
+
+    @property
+    def _deviances(self) -> Array:
+        table = self._table("deviance")
+        return ratio(self.cells.largest_deviance * (table @ np.array(DEVIANCES)), whole(table))
+
+    @property
     def concordance(self) -> Estimate:
-        """Share of pairs of records whose labels are in the order of their predictions, which lie evenly in their cells."""
+        """Share of pairs whose order is that of their predictions; under censoring, of pairs whose order intervals tell.
+
+        Harrell's concordance: a record with an event in an interval, against each that lived through that interval.
+        """
+        if self.cells.kind == "survival":
+            table, count, place = self._table("survival"), self.cells.labels, middles(self.cells.edges)
+            died, censored = table[:, :count], table[:, count + 1 :]
+            later = np.cumsum((died + censored)[:, ::-1], axis=1)[:, ::-1] - died
+            above = np.cumsum(later[..., ::-1], axis=2)[..., ::-1] - later
+            rate = np.diff(self.cells.edges) / -(place * np.log(place))
+            within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), np.log(-np.log(place)), rate)
+            agreed = (died * (above + later * within[:, None])).sum(axis=(1, 2))
+            return share(agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1))
         table = self._table("by_prediction")
         places = middles(np.linspace(0.0, 1.0, FINE * table.shape[1] + 1))
         said, off = np.repeat(places, len(ROUGHLY)), np.tile(ROUGHLY, len(places))
@@ -309,22 +342,28 @@ class Evaluation:
         second = ratio(table @ np.square(TARGETS) - table @ bends(TARGETS) / 2, whole(table))
         return np.maximum(second - ratio(table @ np.array(TARGETS), whole(table)) ** 2, 1e-12) * self._range**2
 
-    # Words and files
-
     def summary(self) -> dict[str, Estimate]:
-        """Return the main numbers by name: the error, the constant's error, and the others that exist."""
-        further = SUMMARY["likelihood" if "likelihood" in self.cells.tables else self.cells.kind]
-        return {name: getattr(self, name) for name in ("error", "constant", *further)}
+        """Return the main numbers that these counts tell, by name; the error, and that of a constant, come first."""
+        found = {}
+        for name in SUMMARY:
+            with suppress(TemplateError):
+                found[name] = getattr(self, name)
+        return found
 
     def __repr__(self) -> str:
         found = self.summary()
-        head = f"{self.measure} {found.pop('error')} on {self.records} records; of a constant {found.pop('constant')}"
+        head = f"{self.measure} {found.pop(next(iter(found)))} on {self.records} records"
+        head += f"; of a constant {found.pop('constant')}" if "constant" in found else ""
         lines = [head, *(f"  {name.replace('_', ' ')} {value}" for name, value in found.items())]
         for name, own in self.by_group().items() if self.chosen is None else ():
-            rates = own.rates() if own.cells.kind in ("probabilities", "scores") else {}
-            said = "; ".join(f"{what} {value}" for what, value in {"error": own.error, **rates}.items())
+            said = "; ".join(f"{what} {value}" for what, value in own.main().items())
             lines.append(f"  {name}, {own.records} records: {said}")
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
+
+    def main(self) -> dict[str, Estimate]:
+        """Return the first number of `summary`, and `rates` where scores have a threshold, by name."""
+        name, value = next(iter(self.summary().items()))
+        return {name: value} | (self.rates() if {"probabilities", "scores"} & set(self.cells.tables) else {})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the released numbers as JSON-able data."""
@@ -338,12 +377,10 @@ class Evaluation:
         if known.pop("format", None) != FORM:
             raise TemplateError(f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
         found: Self = built(cls, known, {Privacy: Privacy.from_dict})
-        fits = (
-            len(found.sums) == found.cells.noisy and found.scale > 0 and found.cells.groups == max(len(found.groups), 1)
-        )
+        spent, cells = found.spent, found.cells
+        fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
         if not fits or not np.isfinite(found.sums).all():
             raise TemplateError("Evaluation: its sums are not those of its cells.")
-        spent, cells = found.spent, found.cells
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
         if not abs(found.scale - noise) <= TAIL_SLACK * noise:
             raise TemplateError(f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}.")

@@ -15,6 +15,8 @@ from dpconvex.util.arguments import FRACTION
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 
+STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
+LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
 
@@ -52,8 +54,9 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
         return Estimate(np.nan, (np.nan, np.nan))
-    bias = float(drawn.mean()) - values[0]
-    reach = WITHIN * np.hypot(drawn.std(), bias)
+    middle = float(np.median(drawn))  # a few see records far out in the noise
+    bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
+    reach = np.hypot(spread, WITHIN * bias)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
     return Estimate(value, (low, high))
 
@@ -114,9 +117,32 @@ def between(place: float, edges: Array, values: Array) -> Array:
 
 def bends(knots: Sequence[float]) -> Array:
     """Return what sharing records by knots adds to their squares, at each knot, if they are spread evenly."""
-    gaps = np.pad(np.diff(knots), 1)
-    sides = (gaps > 0).astype(float)
-    return np.asarray((gaps[:-1] ** 2 + gaps[1:] ** 2) / (sides[:-1] + sides[1:]) / 6)
+    return at_knots(np.diff(knots) ** 2 / 6)
+
+
+def entropy_bends(knots: Array) -> Array:
+    """Return what it adds to y log y; whole numbers lie on knots where these are no further apart."""
+    value, below = xlogy(knots, knots), xlogy(knots**2 / 2, knots) - knots**2 / 4
+    added = (value[1:] + value[:-1]) / 2 - np.diff(below) / np.diff(knots)
+    return at_knots(np.where(np.diff(knots) <= 1, 0.0, added))
+
+
+def at_knots(between: Array) -> Array:
+    """Return means at knots of what is known between them."""
+    sides = np.pad(np.ones_like(between), 1)
+    both = np.pad(between, 1)
+    return np.asarray((both[:-1] + both[1:]) / (sides[:-1] + sides[1:]))
+
+
+def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
+    """Return by how much more than half of the pairs within each cell are in order, shape (1 + replicates, cells).
+
+    Log-odds of yes rise with the place of a cell, by a slope that all cells tell, and is at least that of calibrated scores.
+    """
+    weight, odds = yes * no / (yes + no + 1e-9), np.log((yes + 0.5) / (no + 0.5))
+    off = place - ratio(weight @ place, weight.sum(axis=1))[:, None]
+    slope = ratio((weight * off * odds).sum(axis=1), (weight * off**2).sum(axis=1))
+    return np.minimum(np.clip(np.nan_to_num(slope), 1.0, STEEPEST)[:, None] * rate / 12, 0.25)
 
 
 def below(table: Array) -> Array:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, xlogy
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense
@@ -15,13 +15,25 @@ from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import LIKELY, PREDICTIONS, RESIDUALS, ROUGHLY, SCORES, TARGETS, Cells
+from dpconvex.mechanisms.cell_counts import (
+    ALIVE,
+    DEVIANCES,
+    FAINT,
+    LIKELY,
+    PREDICTIONS,
+    RESIDUALS,
+    ROUGHLY,
+    SCORES,
+    TARGETS,
+    Cells,
+)
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import Interrupt, interrupts_noted, one_blas_thread, silence
 
 BLOCK = 65_536  # Records that are read at once
+MISTAKES = ("mistakes",)  # Wrong labels or squared errors alone, by which `tune` chooses
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,8 @@ class RecordCounter:
     features: str
     label: str
     privacy: Privacy
-    plain: bool = True  # right and wrong labels alone
-    cuts: tuple[float, ...] = SCORES
+    measures: tuple[str, ...] = MISTAKES
+    cuts: tuple[float, ...] | None = None  # by default those of the kind of cells
     group: str | None = None
 
     def check(self, caller: str, strict: bool = True) -> None:
@@ -47,10 +59,14 @@ class RecordCounter:
         for name in (self.features, self.label, *(() if self.group is None else (self.group,))):
             if not isinstance(name, str) or name not in fields:
                 raise TemplateError(f"{caller}: the record has no field {name!r}; its fields are {', '.join(fields)}.")
-        domain, known = fields[self.label], fields[self.features]
+        domain: Any = fields[self.label]
+        known = fields[self.features]
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
-        if not (isinstance(domain, Choice) or number):  # the square of the range, too, is a number
-            raise TemplateError(f"{caller}: {self.label!r} must be a Choice, or one bounded number, not {domain!r}.")
+        if not (isinstance(domain, Choice) or number or self.survives):  # the square of the range, too, is a number
+            what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
+            raise TemplateError(f"{caller}: {self.label!r} must be {what}, not {domain!r}.")
+        if "deviance" in self.measures and not (number and domain.lower == 0 and domain.upper >= 2):
+            raise TemplateError(f"{caller}: a deviance is of counts from 0 to 2 or more, not of {domain!r}.")
         if isinstance(known, Choice):
             raise TemplateError(f"{caller}: the field {self.features!r} is not of numbers, to predict from.")
         lower, upper = known.bounds
@@ -63,31 +79,47 @@ class RecordCounter:
             if not strict and not isinstance(error, DPConvexError):  # of parameters that nobody fitted
                 return
             raise TemplateError(f"{caller}: the release does not predict for {known!r} ({error}).") from error
-        if shape != (2,):
-            raise TemplateError(f"{caller}: predict must return one value for each record, not shape {shape} for 2.")
-        wanted = (2, self.cells.labels) if self.cells.likelihood else (2,)
+        several = (2, self.cells.labels)
+        if shape != (several if self.survives else (2,)):
+            what = f"{several[1]} probabilities to survive" if self.survives else "one value"
+            raise TemplateError(f"{caller}: predict must return {what} for each record, not shape {shape} for 2.")
+        wanted = several if self.cells.likelihood else (2,)
         if given != wanted:
             raise TemplateError(f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
+
+    @property
+    def survives(self) -> bool:
+        """Whether the label says of each of several intervals what was lived through, or 1 where the event happens."""
+        domain: Any = self.record.fields[self.label]
+        several = isinstance(domain, Box) and len(domain.shape) == 1
+        return several and bool((domain.upper == 1).all() and (domain.lower == -1).all())
 
     @cached_property
     def cells(self) -> Cells:
         """The cells, which follow from what is declared."""
-        domain, release = self.record.fields[self.label], self.release
+        domain: Any = self.record.fields[self.label]
+        release, measures = self.release, self.measures
         groups = 1 if self.group is None else len(self.record.discrete[self.group].values)
+        known = self.privacy.adjacency == "replace-one" and groups == 1
+        made = partial(Cells, groups=groups, known=known, measures=measures)
+        if self.survives:
+            return made("survival", self.cuts or ALIVE, labels=domain.shape[0])
         if not isinstance(domain, Choice):
-            return Cells("numbers", groups=groups, labels=0)
-        own, count = not self.plain and release.labels == domain.values, len(domain.values)
+            return made("numbers", labels=0, upper=float(domain.upper))
+        own, count = release.labels == domain.values, len(domain.values)
         models = own and release.probabilities is not None
-        if own and count == 2 and (models or release.decision is not None):
-            return Cells("probabilities" if models else "scores", self.cuts, groups=groups)
-        return Cells("labels", labels=count, groups=groups, likelihood=models)
+        if own and count == 2 and not measures and (models or release.decision is not None):
+            return made("probabilities" if models else "scores", self.cuts or SCORES)
+        return made("labels", labels=count, likelihood=models and not measures)
 
     def predicted(self, rows: Array) -> Any:
-        """Return what is compared with labels: predictions, or scores of the second label between 0 and 1."""
+        """Return what is compared with labels: predictions, or scores between 0 and 1: of the second label, or to survive."""
         kind, release = self.cells.kind, self.release
         if kind == "scores":
             found = np.asarray(release.applied("decision_function", rows), dtype=float)
             return expit(found[:, 1] - found[:, 0] if found.ndim == 2 else found)
+        if kind == "survival":
+            return np.asarray(release.applied("predict", rows), dtype=float).mean(axis=1)
         return self.likelihoods(rows)[:, 1] if kind == "probabilities" else release.applied("predict", rows)
 
     def likelihoods(self, rows: Array) -> Array:
@@ -105,8 +137,8 @@ class RecordCounter:
         return int(self.privacy.person.weight) * self.largest
 
     def mistakes(self, batch: Batch) -> int:
-        """Return the number of wrong labels, in steps."""
-        return int(self.counts(batch)["labels"][1::2].sum())
+        """Return the number of wrong labels, or the sum of squared errors in parts of the range, in steps."""
+        return int(self.counts(batch)["error"][1])
 
     def counts(self, batch: Batch) -> dict[str, Indices]:
         """Return the counts of the cells of each table, in steps."""
@@ -118,26 +150,53 @@ class RecordCounter:
 
     def places(self, row: Array, truth: Any, steps: int) -> list[dict[int, int]]:
         """Return the cells of one record in each table, of its group, with its steps in each."""
-        domain, cells = self.record.fields[self.label], self.cells
-        found = self.safely(self.predicted, row)
-        if isinstance(domain, Box):
-            lower, wide = float(domain.lower), float(domain.upper - domain.lower)
-            true, value = (float(truth) - lower) / wide, number_of(found)
-            said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
-            apart = true - said if value is not None else 1.0 - 2 * said
-            start = cell(PREDICTIONS, said) * len(ROUGHLY)
-            roughly = {start + k: count for k, count in knots(ROUGHLY, apart, steps).items()}
-            return [knots(RESIDUALS, apart, steps), roughly, knots(TARGETS, true, steps)]
-        place = domain.values.index(truth)  # type: ignore[union-attr]
-        if cells.kind != "labels":
-            score = number_of(found)
-            return [{place * (len(cells.cuts) + 1) + cell(cells.cuts, 1.0 - place if score is None else score): steps}]
-        right = self.safely(lambda predicted: predicted.shape == (1,) and bool(predicted[0] == truth), found)
-        if not cells.likelihood:
-            return [{2 * place + (not right): steps}]
-        other = self.safely(self.likelihoods, row)
-        likely = number_of(other[:, place]) if np.shape(other) == (1, len(domain.values)) else None  # type: ignore[union-attr]
-        return [{2 * place + (not right): steps}, {cell(LIKELY, likely or 0.0): steps}]
+        kinds: dict[str, Any] = {"numbers": self._of_number, "survival": self._of_survival}
+        made = kinds.get(self.cells.kind, self._of_label)(row, truth, steps, self.safely(self.predicted, row))
+        return [made[name]() for name in self.cells.tables]
+
+    def _of_number(self, row: Array, truth: float, steps: int, found: Any) -> dict[str, Any]:
+        domain: Any = self.record.fields[self.label]
+        lower, wide, value = float(domain.lower), float(domain.upper - domain.lower), number_of(found)
+        true = (float(truth) - lower) / wide
+        said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
+        apart, start = true - said if value is not None else 1.0 - 2 * said, cell(PREDICTIONS, said) * len(ROUGHLY)
+        return {
+            "error": lambda: knots((0.0, 1.0), apart**2, steps),
+            "residuals": lambda: knots(RESIDUALS, apart, steps),
+            "by_prediction": lambda: {start + k: count for k, count in knots(ROUGHLY, apart, steps).items()},
+            "targets": lambda: knots(TARGETS, true, steps),
+            "deviance": lambda: knots(DEVIANCES, 1.0 if value is None else self._deviance(true, said), steps),
+            "counts": lambda: knots(self.cells.count_knots, float(truth), steps),
+        }
+
+    def _deviance(self, true: float, said: float) -> float:
+        """Return the deviance of a count from its prediction, in parts of the largest; both are in parts of the largest count."""
+        said = max(said, FAINT)
+        return 2 * self.cells.upper * (float(xlogy(true, true / said)) - true + said) / self.cells.largest_deviance
+
+    def _of_survival(self, row: Array, truth: Array, steps: int, found: Any) -> dict[str, Any]:
+        """Return the cell by the interval of the event, or of how many were lived through, and by the probability to survive."""
+        died, lived, score = np.flatnonzero(truth > 0), int(np.sum(truth <= -1)), number_of(found)
+        outcome = int(died[0]) if len(died) else self.cells.labels + lived
+        return {"survival": lambda: self._scored(outcome, float(len(died) > 0) if score is None else score, steps)}
+
+    def _of_label(self, row: Array, truth: Any, steps: int, found: Any) -> dict[str, Any]:
+        domain: Any = self.record.fields[self.label]
+        place, score = domain.values.index(truth), number_of(found)
+        wrong = not self.safely(lambda label: label.shape == (1,) and bool(label[0] == truth), found)
+
+        def likelihood() -> dict[int, int]:
+            other = self.safely(self.likelihoods, row)
+            known = np.shape(other) == (1, len(domain.values))
+            return {cell(LIKELY, (number_of(other[:, place]) if known else None) or 0.0): steps}
+
+        scored = partial(self._scored, place, 1.0 - place if score is None else score, steps)
+        own = {"error": lambda: {int(wrong): steps}, "labels": lambda: {2 * place + wrong: steps}}
+        return {**own, "likelihood": likelihood, "scores": scored, "probabilities": scored}
+
+    def _scored(self, outcome: int, score: float, steps: int) -> dict[int, int]:
+        cuts = self.cells.cuts
+        return {outcome * (len(cuts) + 1) + cell(cuts, score): steps}
 
     def safely(self, function: Any, given: Any) -> Any:
         """Return what a function of somebody else's makes of one record, or None; it may do anything."""
@@ -173,7 +232,7 @@ def number_of(found: Any) -> float | None:
 
 def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     record, label, cells = counter.record, counter.label, counter.cells
-    known = record.values(batch, label) if cells.labels else batch.fields[label]
+    known = record.values(batch, label) if label in record.discrete else batch.fields[label]
     whose = np.zeros(batch.size, dtype=np.int64)
     if counter.group is not None:
         groups = record.discrete[counter.group].values

@@ -33,6 +33,8 @@ MEANING = {  # By the name of a measure: what it is called, and what it means
     "brier": ("Brier score", "mean squared distance of probabilities from what happened; 0 is perfect"),
     "calibration_error": ("calibration error", "mean distance of probabilities from observed shares"),
     "r2": ("R²", "part of the variance that is explained; 0 is the mean, 1 is perfect"),
+    "deviance": ("deviance", "mean Poisson deviance of counts; 0 is perfect"),
+    "deviance_gain": ("deviance gain", "part of the deviance that is explained; 0 is the mean, 1 is perfect"),
     "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
     "concordance": ("concordance", "share of pairs whose order is predicted rightly; 0.5 is guessing"),
 }
@@ -124,7 +126,7 @@ def statement(release: Release, evaluation: Evaluation | None, budget: Budget | 
         f"That means: {odds(privacy)}. It holds whatever else a reader knows, and for all later uses of the model."
     )
     if evaluation is not None and evaluation.spent is not None:
-        measured = f"{evaluation.measure} {evaluation.error} on {evaluation.records} records"
+        measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
     if budget is not None and not unlisted(release, budget):
         said.append(
@@ -193,7 +195,7 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
 
 def judged(found: Evaluation) -> Iterator[str]:
     kind = found.cells.kind
-    meaning, scored = MEANING | (SQUARED if kind == "numbers" else {}), kind in ("probabilities", "scores")
+    meaning, tables = MEANING | (SQUARED if kind == "numbers" else {}), found.cells.tables
     if found.spent is None:
         yield warning("This evaluation is not private: its noise was drawn with a seed. Do not publish it.")
     rows = []
@@ -202,12 +204,12 @@ def judged(found: Evaluation) -> Iterator[str]:
         rows.append((called, f"{float(value):.3g}", f"{low:.3g} to {high:.3g}", meant))
     yield table(["", "estimate", "95 %", "meaning"], rows, (1, 2))
     yield f'<p class="soft">On {found.records} records. Intervals count sampling and noise.</p><div class="charts">'
-    if scored:
+    if {"probabilities", "scores"} & set(tables):
         yield chart("ROC curve", "false positive rate", "true positive rate", *found.roc()[:4])
-    if kind == "probabilities":
+    if "probabilities" in tables:
         curve = found.calibration()[:4]
         yield chart("Calibration", "predicted probability", "observed share", *curve, points=True)
-    if kind == "numbers":
+    if "by_prediction" in tables:
         curve, (first, last) = found.residuals()[:4], found.bounds
         most = float(np.nanmax(np.abs(curve[1:]), initial=0.0)) or 1.0
         box, line = (first, last, -most, most), (first, 0, last, 0)
@@ -216,9 +218,7 @@ def judged(found: Evaluation) -> Iterator[str]:
         )
     yield "</div>"
     if found.groups:
-        own = {
-            name: {"error": part.error} | (part.rates() if scored else {}) for name, part in found.by_group().items()
-        }
+        own = {name: part.main() for name, part in found.by_group().items()}
         groups = [(name, *map(str, rates.values())) for name, rates in own.items()]
         yield "<h3>By group</h3>" + table(["group", *next(iter(own.values()))], groups)
 

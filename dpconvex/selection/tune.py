@@ -1,4 +1,4 @@
-"""Private tuning: candidates are fitted, and one of them is chosen by its mistakes; the whole keeps one guarantee.
+"""Private tuning: candidates are fitted, and one is chosen by its mistakes or squared errors; the whole keeps one guarantee.
 
 Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
 """
@@ -60,6 +60,7 @@ class Tuning:
         What the fits, the choice and the release cost together.  None if a seed was given.
     mistakes : int or None
         From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
+        Of a regression: the sum of squared errors, in parts of the squared range of the label.
     """
 
     choice: str
@@ -351,8 +352,8 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     for name, template in named.items():
         counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
         counter.check("tune", strict=False)
-        if template.predict is None or not counter.cells.labels:
-            lacks = "declares no predict" if template.predict is None else f"has no label {label!r} that is a Choice"
+        if template.predict is None or counter.survives:
+            lacks = "declares no predict" if template.predict is None else "predicts more than one value"
             raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
         if domains(template) != domains(reference):
             raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")

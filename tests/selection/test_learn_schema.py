@@ -524,3 +524,14 @@ def test_a_cheaper_promise_than_its_event_is_not_charged():
             dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, dp.Privacy(1.0, 1e-6), budget=budget
         )
     assert not budget.entries
+
+
+def test_clusters_are_charged_for_the_schema_that_made_their_features():
+    table = {"age": np.arange(4000) % 90, "ward": ["east", "west"] * 2000, "cost": np.arange(4000.0)}
+    schema = dp.learn_schema(table, dp.Privacy(1.0, 1e-6), label="cost")
+    x, _ = schema.encode(table)
+    budget = dp.Budget(dp.Privacy(5.0, 1e-5))
+    record = dp.Record(x=dp.Ball(x.shape[1]))
+    for entry in ("one", "two"):
+        dp.cluster(record, {"x": x}, dp.Privacy(1.0, 1e-6), components=2, group=None, budget=budget, entry=entry)
+    assert [item.label for item in budget.entries] == [schema.learnt.entry, "one", "two"]

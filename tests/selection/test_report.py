@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shlex
+import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,10 +33,10 @@ PAID = dp.Privacy(0.5)
 def evaluation(spent=PAID, groups=("f", "m")):
     """Return what a release of two groups, of 500 records each, may have looked like."""
     cells = Cells("probabilities", groups=2)
-    yes = np.linspace(0.025, 0.975, 20)
-    counts = np.concatenate([25 * (1 - yes), 25 * yes])
-    sums = np.concatenate([cells.weights["probabilities"] @ counts] * 2)
-    return dp.Evaluation(cells, tuple(sums.tolist()), 12.0, 1000, spent, ("no", "yes"), groups, "sick")
+    yes = (cells.edges[1:] + cells.edges[:-1]) / 2
+    counts = np.concatenate([500 * np.diff(cells.edges) * share for share in (1 - yes, yes)])
+    sums = cells.sums({"probabilities": np.tile(counts, 2)})
+    return dp.Evaluation(cells, tuple(sums.tolist()), 4.0, 1000, spent, ("no", "yes"), groups, "sick")
 
 
 def run(line):
@@ -47,7 +48,7 @@ class Reader(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.texts, self.loaded = [], [], []
+        self.open, self.texts, self.tags, self.loaded = [], [], [], []
 
     def handle_starttag(self, tag, attributes):
         self.loaded += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
@@ -60,15 +61,16 @@ class Reader(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] not in ("style", "text") and data.strip():
             self.texts.append(" ".join(data.split()))
+            self.tags.append(self.open[-1])
 
 
-def read(page):
+def read(page, tags=False):
     reader = Reader()
     reader.feed(page)
     assert reader.open == []
     assert reader.loaded == []
     assert not re.search(r"https?://|url\(|@import|<script", page)
-    return reader.texts
+    return [f"{tag}: {text}" for tag, text in zip(reader.tags, reader.texts, strict=True)] if tags else reader.texts
 
 
 def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
@@ -83,7 +85,8 @@ def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
     assert "@media print" in page
     (entry,) = budget.entries
     known = {entry.time[:16].replace("T", " "): "TIME", entry.user: "USER", entry.host: "HOST"}
-    texts = [known.get(text, text) for text in read(page)]
+    parts = (text.partition(": ") for text in read(page, tags=True))
+    texts = [f"{tag}: {known.get(text, text)}" for tag, _, text in parts]
     texts = [re.sub(r"\b\d+ \w+ 20\d\d\b", "DATE", re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)) for text in texts]
     if not GOLDEN.exists():
         GOLDEN.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -164,7 +167,7 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
         table, table["dose"] ** 0.5
     )
     cells = Cells("numbers", labels=0)
-    sums = np.concatenate([100.0 * weights.sum(axis=1) for weights in cells.weights.values()])
+    sums = np.concatenate([np.full(np.prod(shape), 100.0) for shape in cells.tables.values()])
     numbers = dp.Evaluation(cells, tuple(sums.tolist()), 8.0, None, dp.Privacy(1.0), bounds=(-1.0, 1.0))
     texts = read(dp.report(model, numbers, title="Doses"))
     assert texts[0] == "Doses"
@@ -201,7 +204,7 @@ def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     RELEASE.save("model.npz")
     found = evaluation()
-    replace(found, scale=found.cells.noise(PAID).scale).save("evaluation.json")
+    found.save("evaluation.json")
     assert run("report model.npz --evaluation evaluation.json --title T --out report.html --json") == 0
     assert json.loads(capsys.readouterr().out) == {"file": "report.html", "private": True}
     assert read(Path("report.html").read_text(encoding="utf-8"))[0] == "T"
@@ -209,6 +212,13 @@ def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     assert run("certificate model.npz --json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["risk"]["0.05"] == pytest.approx(1 - CERTIFICATE.risk(0.05))
+    with zipfile.ZipFile("model.npz") as whole, zipfile.ZipFile("unproved.npz", "w") as less:
+        for name in whole.namelist():
+            if name != "proof.json":
+                less.writestr(name, whole.read(name))
+    assert run("certificate unproved.npz --progress") == 0  # a claim that anybody may have written
+    assert "nobody can check its numbers" in capsys.readouterr().out
+    assert any("nobody can check its numbers" in text for text in read(dp.report(dp.Release.load("unproved.npz"))))
     assert run("coefficients model.npz --json") == 0
     effects = json.loads(capsys.readouterr().out)["effects"]
     assert [row["name"] for row in effects] == ["age", "<b>ward = a & b", "<b>ward = c"]

@@ -16,6 +16,7 @@ from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method
 from dpconvex.mechanisms.private_selection import rate
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.tune import parts, planned, tune, tune_repeated
 
 
@@ -236,6 +237,34 @@ def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name
         with pytest.raises(dp.TemplateError, match="takes itself"):
             choose(model, data(60), dp.Privacy(5.0), grid=varied, budget=budget)
     assert not budget.entries
+
+
+def test_a_regression_is_chosen_by_its_squared_errors():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.7, 0.7, (6000, 2))
+    records = {"x": x, "y": np.clip(1.2 * x[:, 0], -1, 1)}
+    candidates = {f"{r:g}": dp.load("huber_regression", features=2, regularization=r) for r in (0.01, 1e3)}
+    assert dp.tune(candidates, records, dp.Privacy(20.0, 1e-6)).choice == "0.01"
+    found = dp.tune_repeated([candidates["0.01"]], records, dp.Privacy(20.0, 1e-6))
+    exact = float(np.sum((records["y"] - found.release.predict(x)) ** 2)) / 4
+    assert found.mistakes == pytest.approx(exact, abs=50)
+    with pytest.raises(dp.TemplateError, match="more than one value"):
+        dp.tune([dp.load("discrete_hazards", features=2)], {"x": x, "y": -np.ones((6000, 6))}, dp.Privacy(1.0))
+
+
+def test_one_regression_record_moves_its_squared_error_by_one_at_most():
+    """The worst residual counts as one, in whole steps; what cannot be predicted, too."""
+    learner = dp.load("huber_regression", features=1)
+    for said, worst in (
+        (lambda p, x: x[:, 0], 1.0),
+        (lambda p, x: np.full(len(x), np.nan), 1.0),
+        (lambda p, x: 0 * x[:, 0], 0.25),
+    ):
+        release = dp.Release({"w": [1.0]}, not_private_because="a test", predictor=said)
+        counter = RecordCounter(learner.record, release, "x", "y", dp.Privacy(1.0))
+        alone = [counter.mistakes(learner.record.validate({"x": [[1.0]], "y": [y]})) for y in (-1.0, 1.0)]
+        assert max(alone) == worst * counter.moved
+        assert counter.mistakes(learner.record.validate({"x": [[1.0]] * 2, "y": [-1.0, 1.0]})) == sum(alone)
 
 
 PLAIN = dp.load("logistic_regression", features=2)
