@@ -158,11 +158,13 @@ class Cells:
             size = self.groups * (cells - own.start)
             noisy = sums[start : start + size].reshape(self.groups, -1) / weight
             start += size
-            several = []
+            several, sizes = [], np.maximum(noisy.sum(axis=1), 1.0)
+            if total is not None and self.groups > 1:  # groups add up to it
+                sizes = np.maximum(on_simplex(sizes[None], np.array([float(total)]))[0], 1.0)
             for k, part in enumerate([noisy.sum(axis=0), *(noisy if self.groups > 1 else ())]):
                 whole, noises = (None, 1) if k else (total, self.groups)
                 spread = scale / weight * math.sqrt(2 * noises)
-                drawn = self._counted(name, part[None], whole, spread)
+                drawn = self._counted(name, part[None], float(sizes[k - 1]) if k else total, spread)
                 people = max(float(drawn.sum()), 1e-9)
                 again = rng.multinomial(round(people / clusters), drawn[0] / people, replicates) * float(clusters)
                 noise = rng.laplace(scale=scale / weight, size=(noises, replicates, part.size)).sum(axis=0)
@@ -171,7 +173,7 @@ class Cells:
             found[name] = np.stack(several, axis=1)
         return found
 
-    def _counted(self, name: str, noisy: Array, total: int | None, spread: float) -> Array:
+    def _counted(self, name: str, noisy: Array, total: float | None, spread: float) -> Array:
         """Return counts, none below 0, that are nearest to noisy ones and add up to the total; each row by itself."""
         if self.released[name].start:
             noisy = np.hstack([(total or 0) - noisy, noisy])

@@ -17,6 +17,7 @@ from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, R
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection.measures import (
+    WITHIN,
     Curve,
     Estimate,
     below,
@@ -100,7 +101,17 @@ class Evaluation:
         """Number of records; noisy if it is protected, or for a group."""
         if self.total is not None and self.chosen is None:
             return self.total
-        return round(float(whole(self._table(next(iter(self.cells.tables))))[0]))
+        return round(float(self._sizes[0]))
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether noise outweighs the number of a group's records, so that its rates are refused."""
+        return self.chosen is not None and bool(self._sizes[0] <= WITHIN * self._sizes[1:].std())
+
+    @property
+    def _sizes(self) -> Array:
+        """Numbers of records, shape (1 + replicates,)."""
+        return whole(self._counts[next(iter(self.cells.tables))][:, 0 if self.chosen is None else 1 + self.chosen])
 
     @cached_property
     def _counts(self) -> dict[str, Array]:
@@ -109,6 +120,9 @@ class Evaluation:
 
     def _table(self, *names: str) -> Array:
         """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
+        if self.is_hidden:
+            why = "noise outweighs the number of its records, and its rates would be noise"
+            raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {why}.")
         for name in names:
             if name in self.cells.tables:
                 return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
@@ -123,8 +137,13 @@ class Evaluation:
         return made
 
     def by_group(self) -> dict[Any, Self]:
-        """Return the evaluation of each declared group."""
-        return {name: self.group(name) for name in self.groups}
+        """Return the evaluation of each declared group, but of those that are `hidden` by noise."""
+        return {name: own for name in self.groups if not (own := self.group(name)).is_hidden}
+
+    @property
+    def hidden(self) -> list[Any]:
+        """The groups with so few records that noise outweighs their number."""
+        return [name for name in self.groups if self.group(name).is_hidden]
 
     @property
     def error(self) -> Estimate:
@@ -358,6 +377,8 @@ class Evaluation:
         for name, own in self.by_group().items() if self.chosen is None else ():
             said = "; ".join(f"{what} {value}" for what, value in own.main().items())
             lines.append(f"  {name}, {own.records} records: {said}")
+        hidden = self.hidden if self.chosen is None else ()
+        lines += [f"  {name}: noise outweighs its records; nothing is said of it" for name in hidden]
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
 
     def main(self) -> dict[str, Estimate]:

@@ -220,7 +220,10 @@ def judged(found: Evaluation) -> Iterator[str]:
     if found.groups:
         own = {name: part.main() for name, part in found.by_group().items()}
         groups = [(name, *map(str, rates.values())) for name, rates in own.items()]
-        yield "<h3>By group</h3>" + table(["group", *next(iter(own.values()))], groups)
+        yield "<h3>By group</h3>" + (table(["group", *next(iter(own.values()))], groups) if own else "")
+    if found.hidden:
+        names = ", ".join(map(repr, found.hidden))
+        yield f"<p>Nothing is said of {escape(names)}: noise outweighs the number of records.</p>"
 
 
 def spent(budget: Budget, release: Release) -> str:

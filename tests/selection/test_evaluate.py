@@ -634,3 +634,18 @@ def test_a_real_interrupt_ends_an_evaluation():
             assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_group_whose_records_noise_outweighs_has_no_rates():
+    cells = Cells("probabilities", groups=2)
+    counts = np.repeat([20, 0], 2 * (len(cells.cuts) + 1))
+    sums = cells.sums(dict.fromkeys(cells.tables, counts))
+    sums += np.random.default_rng(0).laplace(scale=8.0, size=cells.noisy)
+    total = int(counts.sum())
+    found = dp.Evaluation(cells, tuple(sums.tolist()), 8.0, total, None, ("no", "yes"), ("f", "m"))
+    assert found.hidden == ["m"]
+    assert list(found.by_group()) == ["f"]
+    assert "m: noise outweighs its records" in str(found)
+    assert abs(found.group("f").records + found.group("m").records - total) <= 2
+    with pytest.raises(dp.TemplateError, match="noise outweighs"):
+        found.group("m").error  # noqa: B018
