@@ -4,7 +4,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -324,7 +324,18 @@ def schema_of(data: Any) -> Schema | None:
     """Return the schema that made the features in settled data, None where none is known."""
     whole = isinstance(data, Partitions)
     parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
-    return next((made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)), None)
+    return most_paid(getattr(part, "schema", None) for part in parts)
+
+
+def most_paid(found: Iterable[Any]) -> Schema | None:
+    """Return the first schema, or a learnt one that was paid with all others, so that its cost is that of all."""
+    schemas = [one for one in found if isinstance(one, Schema)]
+    paid = {id(one): {cost.entry for cost in one.learnt.costs} if one.learnt else set() for one in schemas}
+    most = max(schemas, key=lambda one: len(paid[id(one)]), default=None)
+    if most is not None and not set().union(*paid.values()) <= paid[id(most)]:
+        why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"
+        raise TemplateError(f"{why}; learn the second with known= the first, and encode all fields with it.")
+    return most
 
 
 def check_encoded(caller: str, known: Schema | None, made: Any) -> None:

@@ -21,7 +21,7 @@ from dpconvex.accounting.budget import Budget, settle
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
-from dpconvex.data.schema import Schema, check_encoded, check_unit
+from dpconvex.data.schema import Schema, check_encoded, check_unit, most_paid
 from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
@@ -262,8 +262,11 @@ class Private(BaseEstimator):
         """Call what releases, with the options that every release takes."""
         warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
-        label, schemas = f"fit {type(self).__name__}", [vars(self).get(n) for n in ("schema_", "encoder_", "bounds")]
-        learnt = next((known for known in schemas if getattr(known, "learnt", None)), None)
+        label, known = (
+            f"fit {type(self).__name__}",
+            most_paid(vars(self).get(n) for n in ("schema_", "encoder_", "bounds")),
+        )
+        learnt = known if known is not None and known.learnt else None
         settle(self.budget, learnt)
         found = fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
         return found if learnt is None or not hasattr(found, "schema") else replace(found, schema=learnt)

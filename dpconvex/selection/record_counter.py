@@ -38,7 +38,7 @@ MISTAKES = ("mistakes",)  # Wrong labels or squared errors alone, by which `tune
 
 @dataclass(frozen=True)
 class RecordCounter:
-    """Looks at records one by one, and counts them in cells; whatever a prediction does, it changes its own record's cell alone.
+    """Looks at records one by one, and counts them in cells; what a prediction makes of a record changes its own cell alone.
 
     A prediction in a batch depends, in its last bits, on the others.  A record that cannot be predicted, or whose prediction has
     no right form, lies in the cell of the worst mistake.

@@ -79,7 +79,7 @@ def report(
     page = Page(PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(title or f"A model that predicts {label}"),
         date=f"{datetime.now(UTC):%d %B %Y}",
-        board=statement(found, evaluation, budget),
+        board=statement(found, evaluation, budget, coefficients),
         learnt="\n".join(learnt(found, getattr(release, "shapes_", {}), coefficients)),
         judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(judged(evaluation)),
         meaning="Nothing is claimed." if privacy is None else escape(f"{odds(privacy)}.".capitalize()),
@@ -113,7 +113,9 @@ def unlisted(release: Release, budget: Budget) -> list[str]:
     return ["its fit"] * (not any(same)) + sorted(schemas - {item.label for item in entries})
 
 
-def statement(release: Release, evaluation: Evaluation | None, budget: Budget | None) -> str:
+def statement(
+    release: Release, evaluation: Evaluation | None, budget: Budget | None, coefficients: Coefficients | None
+) -> str:
     """Return a paragraph for an ethics board."""
     privacy, _, parts = whole(release)
     if privacy is None:
@@ -128,6 +130,8 @@ def statement(release: Release, evaluation: Evaluation | None, budget: Budget | 
     if evaluation is not None and evaluation.spent is not None:
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
+    if coefficients is not None and coefficients.spent is not None:
+        said.append(f"The intervals of its parameters are another release about the same people: {coefficients.spent}.")
     if budget is not None and not unlisted(release, budget):
         said.append(
             f"The ledger of these people counts {sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}."

@@ -436,6 +436,21 @@ def test_a_second_label_takes_over_what_was_learnt():
         later.decode_target([100.0, 200.0])
 
 
+def test_fields_of_two_schemas_learnt_apart_are_refused_since_one_would_not_be_charged():
+    table = {name: column for name, column in table_of(2000).items() if name in ("age", "cost")}
+    one, other = (dp.learn_schema(table, PRIVACY, label="cost") for _ in range(2))
+    X, y, budget = one.encode(table)[0], other.encode(table)[1], dp.Budget(dp.Privacy(9.0, 1e-4))
+    template = dp.load("ridge_regression", features=X.shape[1])
+    for fit in (
+        lambda: dp.solve(template, {"x": X, "y": y}, PRIVACY, budget=budget),
+        lambda: dp.statistics(template, {"x": X, "y": y}, PRIVACY, budget=budget),
+        lambda: dp.Ridge(epsilon=1.0, delta=1e-6, bounds=other, budget=budget).fit(X, table["cost"]),
+    ):
+        with pytest.raises(dp.TemplateError, match="learnt apart"):
+            fit()
+    assert not budget.entries
+
+
 def test_missing_dates_are_in_the_middle():
     days = (np.datetime64("2020-01-01") + np.arange(4000) % 900).astype(str)
     schema = dp.learn_schema({"day": days, "y": np.arange(4000) % 7}, dp.Privacy(4.0, 1e-6), label="y")

@@ -269,6 +269,24 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         assert sum(int(entry) ** 2 for entry in (one - other).flat) <= far**2 * (1 + 1e-12)
 
 
+def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
+    """Squares were added in another order for one record than for two: the length of this one lies on an edge."""
+    w = cp.Variable((3, 12), name="w")
+    record = dp.Record(x=dp.Ball(3, 2.0), y=dp.Choice(range(12)), g=dp.Box(0, 3))
+    template = dp.Template(record, lambda x, y, g: g * (cp.log_sum_exp(x @ w) - (x @ w)[y]))
+    row, edges = (
+        [-0.6353815259854739, -0.12595672195730034, 0.7618564304579585],
+        np.sqrt(33 / 4097) * np.sqrt(2) ** np.arange(-20, 20),
+    )
+    table, counts = np.random.default_rng(0).normal(size=(3, 12)), []
+    for n in (1, 2):
+        found = looks(template, {"x": [row] * n, "y": [0] * n, "g": [0.1416776768609886] * n})
+        found.in_metric(np.eye(3))
+        found.vectors(table, "roots", float(edges[-1]), 1.0, edges)
+        counts.append(found.queries.seen[-1][0])
+    assert (counts[1] == 2 * counts[0]).all()
+
+
 def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
     assert linear.MOST * 2**MATRIX_BITS * 2**LIMB <= 2**53
     monkeypatch.setattr(linear, "MOST", 3)
