@@ -38,7 +38,6 @@ UNUSED = {"strong_convexity", "hessian_bound", "jacobian_epsilon", "noise_epsilo
 UNUSED |= {f"cover {name}" for name in ("noise_cap", "records", "sensitivity", "dimension", "counting")}
 UNUSED |= {f"settings {name}" for name in ("step_size", "largest_step", "momentum", "radius", "rows", "columns")}
 UNUSED |= {"settings degrees_of_freedom", "settings nuclear_sensitivity", "settings weight_of_linear_statistics"}
-UNUSED |= {f"whitening {name}" for name in ("epsilon", "delta", "level", "share", "composed", "features", "radius")}
 UP = {"tolerance", "counting", "steps", "clip", "modulus", "radius", "upper", "M", "high", "curvature"}
 DOWN = {"epsilon", "delta", "noise_scale", "sensitivity", "gradient_bound", "added", "size", "noise_dimension", "scale"}
 DOWN |= {"distance", "step", "sigma", "lower", "low"}

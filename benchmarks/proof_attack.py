@@ -192,9 +192,7 @@ def broken(proof):
             apart = apart / mu if kind == "output" else apart
         elif kind == "gradients":
             apart *= math.sqrt(number(settings["steps"]))
-    shift, whitening = apart / scale, claim.get("whitening")
-    if whitening:
-        shift = math.hypot(shift, number(whitening["sensitivity"]) / number(whitening["sigma"]))
+    shift = apart / scale
     tau, step, grid = (number(cover[name]) for name in ("distance", "step", "scale"))
     if "Gaussian" in cover["noise"]:
         kept = profile(number(cover["epsilon"]), (2 * tau / step + side) / grid) <= number(cover["delta"]) * (1 + 1e-3)

@@ -75,7 +75,6 @@ from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans
 from .mechanisms.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
 from .mechanisms.private_selection import Repetitions as Repetitions
-from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.residual_noise import ResidualNoise as ResidualNoise
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .model.privacy import Privacy as Privacy

@@ -23,7 +23,7 @@ from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
 from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, verify
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.recipe import Automatic, Whitened
+from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.people import for_promise
@@ -52,7 +52,6 @@ def audit(
     runs: int = 0,
     backend: Any = None,
     seed: int | None = None,
-    whitening: Whitened = None,
 ) -> Audit:
     """Attack a whole guarantee (epsilon, delta), and report the largest delta or epsilon that the attack found.
 
@@ -65,8 +64,8 @@ def audit(
     template : Template
     privacy : Privacy
         The guarantee.
-    mechanism, residual_noise, whitening : object, optional
-        As for `verify`. Pass `whitening` only without `share` and `runs`.
+    mechanism, residual_noise : object, optional
+        As for `verify`.
     size : int
         Public number of records; under add-remove, a public nominal number.
     share : float, optional
@@ -110,8 +109,6 @@ def audit(
     between(0, 1e6).check("audit", effort=effort)
     Kind(f"0, or at least {FEWEST_RUNS} fits", lambda n: is_whole(n, FEWEST_RUNS) or n == 0).check("audit", runs=runs)
     COUNT.check("audit", size=size)
-    if whitening not in (None, False) and (runs or share is not None):
-        raise TemplateError("audit: with whitening, leave out runs and share.")
     if runs:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
@@ -119,11 +116,11 @@ def audit(
     check_privacy("audit of a mixture, or by runs,", privacy, units)
     template = for_promise(template, privacy)
     if share is None:
-        chosen, first = Method(mechanism, whitening=whitening, units=units).way(template, privacy, int(size))
-        certificate = verify(template, privacy, int(size), chosen, residual_noise, whitening=first)
+        chosen = Method(mechanism, units=units).plan(template, privacy, int(size))
+        certificate = verify(template, privacy, int(size), chosen, residual_noise)
     else:
         plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
-        found = plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, int(size))
+        found = plan.method(mechanism, residual_noise).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:
@@ -156,7 +153,6 @@ def attack_certificate(
             found = [Objective(analysis, certificate, effort, rng).attack()]
     if certificate.cover is not None:
         found.append(parts.attack_cover(certificate.cover))
-    found += parts.attack_whitening(certificate)
     if certificate.clustering is not None:
         found.append(parts.attack_clustering(certificate.clustering, certificate.privacy.adjacency))
     return [*found, *attack_draws(analysis, certificate, mechanism), parts.attack_proof(certificate)]

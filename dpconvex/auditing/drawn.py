@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, StatisticsCertificate
 from dpconvex.certificates.clustering_noise import ClusteringNoise
-from dpconvex.certificates.integer_noise import LAPLACE, WhiteningNoise, perturb
-from dpconvex.mechanisms import clipped_descent as clipped
+from dpconvex.certificates.integer_noise import LAPLACE, perturb
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
-from dpconvex.mechanisms.private_whitening import Stages
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator
 from dpconvex.sensitivity.analysis import Analysis
@@ -96,9 +93,6 @@ class Nothing:
 
     clipped_gradient = loss_gradient
 
-    def clipped_slope(self, *_: Any) -> float:
-        return self.shift - self.pull
-
     def public_gradient(self, theta: Array) -> Array:
         return np.eye(1, self.dim)[0] * self.pull
 
@@ -119,15 +113,10 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
         else:
             pooled = [vectors.ravel()] * (law == "gaussian")
             yield compared("noise as drawn", law, p, scale, [*vectors.T, *pooled])
-    if isinstance(certificate, DescentCertificate) and "length_steps" in certificate.settings:
-        yield compared("length as drawn", "gaussian", 1, scale, [lengths(analysis, certificate)])
     if (cover := certificate.cover) is not None:  # no entry's law depends on how many there are, nor on what it hides
         many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
         steps = perturb(np.zeros(many.dimension), many) / cover.step
         yield compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
-    if certificate.whitening is not None:
-        groups = moments(certificate, certificate.whitening)
-        yield compared("whitening as drawn", "gaussian", 1, certificate.whitening.sigma, groups)
     if certificate.clustering is not None:
         yield from attack_rounds(certificate.clustering)
 
@@ -147,7 +136,6 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
     one, unit = certificate, 1.0
     if isinstance(certificate, DescentCertificate):
         settings = {**certificate.settings, "steps": float(min(certificate.steps, count)), "momentum": 0.0}
-        settings.pop("length_steps", None)
         one, unit = certificate.copied(event=None, settings=settings), certificate.step_size
     while len(found) < count:
         engine: Any = Nothing(dim)
@@ -156,32 +144,6 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
     vectors = np.asarray(found[:count]) / unit
     inside = certificate.noise != "matrix" and certificate.noise_dimension < dim
     return np.asarray(vectors @ analysis.form.basis) if inside else vectors
-
-
-def lengths(analysis: Analysis, certificate: DescentCertificate) -> Array:
-    """Return the noise of slopes, shape (m,), from what it does to a length.
-
-    The public pull is so strong that it alone decides how far a slope moves the length, and nothing is cut off.
-    """
-    one = certificate.copied(event=None, settings={**certificate.settings, "length_steps": 1.0})
-    engine, theta = Nothing(analysis.form.space.dim), np.eye(1, analysis.form.space.dim)[0]
-    unit = clipped.slope_reach(analysis, one) / clipped.slope_bound(analysis, one)
-    engine.pull = FINE * unit * one.noise_scale
-
-    silence, rng = SimpleNamespace(bit_generator=None, standard_normal=np.zeros), system_generator()
-    reached: Any = partial(clipped.length, analysis, one, engine, theta)
-    start, engine.shift = reached(silence), engine.pull / 4
-    middle = reached(silence)
-    moved = np.array([middle - reached(rng) for _ in range(DRAWS // 2)])
-    return np.asarray(moved * engine.shift / ((start - middle) * unit))
-
-
-def moments(certificate: Certificate, noise: WhiteningNoise) -> list[Array]:
-    """Return noise of second moments' entries, all of one deviation: the diagonals', and the others'."""
-    d = max(noise.features, SIDE)
-    zeros, upper = np.zeros((d, d), dtype=np.int64), np.triu_indices(d, 1)
-    found = [Stages(certificate.privacy, noise, certificate).released(zeros, None) for _ in range(MATRICES)]
-    return [np.ravel([np.diag(one) for one in found]), np.ravel([one[upper] for one in found]) * math.sqrt(2)]
 
 
 def attack_rounds(noise: ClusteringNoise) -> Iterator[Attack]:

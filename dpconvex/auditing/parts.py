@@ -13,8 +13,6 @@ from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.integer_noise import LAPLACE, IntegerNoise
 from dpconvex.checker.reading import Rejected
 from dpconvex.data.batch import Batch
-from dpconvex.fitting.whitening import second_moment
-from dpconvex.mechanisms.clipped_descent import slope_bound, slope_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.loss_distributions import sampled_delta
@@ -70,23 +68,17 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
 def attack_gradients(
     analysis: Analysis, certificate: DescentCertificate, effort: float, rng: np.random.Generator
 ) -> Attack:
-    """Attack noisy descent by the largest difference of two gradients, or of their clipped slopes, seen in every step."""
+    """Attack noisy descent by the largest difference of two gradients, seen in every step."""
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
-    fits = int(certificate.settings.get("length_steps", 0.0))
     for found in search.best(Goal({"difference": 1.0}), certificate.privacy.adjacency, effort):
         one = found.one(0)
         slopes = [side.slopes(one.theta, frame, curved=False)[0][0] for side in one.sides]
         first, second = (g * min(1.0, clip / max(float(np.linalg.norm(g)), 1e-300)) for g in slopes)
-        difference, longer = float(np.linalg.norm(first - second)), 0.0
-        if fits:  # parameters may have any direction
-            along, reach = first - second, slope_reach(analysis, certificate)
-            ends = [np.clip(g @ along / max(difference, 1e-300), -reach, reach) / reach for g in slopes]
-            longer = abs(float(ends[0] - ends[1])) * slope_bound(analysis, certificate)
-        cases.append((difference, longer, one))
-    difference, longer, one = max(cases, key=lambda case: (steps - fits) * case[0] ** 2 + fits * case[1] ** 2)
-    shift = math.sqrt((steps - fits) * difference**2 + fits * longer**2)
+        cases.append((float(np.linalg.norm(first - second)), one))
+    difference, one = max(cases, key=lambda case: case[0])
+    shift = math.sqrt(steps) * difference
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the released answer alone learns less.",
@@ -147,26 +139,6 @@ def shifted(
 def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str, **further: Any) -> Attack:
     law = profile_epsilon(shift, delta), float(gaussian_delta(epsilon, shift))
     return Attack(part, epsilon, delta, *law, how, **further)
-
-
-def attack_whitening(certificate: Certificate) -> list[Attack]:
-    """Attack a noisy second moment by the records that move it farthest, and both stages together where both are Gaussian."""
-    noise = certificate.whitening
-    if noise is None:
-        return []
-    record = np.zeros((1, noise.features))
-    record[0, 0] = noise.radius
-    moved = second_moment(record, noise.features, noise.radius).astype(float)
-    if certificate.privacy.adjacency == "replace-one":
-        other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
-        moved -= second_moment(other, noise.features, noise.radius)
-    shift = certificate.privacy.most * float(np.linalg.norm(moved)) / noise.scale
-    how = "Gaussian profile of the second moment"
-    if not noise.composed:
-        return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]
-    shift = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
-    epsilon, how = noise.epsilon + certificate.noise_epsilon, f"{how} and of the noise as certified"
-    return [gaussian_attack("whitening and noise together", epsilon, certificate.noise_delta, shift, how)]
 
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:

@@ -15,7 +15,7 @@ from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
 from dpconvex.accounting.totals import best_total, profile_of
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.integer_noise import IntegerNoise, WhiteningNoise
+from dpconvex.certificates.integer_noise import IntegerNoise
 from dpconvex.certificates.loaded_event import believed, tail_of
 from dpconvex.certificates.text import RUNS, CertificateText
 from dpconvex.checker.files import FORMAT, compare, opened
@@ -83,8 +83,6 @@ class Certificate(CertificateText):
         Residual noise on the computed answer; None for a mechanism alone, which releases nothing yet.
     clustering : ClusteringNoise or None
         Noise of component labels that were learnt from the data; None if there are none.
-    whitening : WhiteningNoise or None
-        Noise of the second moment that whitens the records; None without whitening.
     event : Event or None
         Description of the release for accountants, which a `Budget` records; None if only its guarantee is known.
     diameter : float or None
@@ -116,7 +114,6 @@ class Certificate(CertificateText):
     settings: dict[str, float] = field(default_factory=dict)
     cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
-    whitening: WhiteningNoise | None = None
     event: Event | None = field(default=None, repr=False)
     diameter: float | None = None
     writer: Callable[[Certificate], bytes] | bytes | None = field(default=None, repr=False, compare=False)
@@ -162,7 +159,7 @@ class Certificate(CertificateText):
     @property
     def noise_delta(self) -> float:
         """The part of delta that pays for the noise: delta less the other parts."""
-        paid = sum(part.delta for part in (self.cover, self.clustering, self.whitening) if part is not None)
+        paid = sum(part.delta for part in (self.cover, self.clustering) if part is not None)
         return max(self.delta - paid, 0.0)
 
     @property
@@ -272,6 +269,9 @@ class Certificate(CertificateText):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`. An event that contradicts its numbers is dropped."""
+        data = dict(data)
+        if data.pop("whitening", None):
+            raise TemplateError("its records were whitened, which this version does not do: fit again")
         found = cast(Certificate, built(cls, data, {Event: event_of}))
         return found.copied(event=believed(found))
 

@@ -72,35 +72,6 @@ class IntegerNoise:
             raise DPConvexError("residual noise: it does not keep its share of the guarantee; nothing is released.")
 
 
-@dataclass(frozen=True)
-class WhiteningNoise:
-    """Noise on the second moment of the records, for preconditioning, with what it takes of the guarantee beyond the fit."""
-
-    epsilon: float
-    delta: float
-    level: float  # How far one record moves the second moment, in deviations of the noise
-    share: float  # Its part of the squared level of both stages together, or of the guarantee if that is divided
-    composed: float  # The level of both stages, if both are Gaussian, else 0
-    sensitivity: float  # In squared radii, in the coordinates of symmetric matrices; so is sigma
-    sigma: float
-    field: str
-    features: int
-    radius: float
-
-    @property
-    def scale(self) -> float:
-        """The deviation of the integer noise on the diagonal; off it, sums have a deviation smaller by sqrt(2)."""
-        return self.sigma * float(LEVELS) ** 2
-
-    def rows(self) -> Iterator[tuple[str, str, str]]:
-        yield "whitening sensitivity", f"{self.sensitivity:.6g}", "of the second moment, in squared radii"
-        on = f"on {self.features} x {self.features} moments of {self.field!r}"
-        yield "whitening deviation sigma", f"{self.sigma:.6g}", on
-        if self.composed:
-            of = f"{100 * self.share:.3g} % of the square of the mu of both stages, {self.composed:.6g}"
-            yield "whitening mu (GDP)", f"{self.level:.6g}", of
-
-
 def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
     """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
     scale = math.nextafter(sensitivity / epsilon, math.inf)

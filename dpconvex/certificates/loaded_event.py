@@ -25,11 +25,9 @@ def believed(certificate: Any) -> Event | None:
     if event is None or {RUNS, PARTS} & {*certificate.settings}:
         return None
     least = [] if certificate.clustering is None else [certificate.clustering.event]
-    white = certificate.whitening
-    least += [] if white is None else [Gaussian(max(white.level, white.sensitivity / white.sigma))]
     if cover is not None:
         least += [cover.event, Pure(cover.counting), Tail((1 + bool(cover.counting)) * TAIL)]
-    beside = [part for part in (certificate.clustering, white, cover) if part is not None]
+    beside = [part for part in (certificate.clustering, cover) if part is not None]
     rest = certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0)
     epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
     if certificate.is_gaussian:

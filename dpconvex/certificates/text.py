@@ -282,7 +282,7 @@ class CertificateText(Printed):
             said = f"sum over the records, {number(self.predicted_risk / self.size)} each; a prediction from public numbers"
             yield "predicted excess risk", number(self.predicted_risk), said
         for setting, value in self.settings.items():
-            if setting not in ("whitened_field", "level"):  # named elsewhere
+            if setting != "level":  # named elsewhere
                 both = "nuclear norm of the difference of two gradients: what this noise is charged for"
                 own = "of the noise's law" if self.noise == "matrix" else "a setting"
                 public = f"{own}, from public numbers"
@@ -293,7 +293,7 @@ class CertificateText(Printed):
             if not self.minimises and not statistics:
                 gap = "bound on what rounding does to the answer of these steps; not a distance to a minimiser"
             yield "tolerance tau", number(self.cover.distance), gap
-        for part in (self.cover, self.clustering, self.whitening):
+        for part in (self.cover, self.clustering):
             yield from () if part is None else part.rows()
 
     def spending(self: Any) -> Rows:
@@ -319,6 +319,3 @@ class CertificateText(Printed):
                 yield self.cover.counting, "a noisy number of records, which tau depends on"
         if self.clustering is not None:
             yield self.clustering.epsilon, "the component labels: noisy k-means"
-        if self.whitening is not None:
-            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
-            yield self.whitening.epsilon, f"private preconditioning: a noisy second moment{together}"

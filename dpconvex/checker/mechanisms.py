@@ -14,8 +14,8 @@ from dpconvex.checker.table import RUN, RUNS
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
 ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
-# What is left of a guarantee: epsilon, delta, and a Gaussian level that adds up in squares
-Left = tuple[Fraction, Fraction, Fraction]
+# What is left of a guarantee: epsilon and delta
+Left = tuple[Fraction, Fraction]
 
 
 def values(found: Claim, keys: str) -> list[Fraction]:
@@ -51,17 +51,14 @@ def perturbation_cost(
 
 def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
     """Check all that is paid beside the mechanism's noise; return what is left for that."""
-    replaced, level = claim["privacy"]["adjacency"] == "replace-one", ZERO
+    replaced = claim["privacy"]["adjacency"] == "replace-one"
     epsilon, delta = values(claim["privacy"], "epsilon delta")
     if RUNS in claim["settings"]:
         epsilon, delta = check_runs(claim["settings"], epsilon, delta)
     paid = [check_cover(claim, claim["cover"], dimension, replaced)]
     if "clustering" in claim:
         paid.append(check_clustering(claim["clustering"], record, replaced))
-    if "whitening" in claim:
-        *own, level = check_whitening(claim["whitening"], record, (1 + replaced) * person(claim)[0] ** 2, epsilon)
-        paid.append((own[0], own[1]))
-    return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid), level
+    return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid)
 
 
 def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
@@ -111,21 +108,6 @@ def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tupl
     return epsilon, delta
 
 
-def check_whitening(noise: Claim, record: RecordBounds, square: int, total: Fraction) -> Left:
-    """Check noise on a second moment; return its share of the guarantee, or what its grid loses and a level."""
-    moved, sigma, radius, epsilon, delta = values(noise, "sensitivity sigma radius epsilon delta")
-    require(noise["field"] in record.starts, "whitening: there is no such field")
-    base = record.owner[record.starts[noise["field"]]]
-    ball = base in record.balls and record.squares[base] == radius**2
-    require(ball, "whitening: its field is no ball of that radius")
-    require(moved**2 >= square, "whitening: second moments of neighbours are farther apart")
-    level, lost = moved / sigma * GRID_ROOM, (1 + exp(total)[1]) * GRID_LOSS
-    if noise["composed"]:
-        return ZERO, lost, level
-    require(keeps("gaussian", level, epsilon, delta - lost), "whitening: its noise is too small")
-    return epsilon, delta, ZERO
-
-
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
     """Check that noise is what a given number is for, and hides rounding from the rest; return what is trusted."""
     settings = claim["settings"]
@@ -149,12 +131,10 @@ def check_noise(
 ) -> tuple[str, ...]:
     """Check that the mechanism's noise keeps what is left of the guarantee; return what more is trusted."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
-    (epsilon, delta, level), (apart, scale) = left, values(claim, "sensitivity noise_scale")
+    (epsilon, delta), (apart, scale) = left, values(claim, "sensitivity noise_scale")
     require(epsilon > 0 <= delta, "nothing of the guarantee is left for the noise")
     shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
     require(shown <= epsilon * ROOM, "noise and curvature are said to cost more than what is left")
-    if level and (kind == "objective" or law != "gaussian" or "sampling" in settings):
-        raise Unreplayed(f"whitening and {claim['mechanism']} as one Gaussian mechanism")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         mu, nuclear = claim["strong_convexity"], law == "matrix"
@@ -174,6 +154,5 @@ def check_noise(
             return (check_samples(claim, losses, given, left),)
         require(law == "gaussian", "there are no such steps")
         apart *= root(Fraction(settings["steps"]))[1]
-    shift = root((apart / scale) ** 2 + level**2)[1] if level else apart / scale
-    require(keeps(law, shift, epsilon, delta), f"{law} noise is too small for what neighbours are apart")
+    require(keeps(law, apart / scale, epsilon, delta), f"{law} noise is too small for what neighbours are apart")
     return ()

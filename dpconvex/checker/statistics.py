@@ -21,17 +21,17 @@ def check_statistics(
     kinds, count = [], 0
     for item in given:
         bases, patterns = indices(item["bases"], len(record.sizes)), item["patterns"]
-        require(len(bases) <= MOST_DEGREE and item["weights"] <= 2, "the degree of a moment is too high")
+        require(len(bases) <= MOST_DEGREE, "the degree of a moment is too high")
         owners = [sorted(record.owner[k] for k in indices(m, len(record.owner))) for m in item["monomials"]]
         require(all(o == sorted(bases) for o in owners), "a moment is not of its kind")
         require(len({tuple(sorted(m)) for m in item["monomials"]}) == len(owners), "a moment stands twice")
         require(len({len(row) for row in patterns}) == 1, "patterns are no table")
         spend(100 * len(bases))
         scale = up(item["scale"] ** 2 * prod((record.squares[b] for b in bases), start=ONE), WIDE)
-        kinds.append((Counter(bases), item["weights"], scale, patterns))
+        kinds.append((Counter(bases), scale, patterns))
         count += len(owners) * len(patterns[0])
     require(count == claim["noise_dimension"], "there are more moments than the noise has dimensions")
-    labels = range(len(kinds[0][3]) if kinds else 0)
+    labels = range(len(kinds[0][2]) if kinds else 0)
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
     claimed, farthest = (claim["sensitivity"] / weight) ** 2, ZERO
     for y, other in product(labels, labels):
@@ -63,9 +63,6 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
             low, high = record.inner[b][False]
             ranges.append((low / square, high / square))
             powers.append([none, none, exponents])
-    if any(weights for _, weights, *_ in kinds):
-        ranges.append((ZERO, ONE))
-        powers.append([none, none, [weights for _, weights, *_ in kinds]])
     terms = [
         (value, [column[part][k] for column in powers])
         for part, values in enumerate((*three[:2], [-2 * c for c in three[2]]))

@@ -18,7 +18,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
-from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, WHITENING, told, words
+from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.data.validation import LARGEST_COPY
@@ -313,8 +313,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
     """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
-    word, share = chosen.whitening, chosen.share
-    options: dict[str, Any] = {"whitening": WHITENING.get(word, word) if isinstance(word, str) else word}
+    share, options = chosen.share, dict[str, Any]()
     if "m" in learner.record.discrete:
         options["share"] = SHARE if share is None else share
     elif share is not None:

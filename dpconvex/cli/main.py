@@ -51,12 +51,11 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ACCOUNTING = ("basic", "gaussian", "renyi")
 ADJACENCIES = ("replace-one", "add-remove")
-WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 # What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
 LABELS = ("label", "labels", "label_bounds")
 ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
-ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism", "whitening")
+ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
 
@@ -123,11 +122,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "gradient-descent:clip=0.25,steps=100 for clipped gradients",
         "NAME[:OPTION=VALUE,...]",
     ),
-    "--whitening": option(
-        "precondition privately first, with a share of the budget: yes, auto (where there are few records) or no; yes and auto "
-        "need a --delta. By default the mechanism decides"
-    )
-    | {"choices": WHITENING, "nargs": "?", "const": "yes"},
     "--backend": option("conic or first-order", "NAME"),
     "--ledger": option(
         "budget that the cost is recorded in before the data are used; a file or a database", "FILE|URL"
@@ -158,7 +152,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--draws": option("splits and noises for each epsilon, by default 10", "N", int),
     "--quick": flag("three epsilons, 3 draws"),
 }
-PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism --whitening"
+PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism"
 LEDGER = "--ledger --budget --budget-delta --accounting --seed"
 MODEL = "model data --clip --problem --set"
 VERIFY = f"problem --set --size! --epsilon! {PROMISE}"

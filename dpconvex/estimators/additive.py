@@ -28,8 +28,6 @@ from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
 from dpconvex.fitting.solve import solve, statistics
 from dpconvex.fitting.statistics import Statistics
-from dpconvex.fitting.whitening import typical_length
-from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.util.arrays import Array
 
@@ -111,7 +109,6 @@ class AdditiveModel(Private):
         The released curves, by column; those of pairs by both names.  The values of each have mean 0 over its nodes.
     """
 
-    unwhitened: ClassVar[str] = ""
     own_constant: ClassVar[str] = "a constant"
     kept: ClassVar[float] = KEPT
     # Whether a fit with a delta is free, and is moved to the shapes after its release; others are constrained to them.
@@ -263,7 +260,7 @@ class AdditiveClassifier(
     """Fit additive logistic regression for two classes: `problems/additive_logistic.py`.
 
     With a `delta` the fit is unconstrained.  Its answer is moved to the nearest one with the declared shapes, in the metric of
-    its noise.  Without a delta the fit is constrained.  After whitening, scores have the scale of a typical record.
+    its noise.  Without a delta the fit is constrained.
 
     Parameters
     ----------
@@ -287,28 +284,18 @@ class AdditiveClassifier(
     array(['no', 'yes'], dtype='<U3')
     """
 
-    def _ways(self) -> dict[str, Any]:
-        if isinstance(self.mechanism, AdaptiveSteps):
-            why = "a release of adaptive steps does not say how far noise moved it, which bands and shapes need"
-            raise TemplateError(f"AdditiveClassifier: {why}; leave `mechanism` out.")
-        usual = self.mechanism is None and self.delta and self.whitening in (None, "auto")
-        return super()._ways() | ({"whitening": True} if usual else {})
-
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
         weights, certificate = np.array(release["w"]), release.certificate
-        turn, scale = np.eye(len(weights)), 1.0
-        if release.whitening is not None:
-            turn = release.whitening.matrix
-            scale = 1 / typical_length(turn, certificate.whitening.sigma, certificate.size)
-        rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
-        if len(rows):  # the nearest point with the shapes: weights + (rows turn)' m, of the least length for m >= 0
-            sides = turn @ rows.T
-            weights = weights + sides @ nnls(sides, -weights)[0]
-        noise = certificate.noise_shift / np.sqrt(len(weights))
+        noise, deviation = release.noise, certificate.noise_shift / np.sqrt(len(weights))
         if isinstance(certificate, DescentCertificate):
-            noise = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
-        return scale * (turn @ weights), scale * noise * turn
+            deviation = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+        noise = deviation * np.eye(len(weights)) if noise is None else noise
+        rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
+        if len(rows):  # the nearest point with the shapes: weights + noise noise' rows' m, m >= 0
+            sides = noise.T @ rows.T
+            weights = weights + noise @ sides @ nnls(sides, -np.linalg.solve(noise, weights))[0]
+        return weights, noise
 
     def decision_function(self, X: Any) -> Array:
         """Return scores, shape (n,), above 0 for the second of `classes_`; costs no privacy."""
@@ -357,8 +344,7 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
     def _ways(self) -> dict[str, Any]:
-        whitening = "auto" if self.mechanism is None and self.whitening is None else self.whitening
-        return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy()), "whitening": whitening}
+        return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy())}
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)

@@ -33,8 +33,6 @@ from dpconvex.fitting.problem_files import load, options as options_of
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import note_fit, solve
 from dpconvex.fitting.verify import verify
-from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import POSITIVE, TRUTH
@@ -78,8 +76,8 @@ class Private(BaseEstimator):
         Project records onto their declared domain instead of raising.
     size : int or None
         Public number of records; needed under add-remove.
-    mechanism, backend, seed, whitening : object
-        As for `dpconvex.solve`. With a seed a fit is marked as not private.  Predictions use original records, whitened or not.
+    mechanism, backend, seed : object
+        As for `dpconvex.solve`. With a seed a fit is marked as not private.
     budget : Budget or None
         A ledger that records each fit before data are read.  Copies of the estimator share it.
 
@@ -102,10 +100,6 @@ class Private(BaseEstimator):
     models_probabilities: ClassVar[bool] = False
     # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
     own_constant: ClassVar[str] = ""
-    # Why records cannot be whitened; empty if they can.
-    unwhitened: ClassVar[str] = ""
-    # Whether losses are quadratic: parameters by released statistics are those of original records, whitened or not.
-    squares: ClassVar[bool] = False
     # For classes that have none of their own, with {name} for that of the class.
     example: ClassVar[str] = ""
 
@@ -125,7 +119,6 @@ class Private(BaseEstimator):
     backend: Any = None
     budget: Budget | None = None
     seed: int | None = None
-    whitening: Whitened = None
 
     def __init_subclass__(cls, **facts: Any) -> None:
         """Note the facts of a class, describe it with what it inherits, and make a dataclass of it."""
@@ -179,15 +172,8 @@ class Private(BaseEstimator):
         return self.intercept_scaling * self.radius
 
     def _ways(self) -> dict[str, Any]:
-        """Return how the guarantee is kept, or refuse what an estimator cannot predict with; "auto" leaves whitening out."""
-        why, whitening = self.unwhitened, self.whitening
-        if self.weights and self.fit_intercept and not why:
-            why = "scores of whitened records with an intercept are not linear; fit_intercept=False has none"
-        if self.squares and (self.mechanism is None or isinstance(self.mechanism, SufficientStatistics)):
-            why = ""
-        if why and whitening not in (None, False, "auto"):
-            raise TemplateError(f"{type(self).__name__}: leave whitening out: {why}.")
-        return {"mechanism": self.mechanism, "whitening": None if why and whitening else whitening}
+        """Return how the guarantee is kept."""
+        return {"mechanism": self.mechanism}
 
     # Data
 
@@ -333,7 +319,8 @@ class Private(BaseEstimator):
 
         Behind a `SchemaEncoder` it reads the columns of a table, else features ``x``.
         """
-        export_estimator(self, path, self._released())
+        self._released()
+        export_estimator(self, path)
 
     def _in_order(self, found: Array) -> Array:
         """Return scores or probabilities of the declared labels, shape (n,) or (n, labels), for `classes_`, which are sorted."""
@@ -358,8 +345,6 @@ class Private(BaseEstimator):
             raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no coefficients.")
         release = self._released()
         released = release[self.weights]
-        if release.whitening is not None:  # a score <w, A x> / |A x| has the sign of <A' w, x>
-            released = release.whitening.matrix.T @ released
         scale = self._intercept_scale(self.n_features_in_)
         return released, release["b"] * scale if self.fit_intercept else np.zeros(released.shape[1:])
 

@@ -73,8 +73,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     def coef_(self) -> Array:
         """Released coefficients, shape (1, features) for two classes with one score, else (classes, features).
 
-        With an intercept, scores are ``X @ coef_.T + intercept_``.  Without one, whitened records have these scores times a
-        positive number that depends on the record (`decision_function` has them).
+        Scores are ``X @ coef_.T + intercept_``.
         """
         return np.atleast_2d(self._in_order(self._weights()[0]).T)
 
@@ -90,10 +89,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
 
 
 class LinearClassifier(PrivateClassifier):
-    """Classifiers whose scores are linear in the features.
-
-    With a delta, classifiers without an intercept learn more: their records can be whitened.
-    """
+    """Classifiers whose scores are linear in the features."""
 
     fit_intercept: bool = False
 
@@ -115,9 +111,7 @@ class SoftmaxRegression(
     """Fit softmax regression for any number of classes: `problems/softmax_regression.py`."""
 
 
-class LeastSquaresClassifier(
-    LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False, squares=True
-):
+class LeastSquaresClassifier(LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
     """Fit least squares to any number of classes, from one release of sums: `problems/least_squares_classifier.py`."""
 
 
@@ -134,8 +128,6 @@ class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", own_cons
         ``release_["b"]``.
         """
         rows, release = self._checked(X), self._released()
-        if release.whitening is not None:
-            rows = release.whitening(rows)
         scores, thresholds = np.asarray(rows @ release["w"]), release["b"]
         return self._in_order(scores - thresholds[0]) if len(thresholds) == 1 else scores
 
@@ -173,8 +165,7 @@ class LargeMarginGaussian(
 
     def _matrices(self) -> list[Array]:
         """Return the released matrices of each class, in the coordinates (x / radius, 1) / sqrt(2)."""
-        if self._released().whitening is not None:
-            raise AttributeError("the Gaussians are those of whitened records, and there are none of original ones.")
+        self._released()
         return [self._matrix(c) for c in self._order]
 
     def _matrix(self, number: int) -> Array:
@@ -259,9 +250,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         return super()._ways() | {"clustering": clustering, "share": self.share}
 
 
-class KernelSVC(
-    PrivateClassifier, problem="kernel_svm", unwhitened="its problem predicts from features that are not mapped yet"
-):
+class KernelSVC(PrivateClassifier, problem="kernel_svm"):
     """Fit a kernel support vector machine for two classes on random Fourier features: `problems/kernel_svm.py`.
 
     Mapped records have length 1 for any `radius`.

@@ -15,7 +15,7 @@ from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
-TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed", "whitening")
+TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed")
 LAMBDA = "`regularization`, the factor of half the squared weights beside the mean loss; about"
 OTHERS = {
     "C": f"{LAMBDA} 1 / (n C) for n records",

@@ -31,12 +31,7 @@ from dpconvex.util.arrays import Array
 FAR = 6.0
 
 
-class PrivateRegressor(
-    RegressorMixin,
-    Private,
-    weights="w",
-    unwhitened="whitened records are all of one length, so predictions would not be linear in the features",
-):
+class PrivateRegressor(RegressorMixin, Private, weights="w"):
     """What regressors share.
 
     Parameters
@@ -117,11 +112,11 @@ class PrivateRegressor(
 
 def needs_bound(estimator: Any) -> bool:
     """Say whether a bound on the parameters is missing: adaptive steps need none, the usual mechanism with a delta."""
-    steps = bool(estimator.delta) and estimator.mechanism is None and estimator.whitening is None
+    steps = bool(estimator.delta) and estimator.mechanism is None
     return estimator.bound is None and not steps and not isinstance(estimator.mechanism, AdaptiveSteps)
 
 
-class Ridge(PrivateRegressor, problem="ridge_regression", squares=True):
+class Ridge(PrivateRegressor, problem="ridge_regression"):
     """Fit least squares with a ridge: `problems/ridge_regression.py`.
 
     `bound` limits the coefficients, not an intercept.  With an intercept, and without released statistics, squares of residuals
@@ -293,11 +288,4 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
 
     def _ways(self) -> dict[str, Any]:
         usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
-        mechanism, whitening = self.mechanism or usual, self.whitening
-        if not self.fit_intercept:  # standard errors need the weight of all records, which is released with one alone
-            whitening = super()._ways()["whitening"]
-        elif self.mechanism is None and whitening is None:
-            whitening = False if self.keep == "weights" else "auto"  # weights leave out that number
-        if self.keep == "weights" and whitening:
-            raise TemplateError('LinearRegression: keep="weights" leaves whitening out; nothing was spent.')
-        return {"mechanism": mechanism, "whitening": whitening}
+        return {"mechanism": self.mechanism or usual}

@@ -38,7 +38,6 @@ class SurvivalRegressor(
     problem="discrete_hazards",
     weights="w",
     own_constant="a hazard for each interval",
-    unwhitened="a hazard of each interval is the same for all records, and no function of whitened ones",
 ):
     """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
 

@@ -11,16 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
-from dpconvex.fitting.whitening import Whitening
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
+
+# Entries of the matrix are rounded to so many levels, and those of a record to so many of the largest of them, if it is not tiny.
+FINE, RECORD_LEVELS, SMALLEST = 2**22, 2**18, 1e-250
+BLOCK = 2**22  # Numbers of a block that is gone through
+# Results lie within the unit ball by so much, and are multiples of this.
+INSIDE, GRID = 1 - 1e-12, 2.0**-20
 
 
 @dataclass(eq=False, repr=False)
 class PublicPreconditioner(LearnsNothing):
     """Rotate and scale records by the second moment of public records, ``(C + ridge)^(-power) x``, to length 1.
 
-    Directions in which public records hardly differ are enlarged, so that a private whitening finds them above its noise.
+    Directions in which public records hardly differ are enlarged, so that a noisy second moment shows them above its noise.
     Nothing is learnt from private records: C is computed from `records`, which must be public or synthetic.
 
     Parameters
@@ -45,16 +50,19 @@ class PublicPreconditioner(LearnsNothing):
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return records of length 1, shape (n, d), in the precision of X; zero records stay 0."""
-        rows = self._read(X)
-        return self._map()(rows, rows.dtype)  # multiples of 2^-20, which single precision holds
+        rows, matrix = self._read(X), self._matrix()
+        result = np.empty_like(rows)
+        for start in range(0, len(rows), step := max(BLOCK // max(len(matrix), 1), 1)):
+            result[start : start + step] = turned(rows[start : start + step].astype(float), matrix)
+        return result  # multiples of 2^-20, which single precision holds
 
-    def _map(self) -> Whitening:
-        """Return the map, made once for the same options and values of the records."""
+    def _matrix(self) -> Array:
+        """Return the matrix on a grid, made once for the same options and values of the records."""
         public, made = self._public(), vars(self).get("_made")
         if made is None or made[0] != (self.power, self.ridge) or not np.array_equal(made[1], public):
             values, vectors = np.linalg.eigh(public.T @ public / len(public))  # of the second moment
             matrix = (vectors * (np.maximum(values, 0.0) + self.ridge) ** -self.power) @ vectors.T
-            made = self._made = (self.power, self.ridge), public.copy(), Whitening("x", 1.0, matrix)
+            made = self._made = (self.power, self.ridge), public.copy(), np.rint(matrix / np.abs(matrix).max() * FINE)
         return made[2]
 
     def _public(self) -> Array:
@@ -70,3 +78,13 @@ class PublicPreconditioner(LearnsNothing):
         if rows.shape[1] != count:
             raise DomainError(f"PublicPreconditioner: {rows.shape[1]} features, and public records have {count}.")
         return rows
+
+
+def turned(rows: Array, matrix: Array) -> Array:
+    """Return records times a matrix of integers, at length 1; products are of integers below 2^53, exact in any order."""
+    largest = np.abs(rows).max(axis=1)
+    scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
+    found = np.trunc(rows * scale[:, None]) @ matrix.T
+    lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+    lengths[lengths == 0] = 1.0
+    return np.asarray(np.trunc(found * (INSIDE / lengths)[:, None] / GRID) * GRID)

@@ -71,7 +71,7 @@ def estimate_with_covariance(
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
     with overflows():
         if start is None:
-            table, hessian = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
+            table, hessian, _ = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
             level *= math.sqrt(1 - STEPS)
         else:
             table = form.space.pack(start)[scores.places] * scores.scale / row_units(scores, looks.constant)
@@ -105,15 +105,16 @@ def release_steps(
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
         if "vertices" in settings:
-            theta = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public)
+            theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
             alone = public.is_flat and tells_classes(form) and not scores.is_shared
             take = descend_for_classes if alone else descend
-            theta = form.feasible.project(take(PrivateLooks(*seen, people), form, settings, size, public))
+            theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
+            theta = form.feasible.project(theta)
         if not np.isfinite(theta).all():
             raise ArithmeticError
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
-    return Release(form.space.unpack(theta), **known, **functions_of(form.template))
+    return Release(form.space.unpack(theta), **known, **functions_of(form.template), noise=noise)
 
 
 @once

@@ -95,9 +95,6 @@ class DataEngine:
             return self._seen(self._losses.clipped_sums(self._seen(theta), clip, self.people))
         return self._seen(self._losses.clipped_gradient(self._seen(theta), clip, chosen))
 
-    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
-        return self._losses.clipped_slope(self._seen(theta), self._seen(along), clip)
-
     def public_gradient(self, theta: Array) -> Array:
         return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Column, Levels
 from dpconvex.data.tables import objects, text_of
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.fitting.whitening import FINE, INSIDE, RECORD_LEVELS, SMALLEST, Whitening, grid_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.places import replaceable, write_whole
 
@@ -106,24 +104,6 @@ def features_of(graph: Graph, schema: Schema) -> str:
     return graph("Pad", rows, np.array([0, 0, 0, 1]), np.float64(schema.constant)) if schema.constant else rows
 
 
-def whitened(graph: Graph, rows: str, whitening: Whitening) -> str:
-    """Whiten records as `Whitening` does, rounding included."""
-    largest = graph("ReduceMax", graph("Abs", rows), np.array([1]))
-    scale = graph("Div", np.float64(RECORD_LEVELS), graph("Max", largest, np.float64(SMALLEST)))
-    scale = graph("Where", graph("Greater", largest, np.float64(SMALLEST)), scale, np.float64(0))
-    turned = graph("MatMul", truncated(graph, graph("Mul", rows, scale)), whitening.matrix.T * FINE)
-    length = graph("Sqrt", graph("ReduceSum", graph("Mul", turned, turned), np.array([1])))
-    length = graph("Max", length, graph("Mul", scale, np.float64(whitening.least * FINE)))
-    length = graph("Where", graph("Equal", length, np.float64(0)), np.float64(1), length)
-    turned = graph("Mul", turned, graph("Div", np.float64(whitening.radius * INSIDE), length))
-    grid = np.float64(grid_of(whitening.radius))
-    return graph("Mul", truncated(graph, graph("Div", turned, grid)), grid)
-
-
-def truncated(graph: Graph, numbers: str) -> str:
-    return graph("Mul", graph("Sign", numbers), graph("Floor", graph("Abs", numbers)))
-
-
 def affine(function: Function, width: int) -> tuple[Array, Array] | None:
     """Return A and b of ``function(x) = x @ A + b``, read off at public points and compared at others; None if it is another."""
     first = np.asarray(function(np.zeros((1, width))), dtype=float)
@@ -158,10 +138,9 @@ def export(
     labels: Sequence[Any] | None,
     width: int | Sequence[int],
     schema: Schema | None = None,
-    whitening: Whitening | None = None,
     scaled: bool = False,
 ) -> None:
-    """Write a model whose scores, or predictions, are affine in its features, perhaps whitened ones; refuse others.
+    """Write a model whose scores, or predictions, are affine in its features; refuse others.
 
     The functions are for scores, predictions and probabilities.  Predictions that are scaled to [-1, 1] are brought to the
     bounds that the schema declares.
@@ -175,11 +154,7 @@ def export(
         raise TemplateError(
             "to_onnx: scores, or predictions, must be linear in the features with a constant; these are not."
         )
-    if schema is not None and schema.unit and whitening is not None:  # which shows how lengths are rounded
-        how = "write a graph for encoded features: dataclasses.replace(release, schema=None).to_onnx(path)"
-        raise TemplateError(f"to_onnx: a schema with unit=True cannot be exported with whitened records; {how}.")
     rows = graph.input("x", count) if schema is None else features_of(graph, schema)
-    rows = rows if whitening is None else whitened(graph, rows, whitening)
     result = graph("Add", graph("MatMul", rows, found[0]), found[1])
     if scaled and scores is None and schema is not None and schema.label_bounds is not None:
         lower, upper = schema.label_bounds
@@ -195,22 +170,15 @@ def export(
     finished(graph, path, result, found[1].shape, labels, logistic)
 
 
-def export_estimator(estimator: Any, path: Any, release: Any) -> None:
+def export_estimator(estimator: Any, path: Any) -> None:
     """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
     names = ("decision_function", "predict", "predict_proba")
     functions = [getattr(estimator, name, None) for name in names]
-    whitening = None if estimator.squares else release.whitening
-    if whitening is not None:  # the graph whitens
-        if release.decision is None or "decision_function" in vars(type(estimator)):
-            raise TemplateError("to_onnx: of whitened records, only classifiers by linear scores can be exported.")
-        one, two = partial(release.decision, dict(release)), partial(release.probabilities or np.zeros, dict(release))
-        functions = [lambda z: estimator._told_apart(one(z)), None, lambda z: estimator._in_order(two(z))]
-        functions[2] = functions[2] if release.probabilities else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names
-        export(path, functions, classes, estimator.n_features_in_, schema, whitening)
+        export(path, functions, classes, estimator.n_features_in_, schema)
 
 
 def finished(

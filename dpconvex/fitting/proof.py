@@ -180,7 +180,6 @@ def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
             "monomials": kind.monomials.tolist(),
             "patterns": [exacts(row) for row in kind.patterns],
             "scale": exact(kind.scale),
-            "weights": kind.weights,
         }
         for kind in found.kinds
     ]

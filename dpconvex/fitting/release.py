@@ -25,7 +25,6 @@ from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
-from dpconvex.fitting.whitening import Whitening
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template
 from dpconvex.util.arguments import TEXT, instance
@@ -56,14 +55,17 @@ class Release(Released, Mapping[str, Array]):
         Name and options of the shipped problem that declared the learner, if JSON can hold them.
     predictor, decision, probabilities : callable, optional
         The template's functions, of (parameters, x).
-    schema, whitening : optional
-        The declared columns, and the matrix that whitened the records.  New records are read and whitened in the same way.
+    schema : Schema, optional
+        The declared columns.  New records are read in the same way.
     names : tuple of str, optional
         Names of the columns, where the features were a data frame: other data frames must have them in this order.
     labels : tuple, optional
         The labels in the order of the columns of scores and probabilities, as the template declares them.
     scaled : bool
         Whether the target is between -1 and 1, to which a schema brings it.
+    noise : ndarray, shape (k, k), optional
+        Just after adaptive steps: noise of the steps moved each score's k coefficients by ``noise @ z`` at most, for standard
+        normal z.
 
     Examples
     --------
@@ -77,7 +79,7 @@ class Release(Released, Mapping[str, Array]):
     """
 
     form = "dpconvex release"
-    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "whitening", "names")
+    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "names")
 
     parameters: Mapping[str, Array]
     certificate: Certificate | BoundCertificate | None = None
@@ -88,10 +90,10 @@ class Release(Released, Mapping[str, Array]):
     decision: Predict | None = None
     probabilities: Predict | None = None
     schema: Schema | None = None
-    whitening: Whitening | None = None
     names: tuple[str, ...] | None = None
     labels: tuple[Any, ...] | None = None
     scaled: bool = False
+    noise: Array | None = None
 
     def __post_init__(self) -> None:
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
@@ -151,8 +153,6 @@ class Release(Released, Mapping[str, Array]):
         return self._called(name, function, x)
 
     def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
-        if self.whitening is not None:
-            features = self.whitening(features)
         try:
             found = by_blocks(partial(function, dict(self.parameters)), features)
             if has_masked(found):
@@ -187,7 +187,7 @@ class Release(Released, Mapping[str, Array]):
         known = self.names if self.schema is None else self.schema.feature_names
         widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
         width = widths if known is None else len(known)
-        export(path, functions, self.labels, width, self.schema, self.whitening, self.scaled)
+        export(path, functions, self.labels, width, self.schema, self.scaled)
 
     def _with(self, template: Any) -> Self:
         if callable(template):
@@ -202,8 +202,6 @@ class Release(Released, Mapping[str, Array]):
         released = {name: value.shape for name, value in self.items()}
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
-        if self.whitening is not None:
-            self.whitening.check(template)
         return replace(self, **functions_of(template) | {"source": self.source or template.source})
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget, pay, settle
 from dpconvex.accounting.events import Event
-from dpconvex.certificates.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
+from dpconvex.certificates.certificate import DescentCertificate, QueriesCertificate, StatisticsCertificate
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
@@ -25,15 +25,13 @@ from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
 from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, form_of
-from dpconvex.fitting.whitening import Whitening, batch_moment, whitened
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.private_whitening import level, whitened_matrix
-from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of, usual_length
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.model.people import People, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
+from dpconvex.noise.profiles import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
 from dpconvex.util.arguments import COUNT, instance
@@ -60,7 +58,6 @@ def solve(
     entry: str = "solve",
     seed: int | None = None,
     residual_noise: ResidualNoise | None = None,
-    whitening: Whitened = None,
     checked: bool = False,
     unit: ArrayLike | None = None,
 ) -> Release:
@@ -68,8 +65,8 @@ def solve(
 
     Parameters
     ----------
-    template, privacy, mechanism, residual_noise, whitening, checked
-        As for `verify`. After whitening, parameters refer to whitened records, and the release predicts from original ones.
+    template, privacy, mechanism, residual_noise, checked
+        As for `verify`.
     data : mapping of str to array_like
         One entry per field of the record.
     backend : str or object, optional
@@ -95,7 +92,7 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
-    method = Method(mechanism, residual_noise, whitening, checked, units=True)
+    method = Method(mechanism, residual_noise, checked, units=True)
     fit = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
@@ -113,7 +110,6 @@ def statistics(
     entry: str = "statistics",
     seed: int | None = None,
     residual_noise: ResidualNoise | None = None,
-    whitening: Whitened = None,
     unit: ArrayLike | None = None,
 ) -> Statistics:
     """Release noisy sums that determine a quadratic loss, once.  `Statistics.fit` then fits any template with that loss.
@@ -126,9 +122,6 @@ def statistics(
         Guarantee of the release, and of all fits together.
     mechanism : SufficientStatistics, optional
         By default with Gaussian noise, or Gamma noise for a guarantee without delta; `coefficients` need ``residuals=True``.
-    whitening : PrivateWhitening, bool or "auto", optional
-        As for `verify`. Statistics of whitened and weighted records are far more accurate if features vary more in some
-        directions than in others.
     data, size, clip, budget, entry, seed, residual_noise, unit
         As for `solve`.
 
@@ -146,7 +139,7 @@ def statistics(
     check_privacy("statistics", privacy, units=True)
     chosen = mechanism or SufficientStatistics.usual(privacy)
     instance(SufficientStatistics).check("statistics", mechanism=chosen)
-    method = Method(chosen, residual_noise, whitening, units=True)
+    method = Method(chosen, residual_noise, units=True)
     fit = FitJob(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
     with fit.told():
         found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
@@ -224,7 +217,7 @@ class FitJob:
             count = int(
                 fit.certificate.settings.get("vertices", sum(math.prod(v.shape) for v in fit.template.variables))
             )
-            signal = size * (level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
+            signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
             if size < 2 * count and signal < 4:
                 yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
 
@@ -301,25 +294,12 @@ def run(
 def released(
     fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
 ) -> Release | Statistics:
-    """Release from the records, or, if there is a first stage, from what the whitening that it learns makes of them."""
-    batch, stages = checked_batch(fit, data, clip, people), fit.stages
+    """Release from the records, or the statistics of them."""
+    batch = checked_batch(fit, data, clip, people)
     if isinstance(fit.certificate, QueriesCertificate):
         whose = None if people is None else people.of
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
-    if stages is None:
-        return covered(fit, fit.certificate, batch, backend, source, people)
-    noise, certificate = stages.noise, stages.fit
-    moment = stages.released(batch_moment(batch, noise), source.apart())
-    matrix, directions = whitened_matrix(moment, noise.sigma)
-    whitening = Whitening(noise.field, noise.radius, matrix)
-    if isinstance(certificate, StatisticsCertificate):
-        whitening = replace(whitening, least=usual_length(moment, whitening.matrix, noise.radius, certificate.size))
-    else:
-        certificate = stages.adapted(analyse(fit.template, fit.mechanism), directions)
-    found: Any = covered(fit, certificate, batch.mapped(whitened, batch.share(whitening)), backend, source, people)
-    whole = stages.whole(found.certificate)
-    whole = whole.copied(event=whole.event, advice=fit.certificate.advice, writer=fit.certificate.writer)
-    return replace(found, whitening=whitening, certificate=whole, **source.spending(whole.privacy))
+    return covered(fit, batch, backend, source, people)
 
 
 def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:
@@ -340,10 +320,10 @@ def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | Non
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data
 def covered(
-    fit: CertifiedFit, certificate: Certificate, batch: Batch, backend: Any, source: NoiseSource, people: People | None
+    fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, people: People | None
 ) -> Release | Statistics:
     """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
-    template, mechanism, cover = fit.template, fit.mechanism, certificate.cover
+    template, certificate, mechanism, cover = fit.template, fit.certificate, fit.mechanism, fit.certificate.cover
     if isinstance(certificate, StatisticsCertificate):
         mechanism = mechanism_of(certificate, form_of(template))
     analysis = analyse(template, mechanism)

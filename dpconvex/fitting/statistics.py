@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.stats import norm
 
 from dpconvex.certificates.certificate import Certificate
@@ -17,19 +16,16 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.verify import form_of
-from dpconvex.fitting.whitening import Whitening
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
-from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss, turned_parameters
+from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
 from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, instance
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.places import content_of
 from dpconvex.util.plain_data import built
 
-WHITENED_RIDGE = 0.5  # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md)
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
 FORM = "dpconvex coefficients 1"
@@ -44,8 +40,8 @@ class Statistics(Released):
     ----------
     values : ndarray, shape (statistics,)
         Noisy sums over the records, on a fixed grid.  `moments` names the summed terms, `fields` the domains.
-    certificate, spent, not_private_because, whitening, schema, names
-        As for `Release`. The statistics are those of whitened records.
+    certificate, spent, not_private_because, schema, names
+        As for `Release`.
     template : Template or None
         The template of the release.
     """
@@ -58,7 +54,6 @@ class Statistics(Released):
         "certificate",
         "spent",
         "not_private_because",
-        "whitening",
         "schema",
         "names",
     )
@@ -70,7 +65,6 @@ class Statistics(Released):
     spent: Privacy | None
     not_private_because: str = ""
     template: Template | None = None
-    whitening: Whitening | None = None
     schema: Schema | None = None
     names: tuple[str, ...] | None = None
 
@@ -78,7 +72,7 @@ class Statistics(Released):
         values = np.asarray(self.values, dtype=float)
         if values.shape != (self.moments.count,) or not np.isfinite(values).all():
             raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
-        scaled = all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in self.moments.kinds)
+        scaled = all(0 < kind.scale < np.inf for kind in self.moments.kinds)
         if not (scaled and 0 <= self.deviation < np.inf and 0 < self.certificate.size < 2**53):
             raise TemplateError("Statistics: the moments have no scale, or the certificate no noise or no records.")
         self.check_paid()
@@ -105,14 +99,12 @@ class Statistics(Released):
             in the same moments; otherwise a `TemplateError` is raised.  Regularizer and constraints are free.
         ridge : float, optional
             Ridge added to the noisy Q, in sum form, after projection on positive semidefinite matrices.  By default 0.7 times
-            the largest eigenvalue of its noise; for whitened records, in their coordinates, half of that eigenvalue.
+            the largest eigenvalue of its noise.
         """
         chosen = self.matching(template)
         NOT_NEGATIVE.or_none.check("fit", ridge=ridge)
         form, noisy = form_of(chosen), self.quadratic(chosen)
-        turn = self.turn(noisy, form)
-        hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
-        theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
+        theta = least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size)
         found = form.space.unpack(theta)
         known: Any = {"schema": self.schema, "names": self.names, **functions_of(chosen)}
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)
@@ -120,22 +112,13 @@ class Statistics(Released):
     def noise_map(self, release: Release) -> Array:
         """Return the linear map from standard noise to the change of a free fit of `template`, to first order at this one."""
         form, noisy = form_of(self.matching(None)), self.quadratic()
-        turn = self.turn(noisy, form)
-        hessian = noisy.convex(None, RIDGE if self.whitening is None else WHITENED_RIDGE)
-        gradients = noisy.gradient_map(turn @ form.space.pack(release.parameters))
+        gradients = noisy.gradient_map(form.space.pack(release.parameters))
         values, vectors = np.linalg.eigh((gradients @ gradients.T).toarray())
         moved = vectors * np.sqrt(np.maximum(values, 0.0)) * self.deviation
-        return np.asarray(np.linalg.solve((hessian @ turn).toarray(), moved))
-
-    def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
-        """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
-        if self.whitening is None:
-            return sp.csr_array(sp.eye_array(noisy.loss.dim))
-        back = np.asarray(np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius))
-        return turned_parameters(form, self.whitening.field, back)
+        return np.asarray(np.linalg.solve(noisy.convex(None, RIDGE).toarray(), moved))
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
-        """Return the noisy sum of a template's losses as a quadratic function of its parameters, those for whitened records."""
+        """Return the noisy sum of a template's losses as a quadratic function of its parameters."""
         loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
@@ -146,8 +129,6 @@ class Statistics(Released):
         assert chosen is not None
         if fields_of(chosen) != self.fields:
             raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
-        if self.whitening is not None:
-            self.whitening.check(chosen)
         return chosen
 
     def _with(self, template: Any) -> Self:
@@ -270,8 +251,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     """Estimate a linear regression from released statistics, with standard errors; costs no privacy.
 
     Estimates are least squares; regularizer and constraints of the template are ignored.  Intervals assume a linear model with
-    residuals of one variance.  They hold for many records, and if the noise is small beside the variation of the features.  For
-    statistics of whitened records they are those of weighted least squares, and cover more often than stated.
+    residuals of one variance.  They hold for many records, and if the noise is small beside the variation of the features.
 
     Parameters
     ----------
@@ -284,8 +264,6 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     """
     FRACTION.check("coefficients", confidence=confidence)
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
-    if statistics.whitening is not None and noisy.count is None:
-        raise TemplateError("coefficients: the loss has no offset; declare one, or release without whitening.")
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
         mechanism = f"SufficientStatistics({statistics.certificate.noise!r}, residuals=True)"
@@ -299,10 +277,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     if not values[0] > CLEAR * edge:
         part = f"noise alone makes about {edge:.3g} of it, and {CLEAR:g} times that are needed"
         why = f"the least curvature of the noisy squares is {values[0]:.3g}; {part}"
-        has_offset = any(len(kind.bases) < 2 for kind in noisy.moments.kinds)
-        whitens = has_offset and statistics.whitening is None and not statistics.certificate.privacy.pure
         more = f"{CLEAR * edge / max(values[0], edge):.2g} times the records, or the epsilon,"
-        remedy = f"About {more} help{', or whitening=True' * whitens}, or fewer features; `fit` works, with its ridge"
+        remedy = f"About {more} help, or fewer features; `fit` works, with its ridge"
         raise NotConverged(f"{why}: no standard errors hold. {remedy}.")
     inverse = (vectors / values) @ vectors.T
     theta = inverse @ noisy.slope
@@ -314,11 +290,9 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / max(count - len(q), 1.0)
-    # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
-    back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
-    both, noise = (np.diag(back @ part @ back.T) for part in (of_noise + of_residuals, of_noise))
-    estimates, deviation = back @ (theta - inverse @ bias), float(np.sqrt(variance))
+    both, noise = (np.diag(part) for part in (of_noise + of_residuals, of_noise))
+    estimates, deviation = theta - inverse @ bias, float(np.sqrt(variance))
     return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation)
 
 

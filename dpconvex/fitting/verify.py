@@ -15,8 +15,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
-from dpconvex.mechanisms.recipe import Automatic, Way, Whitened, ways, why
+from dpconvex.mechanisms.recipe import Automatic, plans, why
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.people import for_promise
@@ -82,7 +81,6 @@ def verify(
     mechanism: Mechanism | None = None,
     residual_noise: ResidualNoise | None = None,
     *,
-    whitening: Whitened = None,
     proof: bool = True,
     checked: bool = False,
 ) -> Certificate:
@@ -101,11 +99,6 @@ def verify(
         provable mechanism with the smallest predicted excess risk.
     residual_noise : ResidualNoise, optional
         Noise that hides the distance of the computed answer from the exact one; by default from 1 % of the guarantee.
-    whitening : PrivateWhitening, bool or "auto", optional
-        A first stage, paid by a share of the same guarantee.  True is a `PrivateWhitening()`. If no mechanism is given, it is
-        followed by gradient descent on clipped gradients, or by the statistics of a quadratic loss.  "auto" whitens where it is
-        usual for the size (docs/choosing.md); so does None if no mechanism is given.  False never whitens, and if no mechanism
-        is given, picks one that is proved to end near a minimiser.
     proof : bool
         Attach a proof, which `Certificate.check` replays.  It is written when it is first used.
     checked : bool
@@ -114,7 +107,7 @@ def verify(
         takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
     """
     SWITCH.check("verify", proof=proof)
-    found = Method(mechanism, residual_noise, whitening, checked, units=True).prove(template, privacy, size).certificate
+    found = Method(mechanism, residual_noise, checked, units=True).prove(template, privacy, size).certificate
     return found if proof else found.copied(event=found.event, writer=None)
 
 
@@ -125,12 +118,11 @@ def written(template: Template, mechanism: Mechanism, certificate: Certificate) 
 
 @dataclass(frozen=True)
 class CertifiedFit:
-    """A fit that was proved private: its certificate, and what it is for; of whitened records, what both stages are."""
+    """A fit that was proved private: its certificate, and what it is for."""
 
     template: Template
     certificate: Certificate
     mechanism: Mechanism
-    stages: Stages | None = None
 
     def advised(self, said: str) -> Self:
         return replace(self, certificate=self.certificate.advised(said)) if said else self
@@ -142,7 +134,6 @@ class Method:
 
     mechanism: Mechanism | None = None
     cover: ResidualNoise | None = None
-    whitening: Whitened = None
     checked: bool = False
     units: bool = False  # whether who asks can protect people with several records
     alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
@@ -174,39 +165,39 @@ class Method:
             said = "the checker does not replay AdaptiveSteps beside a clustering"
             raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
         instance(ResidualNoise).or_none.check("verify", residual_noise=self.cover)
-        found, way = self._chosen(template, privacy, int(size))
-        found = found or certified(template, privacy, int(size), *way, self.cover or ResidualNoise())
+        found, plan = self._chosen(template, privacy, int(size))
+        found = found or certified(template, privacy, int(size), plan, self.cover or ResidualNoise())
         if privacy.most > 1:
             found = found.advised(self._cost_of_unit(found, privacy))
-        if self.mechanism is not None or self.whitening not in (None, "auto") or isinstance(found.mechanism, Automatic):
+        if self.mechanism is not None or isinstance(found.mechanism, Automatic):
             return found
-        return found.advised(why(found.mechanism, way[1], form_of(template), privacy, int(size)))
+        return found.advised(why(found.mechanism, form_of(template), privacy, int(size)))
 
     def _cost_of_unit(self, found: CertifiedFit, privacy: Privacy) -> str:
         """Say, before anything is paid, what a person's further rows cost."""
         one, size = replace(privacy, most=1), found.certificate.size
         with suppress(DPConvexError, OverflowError):
-            plain, way = self._chosen(found.template, one, size)
-            plain = plain or certified(found.template, one, size, *way, self.cover or ResidualNoise())
+            plain, plan = self._chosen(found.template, one, size)
+            plain = plain or certified(found.template, one, size, plan, self.cover or ResidualNoise())
             times = found.certificate.expected_noise / plain.certificate.expected_noise
             if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
                 return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
         return ""
 
-    def way(self, template: Template, privacy: Privacy, size: int) -> Way:
+    def plan(self, template: Template, privacy: Privacy, size: int) -> Mechanism:
         return self._chosen(template, privacy, size)[1]
 
-    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[CertifiedFit | None, Way]:
-        """Return the first way of what options stand for that is proved private; the last one is not tried."""
+    def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[CertifiedFit | None, Mechanism]:
+        """Return the first plan that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
-        every = ways(self.whitening, self.mechanism, *known, privacy, size)
-        asked = (way for way in every if not isinstance(way[0], AdaptiveSteps) or self._takes_steps(template))
-        way = next(asked)
+        every = plans(self.mechanism, *known, privacy, size)
+        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template))
+        plan = next(asked)
         for other in asked:  # only where this one is refused
             with suppress(DPConvexError, OverflowError):
-                return certified(template, privacy, size, *way, self.cover or ResidualNoise()), way
-            way = other
-        return None, way
+                return certified(template, privacy, size, plan, self.cover or ResidualNoise()), plan
+            plan = other
+        return None, plan
 
     def _takes_steps(self, template: Template) -> bool:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for."""
@@ -236,21 +227,22 @@ def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> Cert
 def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share: float) -> tuple[CertifiedFit, str]:
     """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
-    stages = None if found.stages is None else replace(found.stages, privacy=privacy)
     smaller = found.certificate
-    found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy), stages=stages)
+    found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy))
     try:
         return found, "; ".join(found.certificate.check().unreplayed)
     except Rejected as step:
         return found, str(step)
 
 
-def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, *how: Any) -> CertifiedFit:
+def certified(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: ResidualNoise
+) -> CertifiedFit:
     """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
-    found = ask(template, privacy, size, mechanism, *how)
+    found = ask(template, privacy, size, mechanism, cover)
     certificate = found.certificate
-    parts = {name: getattr(certificate, name) for name in ("cover", "whitening", "clustering")}
+    parts = {name: getattr(certificate, name) for name in ("cover", "clustering")}
     own: dict[str, Any] = {name: part and replace(part) for name, part in parts.items()}
     own |= {"event": certificate.event, "settings": dict(certificate.settings)}
     return replace(found, certificate=certificate.copied(**own))
@@ -261,7 +253,6 @@ def proved(
     privacy: Privacy,
     size: int,
     mechanism: Mechanism,
-    first: PrivateWhitening | None,
     cover: ResidualNoise,
 ) -> CertifiedFit:
     if privacy.unit is not None and not getattr(mechanism, "units", False):
@@ -269,17 +260,14 @@ def proved(
     try:
         analysis = analyse(template, mechanism)
     except NotPrivate:
-        if isinstance(mechanism, Automatic) and first is None:
+        if isinstance(mechanism, Automatic):
             with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
-                return proved(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
+                return proved(template, privacy, size, SufficientStatistics.usual(privacy), cover)
         raise
     feasible = analysis.form.feasible
     if feasible.obstacle is not None:
         raise NotConverged(f"{feasible.obstacle}.")
     with computable(privacy):
-        if first is not None and isinstance(mechanism, AdaptiveSteps):
-            raise TemplateError("whitening: AdaptiveSteps pays for a second moment of its own; leave whitening= out.")
-        stages = None if first is None else first.plan(cover, mechanism, analysis, privacy, size)
         if isinstance(mechanism, AdaptiveSteps):
             scores = linear_scores(analysis.form)
             if isinstance(mechanism, NoisyFrankWolfe):
@@ -292,9 +280,9 @@ def proved(
                 )
             certificate = mechanism.certify(analysis, privacy, size)
         else:
-            certificate = stages.whole() if stages else cover.certify(mechanism, analysis, privacy, size)
+            certificate = cover.certify(mechanism, analysis, privacy, size)
     certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
-    found = CertifiedFit(template, certificate, mechanism, stages)
+    found = CertifiedFit(template, certificate, mechanism)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
 
@@ -309,12 +297,10 @@ def is_private(
     size: int,
     mechanism: Mechanism | None = None,
     residual_noise: ResidualNoise | None = None,
-    *,
-    whitening: Whitened = None,
 ) -> bool:
     """Return whether `verify` finds a proof."""
     try:
-        verify(template, privacy, size, mechanism, residual_noise, whitening=whitening)
+        verify(template, privacy, size, mechanism, residual_noise)
     except NotPrivate:
         return False
     return True

@@ -45,10 +45,6 @@ class Engine(Protocol):
         """Return the sum of the (`chosen`) records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
         ...
 
-    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
-        """Return the sum of the records' slopes along a direction, each moved into ``[-clip, clip]``."""
-        ...
-
     def public_gradient(self, theta: Array) -> Array:
         """Return the gradient of size times the regularizer, shape (dim,)."""
         ...

@@ -10,7 +10,6 @@ import numpy as np
 from dpconvex.certificates.certificate import DescentCertificate
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate
-from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
@@ -20,7 +19,6 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
 from dpconvex.sets.kinks import split_kinks
 from dpconvex.sets.quadratics import linear_parts, squares, weighted_sum
-from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -28,12 +26,6 @@ GAUSSIAN = SPHERICAL["gaussian"]
 # records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
 # Where curvature is known, so many times its inverse is enough.
 NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
-# The rule for the factor by which parameters are made shorter: where it starts and with which variance, with less than one record
-# for each parameter and unit of the level and with more, and how much variance each step adds, for how far it went; slopes are
-# clipped at so many deviations of a margin, or the fourth root of records times the level, in this unit.
-MISSED, REACH, REACHED = 0.3, 0.7, 2000.0
-START_WITH_FEW, START = (0.75, 0.25), (1.0, 0.1)
-TYPICAL = 0.8  # Of margins, the part of their bound that is usual
 GRAIN = 2.0**-53  # Probabilities of samples are multiples of this, as uniform variates are
 
 
@@ -62,7 +54,7 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
 
 
 def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, stiff: float) -> tuple[float, float]:
-    """Return the step, and the largest that whitened records may lead to; `noise` is that of all steps together."""
+    """Return the step, and a bound on it for records of any directions; `noise` is that of all steps together."""
     most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
     directions = 1.0, max(analysis.form.bases.count, 1)
     step, largest = (min(most, capped(analysis, bound * records, records, d)) for d in directions)
@@ -133,52 +125,6 @@ def path(analysis: Analysis, certificate: DescentCertificate, records: float, si
     pull = rate * regularizer_steepness(analysis, certificate.size)[1]
     start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
     return drawn, start + steps * certificate.largest_step * (drawn * certificate.gradient_bound + longest + pull)
-
-
-def slope_bound(analysis: Analysis, certificate: DescentCertificate) -> float:
-    """Return how long one record's clipped slope may be in the last steps, to be hidden by the noise of a gradient."""
-    replaced = certificate.privacy.adjacency == "replace-one"
-    return (
-        largest_norms(analysis, certificate.privacy, certificate.clip)[1]
-        / (2 if replaced else 1)
-        / (1 + NORM_SLACK) ** 2
-    )
-
-
-def seen(analysis: Analysis, certificate: DescentCertificate) -> float:
-    """Return the number of records, times the level of all steps together."""
-    whole = certificate.size * slope_bound(analysis, certificate)
-    return whole * math.sqrt(certificate.steps) / certificate.noise_scale
-
-
-def slope_reach(analysis: Analysis, certificate: DescentCertificate) -> float:
-    """Return where slopes along parameters of length 1 are clipped: at about a deviation of margins, if that is known."""
-    deviations = max(REACH, (seen(analysis, certificate) / REACHED) ** 0.25)
-    return deviations / (margin_length(analysis) * math.sqrt(certificate.settings.get("directions", 1.0)))
-
-
-def length(
-    analysis: Analysis, certificate: DescentCertificate, engine: Engine, theta: Array, rng: np.random.Generator
-) -> float:
-    """Return what to multiply parameters by: noisy slopes of the loss along them, and a Kalman filter for where it is 0."""
-    reach = slope_reach(analysis, certificate) * float(np.linalg.norm(theta))
-    if not reach > 0:
-        return 1.0
-    found, variance = START if seen(analysis, certificate) >= certificate.noise_dimension else START_WITH_FEW
-    unit, leaves = reach / slope_bound(analysis, certificate), analysis.form.lengths.entries
-    margin = TYPICAL * float(np.linalg.norm(theta)) / math.sqrt(certificate.settings.get("directions", 1.0))
-    for _ in range(int(certificate.settings["length_steps"])):
-        point = found * theta
-        slope = engine.clipped_slope(point, theta, reach) + unit * GAUSSIAN.draw(1, certificate.noise_scale, rng)[0]
-        pull = float(engine.public_gradient(point) @ theta)
-        # The curvature of logistic losses where margins are normal; of many classes, each has a part of them.
-        flat = (1 + math.pi / 8 * (found * margin / margin_length(analysis)) ** 2 * 2 / (1 + leaves)) ** 1.5
-        bend = certificate.size * curvature(analysis) * margin**2 / flat + abs(pull) / found
-        gain = variance * bend / (variance * bend**2 + (unit * certificate.noise_scale) ** 2)
-        nearer = min(max(found - gain * (slope + pull), found / 2), 1.0)
-        variance = (1 - gain * bend) * variance + (MISSED * (nearer - found)) ** 2
-        found = nearer
-    return found
 
 
 def most_drawn(records: float, sampling: float, probability: float) -> float:

@@ -16,14 +16,14 @@ from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
-from dpconvex.model.privacy import Privacy, left, not_for_units
+from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
-from dpconvex.util.arguments import COUNT, whole, within
+from dpconvex.util.arguments import COUNT, within
 from dpconvex.util.arrays import Array
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -32,9 +32,6 @@ FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
 LARGEST_CLIP = 1e75  # Squares of norms near the clip neither underflow nor overflow, nor do factors of those
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
-# With steps for the length, and more records for each parameter and unit of the level than this, a part of the others is averaged
-PLENTY, AVERAGED = 30.0, 0.5
-LENGTH_ERROR = 32  # Of one noisy slope, in units of rounding: gains are below half the inverse of the noise's deviation
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 CLIPPED_SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
 WHY = {
@@ -78,9 +75,6 @@ class NoisyGradientDescent(base.ForUnits):
         Privacy-loss distributions give the cost.  None takes all records.
     momentum : float or None
         With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
-    length_steps : int
-        With a clip and without sampling: number of final steps that search only the length of the parameters.  Clipped gradients
-        often make it too long for the loss.  With many records and one score, the last of the other iterates are averaged, too.
 
     Examples
     --------
@@ -97,18 +91,12 @@ class NoisyGradientDescent(base.ForUnits):
     clip: float | None = None
     sampling: float | None = None
     momentum: float | None = None
-    length_steps: int = 0
 
     def __post_init__(self) -> None:
         COUNT.or_none.check("NoisyGradientDescent", steps=self.steps)
         ADDED.check("NoisyGradientDescent", momentum=self.momentum)
         GUESS.check("NoisyGradientDescent", step_size=self.step_size, sampling=self.sampling)
-        whole(0).check("NoisyGradientDescent", length_steps=self.length_steps)
         within(1 / LARGEST_CLIP, LARGEST_CLIP).or_none.check("NoisyGradientDescent", clip=self.clip)
-        fits = self.clip is not None and self.sampling is None and self.length_steps < (self.steps or CLIPPED_STEPS)
-        if self.length_steps and not fits:
-            why = "length_steps must be fewer than steps, beside a `clip` and without sampling"
-            raise TemplateError(f"NoisyGradientDescent: {why}, not {self.length_steps}.")
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")
@@ -127,8 +115,6 @@ class NoisyGradientDescent(base.ForUnits):
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the conditions, choose the steps, and calibrate the noise of all of them together."""
         check_conditions(analysis, privacy, self.clip is not None)
-        if self.length_steps and privacy.unit is not None:
-            raise not_for_units("length_steps", privacy)
         clip = math.inf if self.clip is None else float(self.clip)
         bound, apart = clipped.largest_norms(analysis, privacy, clip)
         rate, p = clipped.sampling_rate(self.sampling, privacy), analysis.form.noise_dimension
@@ -194,8 +180,7 @@ class NoisyGradientDescent(base.ForUnits):
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
-            # Longer steps make up for those that are fewer.
-            noise = sigma * (steps - self.length_steps) / math.sqrt(steps)
+            noise = sigma * steps / math.sqrt(steps)
             step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
             long = (
@@ -205,11 +190,6 @@ class NoisyGradientDescent(base.ForUnits):
             raise TemplateError(f"NoisyGradientDescent: {long} in sum form; {remedy}.")
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
-        if self.length_steps:
-            single = analysis.form.lengths.entries == 1
-            plenty = size * bound * math.sqrt(steps) / (sigma * max(analysis.form.noise_dimension, 1))
-            averaged = math.ceil(AVERAGED * (steps - self.length_steps)) if plenty > PLENTY and single else 1
-            settings |= {"length_steps": float(self.length_steps), "averaged": float(averaged)}
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -230,9 +210,6 @@ class NoisyGradientDescent(base.ForUnits):
                 # What noise drawn in floating point moves; rounding in sums is hidden by the noise of its own step.
                 drawn = EPSILON * (analysis.form.space.dim + 16) * self.noise_bound(found, TAIL)
                 moved = certificate.steps * certificate.largest_step * drawn
-                if "length_steps" in certificate.settings:  # what that does to the length
-                    longest = clipped.path(analysis, certificate, records, float(most))[1]
-                    moved += certificate.settings["length_steps"] * LENGTH_ERROR * EPSILON * longest
                 return found.copied(event=found.event, sensitivity=apart, tolerance=max(moved, 1e-200))
         why = "rounding in sums of so many gradients is larger than a gradient"
         raise TemplateError(f"NoisyGradientDescent: {why}; give a larger `clip`.")
@@ -244,8 +221,7 @@ class NoisyGradientDescent(base.ForUnits):
         steps, step, clip, rate = certificate.steps, certificate.step_size, certificate.clip, certificate.sampling
         theta = engine.project(np.zeros(analysis.form.space.dim))
         velocity, total = np.zeros_like(theta), theta.copy()
-        fits, averaged = (int(certificate.settings.get(key, 0.0)) for key in ("length_steps", "averaged"))
-        for t in range(steps - fits):
+        for _ in range(steps):
             if clip == math.inf:
                 gradient = engine.loss_gradient(theta)
             else:  # where none is longer than the clip, none is clipped
@@ -255,11 +231,8 @@ class NoisyGradientDescent(base.ForUnits):
             released = gradient + in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
             velocity = momentum * velocity + (1 - momentum) * step * released
             theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
-            total = theta.copy() if t == steps - fits - averaged else total + theta
-        if not fits:
-            return total / (steps + 1) if clip == math.inf else theta
-        theta = total / averaged
-        return engine.project(clipped.length(analysis, certificate, engine, theta, rng) * theta)
+            total = total + theta
+        return total / (steps + 1) if clip == math.inf else theta
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         assert isinstance(certificate, DescentCertificate)
@@ -304,16 +277,6 @@ def assumptions(analysis: Analysis, clip: float) -> tuple[str, ...]:
         unproved = str(analysis.unbounded).splitlines()[0]
         said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {unproved}.")
     return (*said, *base.declared_constants(analysis))
-
-
-def for_directions(analysis: Analysis, certificate: DescentCertificate, directions: float) -> Certificate:
-    """Return a certificate whose steps are for records that share so many directions evenly, which is public by then."""
-    records = certificate.size * certificate.sampling
-    longest = clipped.capped(analysis, certificate.gradient_bound * records, records, directions)
-    step = max(min(certificate.largest_step, longest), certificate.step_size)
-    more = {"directions": directions} if "length_steps" in certificate.settings else {}
-    settings = {**certificate.settings, "step_size": step, **more}
-    return certificate.copied(event=certificate.event, settings=settings)
 
 
 def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -19,14 +18,13 @@ from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
-from dpconvex.mechanisms.clipped_descent import curvature
-from dpconvex.mechanisms.gradient_descent import PLENTY, NoisyGradientDescent
+from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertices_of
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.private_whitening import PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.privacy import Privacy
+from dpconvex.noise.profiles import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
@@ -35,16 +33,11 @@ from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array
 
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
-Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
-PART, PART_OF_MANY = 0.25, 0.5  # ... and of one score, with many whitened records
-# Of whitened steps, those that look for the length alone: of one score, with many records and with few, and of several scores.
-LENGTH_STEPS, FEW_LENGTH_STEPS, SCORES_APART = 8, 3, 5.0
-# Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
-SEEN = 0.5
+PART = 0.25
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
 # Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
@@ -52,59 +45,36 @@ LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
 # in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
 CLEARLY = 0.85
 
-Way = tuple[Mechanism, PrivateWhitening | None]
 
-
-def ways(
-    whitening: Whitened,
+def plans(
     mechanism: Mechanism | None,
     form: Callable[[], LossForm],
     analysed: Callable[[], Analysis],
     privacy: Privacy,
     size: int,
-) -> Iterator[Way]:
-    """Yield what the options mean, best first: the first that is proved private is taken; the last one's refusal is said."""
-    auto = isinstance(whitening, str) and whitening == "auto"
-    ordinary = LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
-    first = PrivateWhitening()
-    if isinstance(whitening, PrivateWhitening):
-        yield mechanism or Automatic(), whitening
-    elif not auto and whitening is not None and not isinstance(whitening, bool):
-        raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
-    elif mechanism is None and whitening is not True:
-        if ordinary and whitening is not False:
-            yield from best_for_size(form, analysed, privacy, size)
-        yield Automatic(), None
-    elif whitening is True and mechanism is None:
-        if not privacy.pure and few_statistics(form(), privacy):
-            yield SufficientStatistics.usual(privacy), first
-        else:
-            yield clipped_steps(analysed(), privacy, plenty(form(), privacy, size)), first
-    else:
-        assert mechanism is not None
-        statistics = isinstance(mechanism, SufficientStatistics)
-        if whitening is True or (auto and ordinary and statistics and stands_out(form(), privacy, size)):
-            yield mechanism, first
-        if whitening is not True:
-            yield mechanism, None
+) -> Iterator[Mechanism]:
+    """Yield the named mechanism, or default ones, best first.  The first that certifies is used, else the last one's error."""
+    if mechanism is not None:
+        yield mechanism
+        return
+    if LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA:
+        yield from best_for_size(form, analysed, privacy, size)
+    yield Automatic()
 
 
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
-) -> Iterator[Way]:
+) -> Iterator[Mechanism]:
     """Yield what learns most from so many records for a guarantee with delta, before what is usual."""
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
-            yield NoisyFrankWolfe(), None
+            yield NoisyFrankWolfe()
         if steps := learns_in_steps(form(), privacy):
-            yield AdaptiveSteps(), None
+            yield AdaptiveSteps()
         if few_statistics(form(), privacy):
-            statistics = SufficientStatistics.usual(privacy)
-            if stands_out(form(), privacy, size):
-                yield statistics, PrivateWhitening()
-            yield statistics, None
+            yield SufficientStatistics.usual(privacy)
         elif steps or worth_clipping(analysed(), privacy, size):
-            yield clipped_steps(analysed(), privacy), None
+            yield clipped_steps(analysed(), privacy)
 
 
 def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
@@ -120,25 +90,16 @@ def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
     try:
-        enough = told(privacy, level(privacy.epsilon, privacy.delta), size) / 3
+        enough = told(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
         return vertices_of(form) > enough and not has_nonsmooth_loss(form)
     except DPConvexError:
         return False
 
 
-def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether records can be whitened, and their second moment stands out of the noise."""
-    try:
-        return size * level(privacy.epsilon, privacy.delta) >= SEEN * field_of(form.template.record, None)[1].dim ** 1.5
-    except DPConvexError:
-        return False
-
-
-def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:
+def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
     """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
-        first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
-        return f"Chosen because the loss is quadratic: what it takes from the data is released once{first}."
+        return "Chosen because the loss is quadratic: what it takes from the data is released once."
     if isinstance(mechanism, NoisyFrankWolfe):
         return (
             f"Chosen because there are {vertices_of(form):,} features, more than a third of records times the level: "
@@ -147,13 +108,13 @@ def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm
     if isinstance(mechanism, AdaptiveSteps):
         return (
             "Chosen because scores are linear in the parameters: clipped steps that adapt learn more than exact minimisers "
-            "under the noise of the worst record; `whitening=False` asks for a minimiser."
+            "under the noise of the worst record; `ObjectivePerturbation()` by name asks for a minimiser."
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
     return (
         f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, "
-        "clipped steps are more accurate than exact minimisers; `whitening=False` asks for a minimiser."
+        "clipped steps are more accurate than exact minimisers; `ObjectivePerturbation()` by name asks for one."
     )
 
 
@@ -176,7 +137,7 @@ def few_statistics(form: LossForm, privacy: Privacy) -> bool:
 
 
 def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
-    return size * level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
+    return size * gaussian_level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
 def is_tame(analysis: Analysis) -> bool:
@@ -184,22 +145,15 @@ def is_tame(analysis: Analysis) -> bool:
 
 
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
-    """Say whether, without whitening, records of classes are too few for minimisers, unless these are asked for."""
+    """Say whether records of classes are too few for minimisers."""
     form = analysis.form
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH
 
 
-def clipped_steps(analysis: Analysis, privacy: Privacy, records: float | None = None) -> NoisyGradientDescent:
-    """Return clipped steps; of whitened records, so many for each parameter and unit of the level, with some for the length."""
-    length, part, single = 0, PART, analysis.form.lengths.entries == 1
-    if records is not None and curvature(analysis):
-        length = FEW_LENGTH_STEPS if single or records > SCORES_APART else 0
-        if single and records > PLENTY:
-            length, part = LENGTH_STEPS, PART_OF_MANY
-    if privacy.unit is not None:  # Sums of a person's gradients that disagree grow with the root of their number
-        length, part = 0, part * math.sqrt(privacy.person.weight)
-    return NoisyGradientDescent(clip=part * analysis.gradient_bound, length_steps=length)
+def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:
+    """Return steps on gradients that are clipped at a part of their bound; a person's grow with the root of their number."""
+    return NoisyGradientDescent(clip=PART * math.sqrt(privacy.person.weight) * analysis.gradient_bound)
 
 
 @dataclass(frozen=True)

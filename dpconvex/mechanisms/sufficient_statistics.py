@@ -3,7 +3,6 @@
 Every regularizer, set and strength of regularization is post-processing.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +19,9 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import (
     Moments,
-    base_of,
     difference_bound,
     length_bound,
     quadratic_loss,
-    turned_parameters,
-    weighted,
 )
 from dpconvex.util.arguments import SWITCH, one_of, within
 from dpconvex.util.arrays import Array
@@ -34,9 +30,7 @@ from dpconvex.util.summation import MOMENT_BLOCK
 SOURCE = "docs/theory.md, section 18"
 LARGEST = 10**7  # More numbers than this are not released: each has noise of its own that is drawn exactly
 # Settings of a certificate.
-WEIGHT, RESIDUALS, FIELD = "weight_of_linear_statistics", "statistics_of_residuals", "whitened_field"
-# Records that are longer than this part of the usual length, after whitening, are shortened, and weigh less.
-PART = 0.7
+WEIGHT, RESIDUALS = "weight_of_linear_statistics", "statistics_of_residuals"
 
 
 @dataclass(frozen=True)
@@ -150,49 +144,11 @@ class SufficientStatistics(ForUnits):
 def summation_error(moments: Moments, length: float, records: float) -> float:
     """Bound the error of computed sums: k roundings of a product, n of an absolute sum of n terms (Higham 2002, section 4.2)."""
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
-    degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
+    degree = max((kind.monomials.shape[1] for kind in moments.kinds), default=0)
     roundings = MOMENT_BLOCK + combinations + records / MOMENT_BLOCK + degree + 16
     return 2 * roundings * EPSILON * max(records, 1.0) * length
 
 
-@dataclass(frozen=True)
-class WeightedStatistics(SufficientStatistics):
-    """The moments of records whitened in a field, the second stage after private whitening: of a weighted loss.
-
-    Whitened features ``z = r A x / max(L, ||A x||)`` lie in the same ball, and weights ``u = L / max(L, ||A x||)`` in [0, 1].
-    """
-
-    field: str = ""
-
-    def moments(self, form: LossForm, adjacency: str) -> Moments:
-        """Return what is released; how many records there are is no number that weights add up to."""
-        loss = quadratic_loss(form)
-        return weighted(loss, loss.moments(self.weight, self.residuals, False), self.field)
-
-    def settings(self, form: LossForm) -> dict[str, float]:
-        return super().settings(form) | {FIELD: float(base_of(quadratic_loss(form), self.field))}
-
-
-def on_whitened(mechanism: SufficientStatistics, form: LossForm, field: str) -> WeightedStatistics:
-    """Return the mechanism for whitened records, or refuse losses that are no functions of linear scores of them."""
-    d = math.prod(form.template.record.continuous[field].shape)
-    probe = np.random.default_rng(0).uniform(-1.0, 1.0, (d, d)) / math.sqrt(d)  # has nothing to do with the coordinates
-    quadratic_loss(form)  # refuses what is none
-    turned_parameters(form, field, probe)
-    return WeightedStatistics(mechanism.noise, mechanism.weight, mechanism.residuals, field)
-
-
 def mechanism_of(certificate: Certificate, form: LossForm) -> SufficientStatistics:
     settings = certificate.settings
-    options = certificate.noise, settings[WEIGHT], RESIDUALS in settings
-    if FIELD not in settings:
-        return SufficientStatistics(*options)
-    return WeightedStatistics(*options, field=quadratic_loss(form).bases.bases[int(settings[FIELD])].name)
-
-
-def usual_length(moment: Array, matrix: Array, radius: float, size: int) -> float:
-    """Return L, a part of the length that public numbers lead to expect of a turned record; positive, and post-processing."""
-    values, vectors = np.linalg.eigh(moment)
-    turned = matrix @ (vectors * np.sqrt(np.maximum(values, 0.0)))
-    least = 1e-6 * radius * float(np.linalg.norm(matrix)) / math.sqrt(len(matrix))
-    return max(PART * radius * float(np.linalg.norm(turned)) / math.sqrt(size), least)
+    return SufficientStatistics(certificate.noise, settings[WEIGHT], RESIDUALS in settings)

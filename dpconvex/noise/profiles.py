@@ -168,6 +168,11 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     return found
 
 
+def gaussian_level(epsilon: float, delta: float) -> float:
+    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a guarantee; 0 without a delta."""
+    return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
+
+
 def on_integers(sigma: float) -> float:
     """Return the scale of integer noise that is as private as normal noise of this deviation."""
     return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)

@@ -66,15 +66,29 @@ class Metric:
         return max(float(self.kept.sum()), 1.0)
 
 
-def descend(looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public) -> Array:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    return regularized(*model_of(looks, settings, size, public), form, looks.scores, looks.constant, size)
+class ScoreModel(NamedTuple):
+    """Where steps end: the table of the scores, the Hessian by one of its columns, and what noise of the steps moved it by.
+
+    The table's columns are moved by ``noise @ z`` for standard normal z, at most.
+    """
+
+    table: Array
+    hessian: Array
+    noise: Array
+
+
+def descend(
+    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
+) -> tuple[Array, Array]:
+    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
+    table, hessian, noise = model_of(looks, settings, size, public)
+    return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
 
 
 def model_of(
     looks: PrivateLooks, settings: dict[str, float], size: float, public: Public, begin: Array | float = 0.0
-) -> tuple[Array, Array]:
-    """Return the table that the steps end at, from one where they begin, and the Hessian there by one of its columns."""
+) -> ScoreModel:
+    """Take steps, from a table where they begin."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
     metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin)
@@ -117,11 +131,12 @@ def model_of(
         point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
-    table = matrix.T @ shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    table = matrix.T @ point
     if start and public.is_bent:
         table = last_constant(looks, table, start.share, level, clip, number * bend, lengths)
     inverse = np.linalg.inv(matrix)
-    return table, bend * cut * inverse @ inverse.T
+    return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance))
 
 
 def cosine(one: Array, other: Array) -> float:
@@ -178,15 +193,19 @@ def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> 
     return np.asarray(found / np.linalg.norm(found))
 
 
-def shortened(point: Array, variance: Array, weights: Array, constant: Array | None) -> Array:
-    """Shorten the answer by what noise made it longer: one James-Stein factor for all directions but that of the constant."""
+def shortened(point: Array, variance: Array, weights: Array, constant: Array | None) -> tuple[Array, float]:
+    """Shorten the answer by what noise made it longer: one James-Stein factor for all directions but that of the constant.
+
+    Return it with the factor.
+    """
     fixed = np.zeros_like(point)
     if constant is not None:
         along = weights * constant
         fixed = np.outer(constant, along @ point / (along @ constant))
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
-    return np.asarray(fixed + max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300)) * moving)
+    factor = max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300))
+    return np.asarray(fixed + factor * moving), factor
 
 
 def row_units(scores: LinearScores, constant: float) -> Array:

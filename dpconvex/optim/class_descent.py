@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import alike, row_units, whole_rows
+from dpconvex.optim.adaptive_descent import ScoreModel, alike, row_units, whole_rows
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -34,16 +34,16 @@ REACH = 0.7  # Where slopes along the parameters are clipped, next to the root m
 
 def descend_for_classes(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
-) -> Array:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    table = class_model_of(looks, form, settings, size, public)[0]
-    return looks.scores.coordinates(table * row_units(looks.scores, looks.constant))
+) -> tuple[Array, Array]:
+    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
+    table, _, moved = class_model_of(looks, form, settings, size, public)
+    return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), moved
 
 
 def class_model_of(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
-) -> tuple[Array, Array]:
-    """Return the table that the steps end at, and about the Hessian of the loss by one of its columns."""
+) -> ScoreModel:
+    """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
     matrix = looks.in_metric(metric.matrix)
@@ -52,7 +52,9 @@ def class_model_of(
     squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
     part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
-    unit, rounds, clip = math.sqrt(metric.directions / size), int(settings.get("rounds", ROUNDS)), part * public.slope
+    longest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid / metric.root.min()
+    unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
+    clip = part * public.slope
     step_level = level * math.sqrt((1 - MOMENT - LENGTHS) / rounds)
     noise = unit**2 * sides * clip / step_level * math.sqrt(rounds)
     step = min(MOVED / noise, LONGEST / public.curvature)
@@ -70,9 +72,9 @@ def class_model_of(
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
-    table *= length(looks, table, spread, curved, size * public.curvature, look_level)
+    factor = length(looks, table, spread, curved, size * public.curvature, look_level)
     inverse = np.linalg.inv(matrix)
-    return table, public.curvature * inverse @ inverse.T
+    return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise / unit * matrix.T)
 
 
 def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:

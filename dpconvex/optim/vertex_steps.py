@@ -57,11 +57,11 @@ def descend_on_vertices(
     rest = {**settings, "level": level * math.sqrt(left)}
     units = row_units(last.scores, last.constant)
     if public.is_flat and form.template.record.discrete:
-        table, hessian = class_model_of(last, form, rest, size, public)
+        table, hessian, _ = class_model_of(last, form, rest, size, public)
         table = table / farthest(last.scores.coordinates(table * units), form)
     else:
         begin = start_of(form)[last.scores.places] * last.scores.scale / units
-        table, hessian = model_of(last, rest, size, public, begin)
+        table, hessian, _ = model_of(last, rest, size, public, begin)
     theta = last.scores.coordinates(table * units)
     inside = last.scores.scale[:, 0] / units[:, 0]
     return least_on_hull(theta, hessian * np.outer(inside, inside), form, last.scores.places, size)

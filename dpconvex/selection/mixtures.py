@@ -23,7 +23,6 @@ from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import Method, check_template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
-from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
@@ -70,11 +69,10 @@ def verify_mixture(
     features: str = "x",
     group: str | None = "y",
     component: str = "m",
-    whitening: Whitened = None,
 ) -> Certificate:
     """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    return plan.whole(plan.method(mechanism, residual_noise, whitening).prove(template, plan.rest, size).certificate)
+    return plan.whole(plan.method(mechanism, residual_noise).prove(template, plan.rest, size).certificate)
 
 
 @quietly
@@ -96,7 +94,6 @@ def solve_mixture(
     entry: str = "solve_mixture",
     seed: int | None = None,
     residual_noise: ResidualNoise | None = None,
-    whitening: Whitened = None,
 ) -> Mixture:
     """Cluster the records of every class privately, and fit a template on the labels, under one guarantee.
 
@@ -110,7 +107,7 @@ def solve_mixture(
         Fraction of epsilon and delta that pays for the clustering, in (0, 1); a single component costs nothing.
     features, group, component : str
         The field to cluster, the field of the class (None for none), and the field that gets the component.
-    data, privacy, mechanism, backend, size, clip, budget, entry, seed, residual_noise, whitening
+    data, privacy, mechanism, backend, size, clip, budget, entry, seed, residual_noise
         As for `solve`, for the fit.  Components are learnt from original records.
 
     Examples
@@ -123,7 +120,7 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    method = plan.method(mechanism, residual_noise, whitening)
+    method = plan.method(mechanism, residual_noise)
     call = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
     fit = method.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
@@ -179,9 +176,9 @@ class MixturePlan:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
-    def method(self, mechanism: Mechanism | None, cover: ResidualNoise | None, whitening: Whitened) -> Method:
+    def method(self, mechanism: Mechanism | None, cover: ResidualNoise | None) -> Method:
         """Return the options of the fit, which a clustering comes before, or not."""
-        return Method(mechanism, cover, whitening, alone=isinstance(self.places, ComponentCenters))
+        return Method(mechanism, cover, alone=isinstance(self.places, ComponentCenters))
 
     def whole(self, fit: Certificate) -> Certificate:
         if isinstance(self.places, ComponentCenters):

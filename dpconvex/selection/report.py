@@ -184,11 +184,10 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     names = release.names if schema is None else tuple(schema.feature_names)
     if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
         return
-    values = weights if release.whitening is None else release.whitening.matrix.T @ weights
-    found = np.stack([values, np.zeros_like(values), np.zeros_like(values)], axis=1)
+    found = np.stack([weights, np.zeros_like(weights), np.zeros_like(weights)], axis=1)
     known = {} if coefficients is None else {row[0]: (row[1], row[4], row[5]) for row in coefficients.rows()}
     if known:
-        found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(values)])
+        found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
     if schema is not None:
         scale = np.full(len(found), 1.0 if schema.unit else 1 / schema.norm_bound)
         scale[len(found) - bool(schema.constant) :] = schema.constant

@@ -21,7 +21,7 @@ from dpconvex.fitting.verify import CertifiedFit, Method
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.recipe import Automatic, Whitened
+from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
@@ -50,7 +50,6 @@ def sweep(
     budget: Budget | None = None,
     seed: int | None = None,
     residual_noise: ResidualNoise | None = None,
-    whitening: Whitened = None,
     workers: Any = None,
 ) -> Iterator[Release]:
     """Fit repeatedly with fresh noise, and yield releases in order of templates, then guarantees, then draws.
@@ -69,7 +68,7 @@ def sweep(
         charged to the budget before the first fit.
     draws : int
         Fits for each template and guarantee.
-    data, mechanism, backend, size, clip, budget, residual_noise, whitening
+    data, mechanism, backend, size, clip, budget, residual_noise
         As for `solve`.
     seed : int, optional
         For tests: fit number k uses ``seed + k``, and is marked as not private.
@@ -86,7 +85,7 @@ def sweep(
         check_privacy("sweep", privacy)
     if not templates or not promises:
         return iter(())
-    method = Method(mechanism, residual_noise, whitening)
+    method = Method(mechanism, residual_noise)
     call = FitJob(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
     event, order = None, list[CertifiedFit]()
     if total is None:
@@ -174,8 +173,6 @@ def calibrate(
     releases: int = 1,
     mechanism: Mechanism | None = None,
     residual_noise: ResidualNoise | None = None,
-    *,
-    whitening: Whitened = None,
 ) -> Calibration:
     """Find the guarantee of each of several releases so that all together keep one guarantee; no data are needed.
 
@@ -186,8 +183,8 @@ def calibrate(
     ----------
     template, privacy
         As for `sweep`, and its total.
-    size, residual_noise, whitening
-        As for `verify`. Each release whitens by its own noisy second moment.
+    size, residual_noise
+        As for `verify`.
     releases : int
         Number of fits of each template.
     mechanism : Mechanism, optional
@@ -195,7 +192,7 @@ def calibrate(
         the smallest predicted excess risk of all releases together.
     """
     learners = list(template) if isinstance(template, Iterable) else [template]
-    return planned(learners, privacy, size, releases, Method(mechanism, residual_noise, whitening), None)
+    return planned(learners, privacy, size, releases, Method(mechanism, residual_noise), None)
 
 
 def planned(
@@ -208,9 +205,8 @@ def planned(
         raise TemplateError("calibrate: there is no template to fit.")
     learners = [template for template in templates for _ in range(int(releases))]
     best = largest(learners, method, privacy, size, beside)
-    named = method.mechanism is not None or method.whitening not in (None, False)
     by_size = any(not isinstance(fit.mechanism, Automatic) for fit in best.fits)
-    if named or by_size or privacy.pure or len(learners) == 1:
+    if method.mechanism is not None or by_size or privacy.pure or len(learners) == 1:
         return best
     for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
         with suppress(NotPrivate):

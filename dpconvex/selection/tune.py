@@ -29,7 +29,6 @@ from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, Method
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import Repetitions, select
-from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.model.privacy import Privacy, check_privacy, computable, left
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
@@ -85,7 +84,6 @@ def tune(
     clip: bool = False,
     budget: Budget | None = None,
     seed: int | None = None,
-    whitening: Whitened = None,
     workers: Any = None,
     unit: ArrayLike | None = None,
 ) -> Tuning:
@@ -107,8 +105,8 @@ def tune(
         better for a few candidates, and needs a delta.
     features, label : str
         The fields that predictions are made from and compared with.
-    mechanism, whitening
-        As for `solve`, with ``split=False`` as for `calibrate`; each fit whitens by a noisy second moment of its own.
+    mechanism
+        As for `solve`, with ``split=False`` as for `calibrate`.
     data, backend, size, clip, budget, seed, workers
         As for `sweep`.
     unit
@@ -123,7 +121,7 @@ def tune(
     check_privacy("tune", privacy, units=True)
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
-    method = Method(mechanism, None, whitening, units=True)
+    method = Method(mechanism, units=True)
     call = FitJob(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
     count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
@@ -184,7 +182,6 @@ def tune_repeated(
     clip: bool = False,
     budget: Budget | None = None,
     seed: int | None = None,
-    whitening: Whitened = None,
     workers: Any = None,
     unit: ArrayLike | None = None,
 ) -> Tuning:
@@ -199,7 +196,7 @@ def tune_repeated(
     repetitions : Repetitions, optional
         The distribution of their number, by default logarithmic with mean 10. A mean of one or two times the number of
         candidates is sensible.
-    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, whitening, workers, unit
+    candidates, grid, data, privacy, mechanism, features, label, size, clip, budget, seed, workers, unit
         As for `tune`.
 
     Examples
@@ -215,7 +212,7 @@ def tune_repeated(
     law = repetitions if repetitions is not None else Repetitions()
     named = named_templates(candidates, grid, data, features, label)
     instance(Repetitions).check("tune_repeated", repetitions=law)
-    method, templates = Method(mechanism, None, whitening, units=True), list(named.values())
+    method, templates = Method(mechanism, units=True), list(named.values())
     call = FitJob(
         data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit
     )
@@ -290,11 +287,11 @@ def planned(
 ) -> TuningPlan:
     with computable(privacy):
         # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
-        mechanism, first = method.way(template, privacy, size)
+        mechanism = method.plan(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon, moved)
         part = each.part(left(each.epsilon, score.epsilon), each.delta)
-        fit = replace(method, mechanism=mechanism, whitening=first).prove(template, part, size)
+        fit = replace(method, mechanism=mechanism).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     many = f"the best of {repetitions.mean:g} runs on average"

@@ -6,14 +6,14 @@ A moment is a monomial of the record's scalars times a pattern over the combinat
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.expressions.evaluate import evaluate, substituted
+from dpconvex.expressions.evaluate import substituted
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Expression, Field
 from dpconvex.expressions.parameter_space import Space
@@ -40,7 +40,6 @@ class MomentKind:
     # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
     patterns: Array
     scale: float  # What moments are multiplied by: 1 over the largest norm of all of the kind together, times a weight
-    weights: int = 0  # How often the weight of a record, from 0 to 1, is a factor
 
     @property
     def count(self) -> int:
@@ -239,56 +238,6 @@ def check_size(form: LossForm) -> None:
         raise NotPrivate(why, form.template.losses[0], remedy)
 
 
-def base_of(loss: QuadraticLoss, field: str) -> int:
-    """Return the number of a field among those of the record's scalars."""
-    return next(k for k, base in enumerate(loss.bases.bases) if base.name == field)
-
-
-def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
-    base = base_of(loss, field)
-    kinds = []
-    for kind in moments.kinds:
-        if kind.bases.count(base) > 2:
-            why = f"the loss is of a higher degree than two in {field!r}, so records cannot be weighted"
-            raise TemplateError(f"{why}; leave `whitening` out.")
-        kinds.append(replace(kind, weights=2 - kind.bases.count(base)))
-    return Moments(tuple(kinds))
-
-
-def turned_parameters(form: LossForm, field: str, matrix: Array) -> sp.csr_array:
-    """Return C, shape (dim, dim), such that the loss of theta at ``matrix @ x`` is that of ``C theta`` at x, or refuse."""
-    d, choices = len(matrix), []
-    for block in form.space.blocks.values():
-        shape, ways = block.variable.shape, [sp.eye_array(block.dim)]
-        if not block.symmetric and shape:
-            rest = sp.eye_array(block.dim // d)
-            if shape[0] == d:
-                ways.insert(0, sp.kron(rest, matrix.T))
-            if shape[-1] == d and len(shape) == 2:
-                ways.insert(1, sp.kron(matrix.T, rest))
-        choices.append(ways)
-    for way in itertools.product(*choices):
-        found = sp.csr_array(sp.block_diag(way))
-        if turns(form, field, matrix, found):
-            return found
-    why = f"the loss is not a function of linear scores of {field!r} that a turn of the parameters follows"
-    raise TemplateError(f"{why}; leave `whitening` out.")
-
-
-def turns(form: LossForm, field: str, matrix: Array, turn: sp.csr_array) -> bool:
-    """Say whether a turn of the parameters follows one of the features, at a random record: equal polynomials agree at all."""
-    rng = np.random.default_rng(0)
-    record = {name: rng.uniform(-1.0, 1.0, domain.shape) for name, domain in form.template.record.continuous.items()}
-    theta = rng.uniform(-1.0, 1.0, form.space.dim)
-    moved = {**record, field: matrix @ record[field]}
-    for loss in form.template.losses:
-        ends = (record, turn @ theta), (moved, theta)
-        first, second = (float(evaluate(loss, {**values, **form.space.unpack(at)})) for values, at in ends)
-        if not abs(first - second) <= SAME * (abs(first) + abs(second)):
-            return False
-    return True
-
-
 CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
 
 
@@ -316,9 +265,6 @@ def difference_bound(moments: Moments, bases: RecordVariables) -> float:
         else:
             exponents.append(np.concatenate([none, none, power]))
             ranges.append((field.paired[0] / square, field.paired[1] / square))
-    if any(kind.weights for kind in kinds):
-        exponents.append(np.concatenate([none, none, [kind.weights for kind in kinds]]))
-        ranges.append((0.0, 1.0))
     table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
     scales = np.array([scaled(kind, bases) for kind in kinds])
     products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])

@@ -90,11 +90,6 @@ class BatchedLoss:
         found = self._sum("clipped_gradient", theta, clip, chosen=chosen)
         return np.zeros(self.space.dim) if found is None else np.asarray(found)
 
-    def clipped_slope(self, theta: Array, along: Array, clip: float) -> float:
-        """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``."""
-        found = self._sum("clipped_slope", theta, np.asarray(along, dtype=float), clip)
-        return 0.0 if found is None else float(found[0])
-
     def clipped_sums(self, theta: Array, clip: float, people: NDArray[np.int64]) -> Array:
         """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
         found = self._sum("clipped_sums", theta, clip, chosen=people)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import chosen as taken, dense, itself, readers
 from dpconvex.expressions.evaluate import STEP
-from dpconvex.sums.clipping import WRITTEN, Norms, clipped, kept_inside, sum_by_person, sum_one_by_one
+from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
@@ -213,24 +213,6 @@ class RecordSums:
             return np.asarray(self.form.map.T @ self.design.backward(block, slopes).ravel())
 
         return np.zeros(len(theta)) + summed(self._each(one))
-
-    def clipped_slope(self, theta: Array, along: Array, clip: float) -> Array:
-        """Sum of the records' slopes along a direction, each moved into ``[-clip, clip]``, shape (1,)."""
-        both = [self._coefficients(point) for point in (theta, along)]
-
-        def one(number: int, block: Records, plan: SumPlan) -> Array:
-            size = plan.size
-            own = self.batch.group[number * self._step :][:size]
-            with np.errstate(all="ignore"):
-                make = partial(self._part, block, plan, np.arange(size), own)
-                block, plan, _ = self._kept("part", number, make)
-                forms, moved = (self.design.forward(block, some, product_apart) for some in both)
-                slopes = self._slopes(forms, block, plan, product_apart)[1]
-                steep = np.einsum("fn,fn->n", slopes, np.broadcast_to(moved, slopes.shape))[:size]
-            # In pieces, for the bound on rounding.
-            return np.atleast_1d(summed(np.add.reduceat(kept_inside(steep, clip), np.arange(0, size, PIECE))))
-
-        return np.zeros(1) + summed(self._each(one))
 
     def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
         """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""

@@ -7,12 +7,9 @@ import numpy as np
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense, flattened
 from dpconvex.expressions.polynomial import numbered_rows
-from dpconvex.sensitivity.moments import MomentKind, Moments
+from dpconvex.sensitivity.moments import Moments
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import MOMENT_BLOCK
-
-# The column of a batch that holds the records' weights, and where it is among their scalars.
-WEIGHTS, WEIGHT = " weights", -2
 
 
 def moment_sums(moments: Moments, batch: Batch) -> Array:
@@ -24,7 +21,7 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
 def moments_of(batch: Batch, moments: Moments) -> Array:
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
     # Each monomial is a product of one from a first and one from a second table.
-    halves = [np.split(table, [table.shape[1] // 2], axis=1) for table in map(with_weights, moments.kinds)]
+    halves = [np.split(table, [table.shape[1] // 2], axis=1) for table in (kind.monomials for kind in moments.kinds)]
     tables = [(*numbered_rows(first), *numbered_rows(second)) for first, second in halves]
     for scalars, group in scalar_blocks(batch):
         for kind, total, (first, row, second, column) in zip(moments.kinds, totals, tables, strict=True):
@@ -41,7 +38,7 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
     parts = []
     for scalars, group in scalar_blocks(batch):
         tables = [
-            (products(scalars, with_weights(kind)) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
+            (products(scalars, kind.monomials) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
             for kind in moments.kinds
         ]
         parts.append(np.concatenate([table.reshape(len(group), -1) for table in tables], axis=1))
@@ -49,17 +46,12 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
 
 
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Indices]]:
-    """Yield the scalars of some records, with their weights and ones as last columns, and their combinations."""
-    columns = [blocks(column, MOMENT_BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
-    weights = blocks(batch.fields.get(WEIGHTS, np.ones(batch.size)), MOMENT_BLOCK)
+    """Yield the scalars of some records, with ones as the last column, and their combinations."""
+    columns = [blocks(column, MOMENT_BLOCK) for column in batch.fields.values()]
     for start in range(0, batch.size, MOMENT_BLOCK):
         group = batch.group[start : start + MOMENT_BLOCK]
-        parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in (*columns, weights)]
+        parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in columns]
         yield np.concatenate([*parts, np.ones((len(group), 1))], axis=1), group
-
-
-def with_weights(kind: MomentKind) -> Indices:
-    return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
 
 
 def products(scalars: Array, monomials: Indices) -> Array:

@@ -16,13 +16,11 @@ from dpconvex.certificates import integer_noise as grid
 from dpconvex.cli.main import main
 from dpconvex.fitting import verify
 from dpconvex.mechanisms import (
-    clipped_descent,
     gradient_descent,
     matrix_noise,
     noise_laws,
     noisy_kmeans,
     noisy_queries,
-    private_whitening,
     residual_noise,
 )
 from dpconvex.noise import samplers
@@ -34,7 +32,6 @@ SLOW = pytest.mark.slow
 PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6, adjacency="add-remove")
 ADDED = dp.Privacy(1.0, adjacency="add-remove")
 GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
-LENGTH = dp.NoisyGradientDescent(clip=0.2, steps=10, length_steps=9)
 OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 
 logistic = lru_cache(lambda: dp.load("logistic_regression", features=1, regularization=0.01))
@@ -100,9 +97,6 @@ CASES = {
     ),
     "noisy gradient descent": Case(
         kinked, BOTH, dp.NoisyGradientDescent(steps=10), smaller(gradient_descent, "gaussian_sigma"), "noisy gradients"
-    ),
-    "clipped, and their length": Case(
-        logistic, BOTH, LENGTH, smaller(gradient_descent, "gaussian_sigma"), "noisy gradients", tight=0.9
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
     "Gaussian statistics": Case(
@@ -228,24 +222,8 @@ class Draws:
     options: dict[str, Any]
 
 
-class Lengths:
-    """Gaussian noise for lengths alone."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def draw(self, *arguments):
-        return self.factor * samplers.SPHERICAL["gaussian"].draw(*arguments)
-
-    def __getattr__(self, name):
-        return getattr(samplers.SPHERICAL["gaussian"], name)
-
-
 TWO = dp.Privacy(1.0, 1e-6)
-whitened = lru_cache(lambda: dp.load("logistic_regression", features=2, regularization=0))
 SAMPLERS = [
-    Draws(private_whitening, "drawn", "whitening as drawn", whitened, TWO, LENGTH, {"whitening": True}),
-    Draws(clipped_descent, "GAUSSIAN", "length as drawn", whitened, TWO, LENGTH, {}),
     Draws(noisy_kmeans, "draw", "clustering's sums as drawn", mixture, PURE, GAMMA, {"share": 0.2}),
     Draws(noisy_kmeans, "draw", "clustering's counts as drawn", mixture, PURE, GAMMA, {"share": 0.2}),
     Draws(grid, "drawn", "residual noise as drawn", logistic, PURE, GAMMA, {}),
@@ -256,7 +234,7 @@ SAMPLERS = [
 ]
 
 
-SELDOM = ("length as drawn", "clustering's sums as drawn")  # where what draws them is tried by another case, too
+SELDOM = ("clustering's sums as drawn",)  # where what draws them is tried by another case, too
 
 
 @pytest.mark.parametrize(
@@ -274,7 +252,7 @@ def test_too_little_noise_as_drawn_is_found(case, monkeypatch):
     assert found[case.part].ratio > 0.8, str(found)
     honest = getattr(case.owner, case.name)
     for factor in (0.7, 0.0):
-        planted: Any = Lengths(factor) if case.name == "GAUSSIAN" else times(factor)(honest)
+        planted: Any = times(factor)(honest)
         monkeypatch.setattr(case.owner, case.name, staticmethod(planted) if case.name == "draw" else planted)
         broken = audited()
         assert not broken[case.part].holds, str(broken)
@@ -430,7 +408,6 @@ def without_projection():
         ({"size": 0}, "size must be"),
         ({"mechanism": GAUSSIAN}, "delta = 0"),
         ({"template": "logistic_regression"}, "template must be a Template"),
-        ({"runs": 30, "whitening": True}, "leave out runs"),
         ({"template": without_projection(), "mechanism": GAMMA}, "which points lie in the feasible set: .*log_sum_exp"),
     ],
 )

@@ -130,14 +130,8 @@ def without_broadcasting(proof):
     return edited(times(0.5)(proof), "add", args=factors[-2:])
 
 
-def beyond_its_quantile(proof):
-    false = claiming(claiming(proof, noise_scale=2**30), "whitening", sigma=2**40)
-    return claiming(claiming(false, "privacy", delta=1e-300), "cover", delta=0)
-
-
 BOUNDED = setting(sensitivity=2.0047765628888317, noise_scale=0.0020270518580340685)
 ABOVE = setting(gradient_bound=1025, sensitivity=2.1 * 2.0**-40, noise_scale=1e-10)
-WHITENED = problem("logistic_regression", GAUSSIAN, DELTA, whitening=dp.PrivateWhitening())
 LONGER, APART, COSTS, LESS = "gradient is longer", "gradients differ", "noise costs", "less strongly convex"
 # What was wrong: a genuine proof, the false one, and words of the step where it is rejected.
 CASES = {
@@ -169,7 +163,6 @@ CASES = {
         "other dimensions",
     ),
     "NaN was a modulus": (problem("logistic_regression"), modulus("nan"), "no exact number"),
-    "whitening was proved for every delta": (WHITENED, beyond_its_quantile, "left"),
     "what ties was no branch": (
         of(lambda x: cp.maximum(10 * x * w[0], 10) + x * w[0] / 100, BOX, UNCLIPPED, DELTA, K=NEAR),
         times(1e-3, "gradient_bound"),

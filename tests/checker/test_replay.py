@@ -28,7 +28,7 @@ PROBLEMS = sorted(set(dp.problems()) - REFUSED)
 MECHANISMS = {
     "output-gamma": (dp.OutputPerturbation(), "pure"),
     "output-gaussian": (dp.OutputPerturbation("gaussian"), "delta"),
-    "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20, length_steps=3), "delta"),
+    "clipped": (dp.NoisyGradientDescent(clip=0.1, steps=20), "delta"),
     "adaptive": (dp.AdaptiveSteps(rounds=7), "delta"),
 }
 
@@ -153,10 +153,6 @@ def sampled(privacy=PROTECTED, clip=0.3, **options):
     return dp.verify(small(LOGISTIC), privacy, SIZE, mechanism, **options)
 
 
-def whitened(mechanism):
-    return dp.verify(small(LOGISTIC), LOOSE, SIZE, mechanism, whitening=True)
-
-
 def normal(name, promise):
     return dp.verify(small(name), PROMISES[promise], SIZE, dp.ObjectivePerturbation("gaussian"))
 
@@ -173,8 +169,6 @@ LENGTHS = NORMAL | {"record": 1.01, "modulus": 0.9}
 OF_LENGTH = {"robust_location": NORMAL | {"modulus": 0.9}}
 SAMPLED = NORMAL | {"claim settings sampling": 1.01, "claim settings steps": 1.1, "claim settings multiplier": 0.99}
 SAMPLED |= {"claim gradient_bound": 0.99, "sampled multiplier": 0.99, "sampled delta": 1.01}
-WHITENED = STATED | {"claim whitening sigma": 0.99, "claim whitening radius": 0.99, "claim whitening sensitivity": 0.99}
-APART = WHITENED | {"claim whitening epsilon": 0.99, "claim whitening delta": 0.9}
 RUNS = STATED | {"claim settings gamma": 0.99, "claim settings mean_number_of_runs": 0.99}
 RUNS |= {f"claim settings {key}_of_a_{what}": 1.01 for key, what in (("epsilon", "fit"), ("epsilon", "score"))}
 CELLS = STATED | {"claim clustering rounds": 1.1, "claim clustering scale": 0.99, "claim clustering weight": 1.01}
@@ -186,10 +180,6 @@ FURTHER = {
         lambda: sampled(clip=3.0),
         SAMPLED | {"record": 1.01},
     ),
-    "samples of whitened records": (lambda: sampled(whitening=True), SAMPLED | APART),
-    "objective": (lambda: whitened(dp.ObjectivePerturbation()), APART),
-    "Gaussian output": (lambda: whitened(dp.OutputPerturbation("gaussian")), WHITENED | NORMAL),
-    "Gamma output": (lambda: whitened(dp.OutputPerturbation()), APART),
     **{
         f"normal noise on the objective of {name}, {p}": (
             lambda n=name, p=p: normal(n, p),

@@ -1,7 +1,6 @@
 """Additive models: curves add up, shapes are exact, and what is guaranteed is proved, paid, audited and replayed."""
 
 import pickle
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -96,7 +95,7 @@ def test_scores_never_fall_at_and_around_knots(shaped):
     assert (np.diff(found) >= 0).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"epsilon": 0.2}, {"whitening": False}])
+@pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"epsilon": 0.2}])
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_declared_shapes_hold_in_every_release(make, options):
     model = make(**SHAPES | options).fit(TABLE, SICK if make is classifier else PAINS)
@@ -108,23 +107,19 @@ def test_declared_shapes_hold_in_every_release(make, options):
 
 
 def test_the_released_answer_is_moved_to_the_nearest_one_with_the_shapes(shaped):
-    free, rows, turn = shaped.release_["w"], shaped._inequalities(), shaped.release_.whitening.matrix
+    free, rows, noise = shaped.release_["w"], shaped._inequalities(), shaped.release_.noise
     again = clone(shaped)
     nearest, moved = again._released_weights(again._data(TABLE, SICK))
-    moved_by = np.linalg.solve(turn, nearest) * np.linalg.norm(turn) / np.linalg.norm(moved) * noise_of(shaped) - free
+    np.testing.assert_array_equal(moved, noise)
+    start, moved_by = np.linalg.solve(noise, free), np.linalg.solve(noise, nearest - free)
     slack = rows @ nearest / np.abs(nearest).max()
     assert (slack >= -1e-9).all()
     # It is moved along the inequalities that hold with equality alone, and by what is at a right angle to the answer.
-    pushes = np.linalg.lstsq(turn @ rows[slack < 1e-9].T, moved_by, rcond=None)
-    np.testing.assert_allclose(turn @ rows[slack < 1e-9].T @ pushes[0], moved_by, atol=1e-6 * np.linalg.norm(free))
-    assert abs(moved_by @ (free + moved_by)) < 1e-6 * np.linalg.norm(free) ** 2
-    assert np.linalg.norm(moved_by) > 1e-3 * np.linalg.norm(free)
-
-
-def noise_of(model):
-    """Return the deviation of the noise of all steps together."""
-    certificate = model.release_.certificate
-    return certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+    sides = noise.T @ rows[slack < 1e-9].T
+    pushes = np.linalg.lstsq(sides, moved_by, rcond=None)
+    np.testing.assert_allclose(sides @ pushes[0], moved_by, atol=1e-6 * np.linalg.norm(start))
+    assert abs(moved_by @ (start + moved_by)) < 1e-6 * np.linalg.norm(start) ** 2
+    assert np.linalg.norm(moved_by) > 1e-3 * np.linalg.norm(start)
 
 
 # What is learnt
@@ -184,11 +179,7 @@ def test_fits_are_certified_replayed_and_paid_once(make):
     model = make(budget=budget, **SHAPES).fit(TABLE, SICK if make is classifier else PAINS)
     assert [entry.privacy.epsilon for entry in budget.entries] == [3.0]
     certificate = model.release_.certificate
-    settings = {
-        key: value for key, value in certificate.settings.items() if key != "directions"
-    }  # found by the whitening
-    assert replace(certificate, settings=settings) == model.certificate(3, 4000)
-    assert certificate.whitening is not None
+    assert certificate == model.certificate(3, 4000)
     assert not certificate.check().unreplayed
     with pytest.raises(dp.BudgetExceeded):
         make(budget=budget).fit(TABLE, SICK if make is classifier else PAINS)
@@ -198,7 +189,7 @@ def test_fits_are_certified_replayed_and_paid_once(make):
 @pytest.mark.parametrize("make", [classifier, pytest.param(regressor, marks=pytest.mark.slow)])
 def test_no_claim_is_broken(make, delta):
     model = make(delta=delta, knots={"age": [50], "dose": [50]}, monotone={"age": "increasing"})
-    ways = model._ways() if make is regressor else {"whitening": None}
+    ways = model._ways()
     if delta == 0 and make is classifier:
         ways = {"mechanism": dp.ObjectivePerturbation()}
         model.monotone = None  # attacks are on answers without constraints
@@ -270,8 +261,3 @@ def test_shapes_as_signs():
     for monotone in ([1, 0], "increasing", [2, 0, 0], {"age": "up"}, [0, 0, 1]):
         with pytest.raises(dp.TemplateError, match="monotone must be"):
             classifier(monotone=monotone).fit(TABLE, SICK)
-
-
-def test_adaptive_steps_are_refused_by_name_for_they_do_not_say_how_far_noise_moved_the_curves():
-    with pytest.raises(dp.TemplateError, match="leave `mechanism` out"):
-        classifier(mechanism=dp.AdaptiveSteps()).fit(TABLE, SICK)

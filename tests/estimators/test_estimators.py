@@ -39,56 +39,6 @@ def test_component_labels_are_learnt_declared_or_given():
     np.testing.assert_array_equal(nearest.fit(x, y).components_.assign(x, y), x[:, 1] <= 0)
 
 
-def in_classes(count, size=900):
-    """Draw two or three classes that differ in short directions, beside a long one."""
-    rng = np.random.default_rng(3)
-    y = np.arange(size) % 3
-    x = np.column_stack([0.7 + 0.1 * rng.normal(size=size), 0.2 * (y == 0), 0.2 * (y == 1)])
-    return (x + 0.02 * rng.normal(size=x.shape)).clip(-1, 1) / np.sqrt(3), np.minimum(y, count - 1)
-
-
-@pytest.mark.parametrize(("kind", "count"), [(dp.LogisticRegression, 2), (dp.SoftmaxRegression, 3)])
-def test_whitened_classifiers_speak_of_original_records(kind, count):
-    x, y = in_classes(count)
-    budget = dp.Budget(dp.Privacy(8.0, 1e-5))
-    options = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": False, "seed": 0}
-    model = kind(classes=range(count), whitening=True, budget=budget, **options).fit(x, y)
-    assert [entry.privacy.epsilon for entry in budget.entries] == [8.0]  # both stages, once
-    proof = model.release_.certificate
-    assert model.certificate(3, len(y)).whitening == proof.whitening
-    assert proof.privacy == dp.Privacy(8.0, 1e-5)
-    assert [step.rule for step in proof.derivation.children] == ["whitening", "mechanism, then residual noise"]
-    assert model.score(x, y) > 0.9
-    again = pickle.loads(pickle.dumps(model.set_params(budget=None)))
-    np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))
-    # Linear in original records: scores are those of the coefficients, times a positive number for each record.
-    linear, scores = x @ model.coef_.T, model.decision_function(x).reshape(len(x), -1)
-    linear, scores = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (linear, scores))
-    np.testing.assert_allclose(linear, scores, atol=2e-2)
-
-
-def test_what_cannot_be_whitened_is_refused_before_payment():
-    x, y = in_classes(2, size=60)
-    budget = dp.Budget(dp.Privacy(8.0, 1e-5))
-    given = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
-    for model in (
-        dp.HuberRegressor(whitening=True, **given),
-        dp.KernelSVC(whitening=dp.PrivateWhitening(), **given),
-        dp.LogisticRegression(
-            whitening=True, fit_intercept=True, **given
-        ),  # with an intercept scores would not be linear
-    ):
-        with pytest.raises(dp.TemplateError, match="leave whitening out"):
-            model.fit(x, y)
-    assert not budget.entries
-    dp.HuberRegressor(whitening="auto", **given).fit(x, y)
-    gaussian = dp.LargeMarginGaussian(whitening=True, epsilon=8.0, delta=1e-5, classes=(0, 1), seed=0).fit(x, y)
-    with pytest.raises(AttributeError, match="whitened records"):
-        _ = gaussian.means_
-    with pytest.raises(dp.TemplateError, match="which tune takes itself"):
-        dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y}, dp.Privacy(1.0, 1e-5))
-
-
 NO_NUMBERS = [
     lambda x: np.ma.masked_array(x, mask=x > 0.2),
     lambda x: np.zeros(x.shape, dtype="m8[ns]"),
@@ -300,15 +250,6 @@ def test_what_a_fit_leaves_undetermined_is_an_attribute_that_is_not_there(kind, 
             model.coef_std_  # noqa: B018
 
 
-def test_advice_for_standard_errors_was_not_followed_yet():
-    options = {"delta": 1e-6, "bounds": (-1.0, 1.0), "seed": 0}
-    for intercept, offered in ((True, False), (False, False)):  # whitened already, or without weights of records
-        model = dp.LinearRegression(fit_intercept=intercept, **options).fit(X[:60], SIGNS[:60])
-        with pytest.raises(dp.NotConverged, match=r"About \d") as told:
-            model.coefficients_  # noqa: B018
-        assert ("whitening=True" in str(told.value)) == offered
-
-
 SECRET = 0.123456789
 
 
@@ -448,9 +389,7 @@ def test_every_fit_remembers_the_schema_of_its_features():
 
 def test_intervals_refuse_columns_in_another_order():
     privacy, signs = dp.Privacy(1.0, 1e-6), TARGET
-    fit = dp.solve(
-        LEARNER, {"x": FRAME, "y": signs}, privacy, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=1
-    )
+    fit = dp.solve(LEARNER, {"x": FRAME, "y": signs}, privacy, dp.ObjectivePerturbation("gaussian"), seed=1)
     with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
         dp.intervals(LEARNER, fit, {"x": SWAPPED, "y": signs}, privacy, seed=2)
 
@@ -546,14 +485,11 @@ def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):
         assert model.score(x, y) > 0.5
 
 
-def test_weights_of_people_leave_statistics_as_they_are_and_a_refusal_costs_nothing():
+def test_weights_of_people_leave_statistics_as_they_are():
     rng = np.random.default_rng(0)
     x, who = rng.normal(size=(400, 3)) / 4, np.repeat(np.arange(100), 4)
     budget = dp.Budget(dp.Privacy(9.0, 1e-3, unit="person", most=5))
     options = {"delta": 1e-5, "bounds": (-5, 5), "unit": "person", "most": 5, "keep": "weights", "budget": budget}
-    with pytest.raises(dp.TemplateError, match="nothing was spent"):
-        dp.LinearRegression(clip=True, whitening=True, **options).fit(x, x.sum(axis=1), unit=who)
-    assert not budget.entries
     assert np.isfinite(dp.LinearRegression(clip=True, **options).fit(x, x.sum(axis=1), unit=who).coef_).all()
 
 

@@ -150,7 +150,6 @@ def test_targets_that_are_no_times_with_events_are_refused(y, said):
         {"bounds": (1, 10)},
         {"bounds": (0, np.inf)},
         {"fit_intercept": True},
-        {"whitening": True},
     ],
 )
 def test_intervals_and_bounds_are_declared_before_anything_is_paid(wrong):

@@ -22,7 +22,6 @@ PURE, LOOSE, PROTECTED = dp.Privacy(1.0), dp.Privacy(1.0, 1e-5), dp.Privacy(1.0,
 RELEASES = {
     "objective": lambda: dp.solve(LEARNER, DATA, PURE),
     "clipped": lambda: dp.solve(LEARNER, DATA, LOOSE),
-    "whitened": lambda: dp.solve(LEARNER, DATA, LOOSE, whitening=True),
     "counted": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.OutputPerturbation("gaussian"), size=500),
     "samples": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.NoisyGradientDescent(clip=0.1, sampling=0.1), size=500),
     "adaptive steps": lambda: dp.solve(LEARNER, DATA, PROTECTED, dp.AdaptiveSteps(), size=500),
@@ -30,7 +29,6 @@ RELEASES = {
     "runs": lambda: dp.tune_repeated([LEARNER], DATA, LOOSE).release,
     "kinks": lambda: dp.solve(dp.load("hinge_svm", features=D), DATA, LOOSE, dp.OutputPerturbation("gaussian")),
     "statistics": lambda: dp.statistics(dp.load("ridge_regression", features=D), DATA, LOOSE),
-    "whitened statistics": lambda: dp.solve(dp.load("ridge_regression", features=D), DATA, LOOSE, whitening=True),
 }
 
 
@@ -149,9 +147,6 @@ def test_noise_is_wider_where_only_a_plainer_bound_is_replayed(monkeypatch):
 
 def test_noise_stays_as_it_is_where_all_is_replayed():
     assert dp.verify(LEARNER, PURE, 500, checked=True) == dp.verify(LEARNER, PURE, 500)
-    whitened = dp.solve(LEARNER, DATA, LOOSE, dp.ObjectivePerturbation("gaussian"), whitening=True, checked=True)
-    assert whitened.certificate.privacy == whitened.spent == LOOSE
-    assert not whitened.certificate.check().unreplayed
 
 
 def test_what_cannot_be_written_changes_nothing_else():

@@ -133,7 +133,7 @@ BOX = logistic(constraints=lambda w: [w >= 0, w[0] <= 0.01])
 @pytest.mark.parametrize(
     ("template", "data", "privacy", "options"),
     [
-        (LEARNER, DATA, LOOSE, {"mechanism": dp.ObjectivePerturbation("gaussian"), "whitening": True}),
+        (LEARNER, DATA, LOOSE, {"mechanism": dp.ObjectivePerturbation("gaussian")}),
         (dp.load("hinge_svm", features=3), DATA, PURE, {"mechanism": dp.OutputPerturbation()}),
         (LEARNER, DATA, PROTECTED, {"mechanism": dp.OutputPerturbation("gaussian"), "size": 500}),
         (dp.load("elastic_net_logistic", features=3), DATA, PURE, {"backend": "conic"}),

@@ -132,7 +132,7 @@ def test_what_is_saved_is_what_is_loaded(parameters, private, because):
 def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
-    known = "parameters certificate spent not_private_because source predictor decision probabilities schema whitening"
+    known = "parameters certificate spent not_private_because source predictor decision probabilities schema noise"
     assert set(vars(release)) == {*known.split(), "names", "labels", "scaled"}
     release.save(path)
     with zipfile.ZipFile(path) as archive:
@@ -150,7 +150,6 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
         "spent": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"},
         "not_private_because": "",
         "source": ["logistic_regression", {"features": 3, "labels": ["no", "yes"]}],
-        "whitening": None,
         "names": None,
         "schema": {"features": {"a": [0, 1], "b": [-1, 1], "c": [0, 2.5]}, "label": "sick", "labels": ["no", "yes"]},
     }
@@ -295,7 +294,7 @@ def made(kind):
     """Return the bytes of a file, and what loads, prints and uses one."""
     if kind == "statistics":
         ridge = dp.load("ridge_regression", features=2)
-        found = dp.statistics(ridge, {"x": X.copy(), "y": X[:, 0]}, dp.Privacy(5.0, 1e-6), whitening=True)
+        found = dp.statistics(ridge, {"x": X.copy(), "y": X[:, 0]}, dp.Privacy(5.0, 1e-6))
 
         def use_statistics(content):
             read = dp.Statistics.from_bytes(content, ridge)
@@ -315,7 +314,7 @@ def made(kind):
         template = dp.load("large_margin_gaussian_mixture", features=2, components=2)
         release = dp.solve_mixture(template, DATA | {"x": X.copy(), "y": DATA["y"] > 0}, dp.Privacy(5.0, 1e-6)).release
     else:
-        release = dp.solve(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6), whitening=kind == "whitened")
+        release = dp.solve(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6))
     release = dp.Release(**{**vars(release), "schema": SCHEMA})
     return release.to_bytes(), lambda content: used(dp.Release.from_bytes(content, template), X)
 
@@ -328,7 +327,7 @@ def used(release, x):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", ["plain", "whitened", "statistics", "mixture", "centres"])
+@pytest.mark.parametrize("kind", ["plain", "statistics", "mixture", "centres"])
 def test_every_edit_of_a_header_is_refused_or_means_something(kind):
     content, use = made(kind)
     use(content)

@@ -16,7 +16,7 @@ def test_a_few_random_fits():
     assert counts["released"] > 5
 
 
-# Zeros alone in sparse data; whitened components of a mixture; a minimiser where all records meet an edge of their loss.
+# Zeros alone in sparse data; components of a mixture; a minimiser where all records meet an edge of their loss.
 @pytest.mark.parametrize("number", [51, 83, 70615])
 def test_cases_that_failed_once(number):
     assert attempt(*case(number)) == "released"

@@ -199,12 +199,12 @@ def test_without_a_least_value_it_says_so(case, reason):
 
 def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_asked_again():
     learner, privacy = dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6)
-    first = dp.verify(learner, privacy, 200, whitening=True)
+    first = dp.verify(learner, privacy, 200, dp.NoisyGradientDescent(clip=0.3))
     before = dict(first.settings)
     first.check()
     first.settings["clip"] = 1e6
     object.__setattr__(first.cover, "step", 1e-14)
-    again = dp.verify(learner, privacy, 200, whitening=True)
+    again = dp.verify(learner, privacy, 200, dp.NoisyGradientDescent(clip=0.3))
     assert again.settings == before
     assert again.cover.step > first.cover.step
     assert not again.replayed

@@ -48,10 +48,7 @@ def copies():
         for mechanism in (gaussian, dp.OutputPerturbation("gaussian"), steps):
             yield dp.verify(logistic, lax, 900, mechanism)
             yield dp.verify(logistic, dp.Privacy(1.0, 1e-6, adjacency, **people), 900, mechanism)
-        yield dp.verify(logistic, lax, 900, steps, whitening=True)
-        yield dp.verify(logistic, lax, 900, gaussian, whitening=True)
         yield dp.verify(ridge, lax, 900)
-        yield dp.verify(ridge, lax, 900, whitening=True)
         yield dp.verify(dp.load("softmax_regression", features=2, classes=3), lax, 900, gaussian)
         yield dp.verify(
             dp.load("softmax_regression", features=2, classes=3), pure, 900, dp.ObjectivePerturbation("matrix")
@@ -94,9 +91,6 @@ def test_numbers_that_no_proof_bounds_from_below_bear_out_no_event():
     data["event"]["parts"][0]["epsilon"] = 2.0**-29
     assert dp.Certificate.from_dict(data).event is None
     steps = dp.NoisyGradientDescent(clip=1.0)
-    data = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 900, steps, whitening=True).to_dict()
-    data["whitening"]["level"] = data["event"]["parts"][0]["mu"] = 2.0**-30
-    assert dp.Certificate.from_dict(data).event is None
     for mechanism in (
         dp.AdaptiveSteps(),
         steps,
@@ -160,7 +154,7 @@ def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
     data = {"x": rng.uniform(-0.5, 0.5, (300, 2)), "y": rng.choice([-1, 1], 300)}
     delta, more = dp.Privacy(1.0, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove", unit="patient", most=2)
     candidates = [dp.load("logistic_regression", features=2, regularization=r) for r in (0.11, 0.12)]
-    for options in ({}, {"whitening": True}, {"checked": True}, {"mechanism": dp.OutputPerturbation("gaussian")}):
+    for options in ({}, {"checked": True}, {"mechanism": dp.OutputPerturbation("gaussian")}):
         dp.solve(candidates[0], data, delta, **options)
     dp.solve(candidates[0], data, more, size=10, unit=np.arange(300) // 2)
     for split in (True, False):
@@ -268,7 +262,6 @@ CASES = {
     dp.NoisyKMeans: [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}],
     dp.OutputPerturbation: [{"noise": "matrix"}, {"added": -1.0}, {"added": math.nan}],
     dp.ObjectivePerturbation: [{"noise": "laplace"}, {"added": -1.0}, {"added": True}],
-    dp.PrivateWhitening: [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}],
     dp.ResidualNoise: [{"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}],
     dp.Repetitions: [
         *({"mean": 1.0}, {"mean": math.nan}, {"mean": True}, {"shape": -1.0}, {"shape": math.inf}),
@@ -399,12 +392,14 @@ def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved(adjacency):
     assert "gradient bound G" not in said
     assert "sensitive subspace" not in said
     assert re.search(rf"level mu +{steps.settings['level']:.6g} +GDP of all queries", said)
-    assert "Noise on queries" in repr(steps.compare(dp.verify(LEARNER, steps.privacy, 1000, whitening=False)))
+    assert "Noise on queries" in repr(
+        steps.compare(dp.verify(LEARNER, steps.privacy, 1000, dp.ObjectivePerturbation()))
+    )
     assert steps.for_group(3).epsilon > 1
     people = dp.Privacy(1.0, 1e-6, adjacency, unit="patient", most=5)
     assert "times that for one record" not in str(dp.verify(LEARNER, people, 1000, dp.AdaptiveSteps()))
-    with pytest.raises(dp.TemplateError, match="leave whitening"):
-        dp.verify(LEARNER, steps.privacy, 1000, dp.AdaptiveSteps(), whitening=True)
+    with pytest.raises(dp.TemplateError, match="its records were whitened"):
+        dp.Certificate.from_dict(dict(steps.to_dict(), whitening={"epsilon": 0.1}))
     assert dp.Certificate.from_dict(steps.to_dict()) == steps
     cheaper = dict(steps.to_dict(), event=Gaussian(steps.settings["level"] / 2).to_dict())
     assert dp.Certificate.from_dict(cheaper).event is None

@@ -12,11 +12,8 @@ import dpconvex as dp
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.clipped_descent import (
-    length as clipped_length,
     most_drawn,
     path_rounding,
-    slope_bound,
-    slope_reach,
 )
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
@@ -155,50 +152,6 @@ def test_steps_and_momentum():
     assert len(plain) == 40
     assert (plain[0] == 0).all()
     assert 0 < slow[1][0] < 0.3 * plain[1][0]  # the first step is a fifth as long
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("clip", [0.2, 3.0])
-def test_steps_for_the_length_move_no_more_than_a_gradient(adjacency, clip):
-    mechanism, analysis = dp.NoisyGradientDescent(clip=clip, steps=20, length_steps=5), analyse(LOGISTIC)
-    certificate = dp.verify(LOGISTIC, dp.Privacy(1.0, 1e-6, adjacency), 50, mechanism)
-    plain = dp.verify(LOGISTIC, dp.Privacy(1.0, 1e-6, adjacency), 50, dp.NoisyGradientDescent(clip=clip, steps=20))
-    assert certificate.noise_scale == pytest.approx(plain.noise_scale, rel=1e-6)  # and it pays for as many steps
-    rng, found = np.random.default_rng(0), []
-    unit = slope_bound(analysis, certificate) / slope_reach(analysis, certificate)
-    x = rng.normal(size=(50, 2)) / 5
-    for label in (1, -1):
-        data = {"x": np.vstack([x[1:], [1.0, 0.0]]), "y": np.append(np.where(x[1:, 0] > 0, 1, -1), label)}
-        rows = slice(None, None if adjacency == "replace-one" or label > 0 else -1)
-        batch = LOGISTIC.record.validate({name: column[rows] for name, column in data.items()})
-        engine = DataEngine(analysis, batch, 50, None)
-        along = np.array([1.0, 0.0])
-        lengths = np.array([-1e9, -1.0, 0.0, 1.0, 1e9])
-        found.append(
-            [engine.clipped_slope(t * along, along, slope_reach(analysis, certificate)) * unit for t in lengths]
-        )
-    moved = np.abs(np.subtract(*found)).max()
-    assert 0.7 * certificate.sensitivity <= moved <= certificate.sensitivity
-
-
-@pytest.mark.parametrize("length", [1.0, 3.0, 8.0])
-def test_the_last_steps_find_the_length(length):
-    """Labels follow a logistic law of known length: scores that are too long become shorter, others stay."""
-    rng, theta, n = np.random.default_rng(3), np.array([length, 0.0]), 40_000
-    x = rng.normal(size=(n, 2)) / 4
-    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
-    data = {"x": x, "y": (rng.random(n) < 1 / (1 + np.exp(-3 * x[:, 0]))) * 2 - 1}
-    mechanism, analysis = dp.NoisyGradientDescent(clip=0.3, length_steps=8), analyse(LOGISTIC)
-    certificate = dp.verify(LOGISTIC, dp.Privacy(3.0, 1e-6, "add-remove"), n, mechanism)
-    engine = DataEngine(analysis, LOGISTIC.record.validate(data), n, None)
-    found = clipped_length(analysis, certificate, engine, theta, np.random.Generator(np.random.PCG64(1)))
-    assert found * length == pytest.approx(min(length, 3.0), rel=0.1)
-
-
-def test_steps_for_the_length_are_for_clipped_gradients_of_all_records():
-    for options in ({}, {"clip": 1.0, "sampling": 0.1}, {"clip": 1.0, "steps": 3}):
-        with pytest.raises(dp.TemplateError, match="length_steps"):
-            dp.NoisyGradientDescent(length_steps=3, **options)
 
 
 def test_poisson_samples_are_drawn_anew_at_every_step():

@@ -261,8 +261,9 @@ def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(adjacency, mon
     monkeypatch.setattr(residual, "measurement", refuse)
     privacy, data = dp.Privacy(1.0, 1e-6, adjacency), {"x": np.zeros((20, 2)), "y": np.ones(20, dtype=int)}
     budget, size = dp.Budget(privacy), None if adjacency == "replace-one" else 20
+    output = dp.OutputPerturbation()
     with pytest.raises(dp.DPConvexError, match="not confirmed"):
-        dp.solve(dp.load("logistic_regression", features=2), data, privacy, size=size, budget=budget, whitening=False)
+        dp.solve(dp.load("logistic_regression", features=2), data, privacy, output, size=size, budget=budget)
     assert budget.spent.epsilon == 0
 
 

@@ -53,7 +53,6 @@ def mixture():
 
 ENTRIES = {
     "solve": lambda *given, **options: dp.solve(learner(), *given, **options),
-    "solve, whitened": lambda *given, **options: dp.solve(learner(), *given, whitening=True, **options),
     "statistics": lambda *given, **options: dp.statistics(
         dp.load("least_squares_classifier", features=2), *given, **options
     ),

@@ -10,6 +10,7 @@ from golden_cases import GALLERY, Fit
 
 import dpconvex as dp
 from dpconvex.fitting.verify import analyse
+from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.optim import backend as backends
 from dpconvex.optim.problem import Problem
 
@@ -69,7 +70,7 @@ def certificates(name):
         for mechanism in mechanisms:
             given = getattr(mechanism, "added", None) is not None
             try:
-                numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism, whitening=False), given)
+                numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism or Automatic()), given)
             except (dp.NotPrivate, dp.TemplateError):  # no promise, or no step size of its own
                 numbers = {"mechanism": "refused"}
             # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
@@ -120,7 +121,7 @@ class Measured:
         """Fit privately with a seed, and say what was promised and what came out."""
         nominal = self.size if fit.privacy.adjacency == "add-remove" else None
         release = dp.solve(
-            self.template, self.train, fit.privacy, fit.mechanism, size=nominal, seed=fit.seed, whitening=False
+            self.template, self.train, fit.privacy, fit.mechanism or Automatic(), size=nominal, seed=fit.seed
         )
         assert release.certificate is not None
         theta = self.problem.space.pack(dict(release.items()))

@@ -176,7 +176,7 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     x = rng.uniform(-0.5, 0.5, (20_000, 3))
     data = {"x": x, "y": np.where(2 * x[:, 0] + 0.5 * rng.logistic(size=20_000) > 0, "yes", "no")}
     promise = dp.Privacy(1.0, 1e-6)
-    fit = dp.solve(LEARNER, data, promise, dp.ObjectivePerturbation("gaussian"), whitening=False, seed=1)
+    fit = dp.solve(LEARNER, data, promise, dp.ObjectivePerturbation("gaussian"), seed=1)
     found = dp.intervals(LEARNER, fit, data, promise, seed=2)
     (tmp_path / "one.json").write_text(json.dumps(found.to_dict()), encoding="utf-8")
     again = type(found).load(tmp_path / "one.json")

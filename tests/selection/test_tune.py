@@ -201,7 +201,7 @@ OTHERS = {
     **{"epsilon": 2.0, "delta": 1e-6, "adjacency": "add-remove", "unit": "patient", "most": 3, "keep": "first"},
     **{"regularization": 0.3, "radius": 2.0, "fit_intercept": True, "intercept_scaling": 0.7, "clip": True},
     **{"size": 9, "mechanism": dp.OutputPerturbation(), "backend": "conic", "budget": dp.Budget(dp.Privacy(1.0))},
-    **{"seed": 0, "whitening": "auto", "classes": ("n", "y"), "width": 0.2, "competitors": "summed", "learner": None},
+    **{"seed": 0, "classes": ("n", "y"), "width": 0.2, "competitors": "summed", "learner": None},
 }
 CLASSIFIERS = [kind for kind in vars(classifiers).values() if isinstance(kind, type) and issubclass(kind, Private)]
 
@@ -227,7 +227,7 @@ def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
 
 
 @pytest.mark.parametrize("choose", [dp.tune, tune_repeated])
-@pytest.mark.parametrize("name", ["epsilon", "unit", "most", "mechanism", "budget", "clip", "seed", "whitening"])
+@pytest.mark.parametrize("name", ["epsilon", "unit", "most", "mechanism", "budget", "clip", "seed"])
 def test_options_of_an_estimator_that_are_for_the_call_cost_nothing(choose, name):
     budget, given = dp.Budget(dp.Privacy(9.0)), {"unit": "patient"} | {name: OTHERS[name]}
     given = given if name == "most" else {name: OTHERS[name]}
@@ -332,19 +332,3 @@ def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
     tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), repetitions=dp.Repetitions(1.5))
     assert order[:2] == ["draw", "validate"]
     assert order.count("draw") == 1
-
-
-def test_a_whitened_run_costs_what_its_plan_says():
-    whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2)
-    template = grid(1e-6)["1e-06"]
-    plan = planned(template, whole, law, 500, Method(whitening=True))
-    assert plan.fit.stages.privacy == plan.fit.certificate.privacy
-    assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening
-    assert plan.fit.certificate == dp.verify(
-        template, plan.fit.certificate.privacy, 500, plan.fit.mechanism, whitening=dp.PrivateWhitening()
-    )
-    budget = dp.Budget(whole)
-    found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening=True, seed=0)
-    assert [entry.privacy for entry in budget.entries] == [whole]
-    assert found.release.certificate == plan.certificate
-    assert np.mean(found.release.predict(data()["x"]) == data()["y"]) > 0.9

@@ -1,23 +1,19 @@
 """Moments: sums of quadratic losses exactly, refusals by name, and sensitivities that no records exceed, weighted or not."""
 
 import math
-from functools import cache
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.auditing.parts import StatisticsSearch
-from dpconvex.data.batch import Batch
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting.verify import form_of
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.optim.noisy_quadratic import NoisyQuadratic
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.moments import difference_bound, length_bound, quadratic_loss, turned_parameters
-from dpconvex.sums.moment_sums import WEIGHTS, moment_sums, record_moments
+from dpconvex.sensitivity.moments import difference_bound, length_bound, quadratic_loss
+from dpconvex.sums.moment_sums import moment_sums, record_moments
 
 
 def random_template(rng):
@@ -140,46 +136,3 @@ def test_no_two_records_are_farther_apart_and_some_nearly_are(name, residuals):
 def test_records_that_hardly_differ_keep_a_sensitivity():
     _, _, apart = bounds_of(of(lambda x: cp.square(u - x), x=dp.Box(1e6, 1e6 + 1e-3)), 1.0)
     assert 1e-9 <= apart <= 1e-5
-
-
-# Weighted records.
-
-LEARNERS = {
-    "offset": dp.load("linear_regression", features=2),
-    "plain": dp.load("ridge_regression", features=2),
-    "classes": dp.load("least_squares_classifier", features=2, classes=3),
-}
-
-
-@cache
-def parts(name):
-    form = form_of(LEARNERS[name])
-    mechanism = on_whitened(SufficientStatistics(residuals=True), form, "x")
-    return form, quadratic_loss(form), mechanism.moments(form, "replace-one")
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-@settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_no_weighted_records_are_longer_or_farther_apart_than_the_bounds(name, seed):
-    form, loss, moments = parts(name)
-    rng, sides = np.random.default_rng(seed), []
-    for _ in range(2):
-        batch = form.template.record.sample(100, rng)
-        x = batch.fields["x"]
-        x[:50] /= np.maximum(np.linalg.norm(x[:50], axis=1, keepdims=True), 1e-12)  # the longest are the worst
-        weights = np.where(rng.random(100) < 0.5, rng.random(100), rng.integers(0, 2, 100))
-        sides.append(record_moments(moments, Batch({**batch.fields, WEIGHTS: weights}, batch.group)))
-    assert np.linalg.norm(sides[0], axis=1).max() <= length_bound(moments, loss.bases)
-    assert np.linalg.norm(sides[0] - sides[1], axis=1).max() <= difference_bound(moments, loss.bases)
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_turn_of_the_features_is_one_of_the_parameters(name):
-    form = parts(name)[0]
-    matrix = np.array([[1.0, 2.0], [-0.5, 3.0]])
-    turn = turned_parameters(form, "x", matrix).toarray()
-    assert turn.shape == (form.space.dim, form.space.dim)
-    assert turn[:2, :2] == pytest.approx(matrix.T)
-    if name == "offset":
-        assert turn[2] == pytest.approx([0.0, 0.0, 1.0])
