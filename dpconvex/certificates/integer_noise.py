@@ -16,8 +16,6 @@ from dpconvex.util.arrays import Array, Indices
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 # Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
 LARGEST_INTEGER = 2**62
-# Records are rounded towards 0 to so many levels for each radius: sums of their products are exact integers.
-LEVELS = 2**16
 
 
 @dataclass(frozen=True)

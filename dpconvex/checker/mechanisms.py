@@ -12,7 +12,7 @@ from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.table import RUN, RUNS
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
-GRID_VARIANCE, GRID_ROOM = Fraction(9), 1 + Fraction(1, 10**9)
+GRID_VARIANCE = Fraction(9)
 ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
 # What is left of a guarantee: epsilon and delta
 Left = tuple[Fraction, Fraction]

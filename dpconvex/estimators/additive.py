@@ -208,6 +208,15 @@ class AdditiveModel(Private):
         """
         raise NotImplementedError
 
+    def _solved(self, data: Any, unit: Any) -> tuple[Array, Array]:
+        """Fit; return the weights, and the map from standard noise."""
+        self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
+        weights, certificate = np.array(release["w"]), release.certificate
+        deviation = certificate.noise_shift / np.sqrt(len(weights))
+        if isinstance(certificate, DescentCertificate):
+            deviation = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
+        return weights, deviation * np.eye(len(weights)) if release.noise is None else release.noise
+
     @unquoted()
     def _data(self, X: Any, y: Any) -> Any:
         name, encoder = type(self).__name__, self.encoder
@@ -285,12 +294,7 @@ class AdditiveClassifier(
     """
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
-        weights, certificate = np.array(release["w"]), release.certificate
-        noise, deviation = release.noise, certificate.noise_shift / np.sqrt(len(weights))
-        if isinstance(certificate, DescentCertificate):
-            deviation = certificate.noise_scale * certificate.step_size * np.sqrt(certificate.steps)
-        noise = deviation * np.eye(len(weights)) if noise is None else noise
+        weights, noise = self._solved(data, unit)
         rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
         if len(rows):  # the nearest point with the shapes: weights + noise noise' rows' m, m >= 0
             sides = noise.T @ rows.T
@@ -314,8 +318,8 @@ class AdditiveClassifier(
 class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regression", weights="w", kept=0.05):
     """Fit additive least squares with declared shapes as constraints: `problems/additive_regression.py`.
 
-    `SufficientStatistics` releases the sums of the data once; fits to them cost nothing.  There is a sum for each pair of
-    features, so fewer features are kept (`SplineEncoder.kept`) than for a classifier.
+    Without a delta, or by name, `SufficientStatistics` releases the sums of the data once; fits to them cost nothing.  There is
+    a sum for each pair of features, so fewer features are kept (`SplineEncoder.kept`) than for a classifier.
 
     Parameters
     ----------
@@ -325,7 +329,7 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
     Attributes
     ----------
     statistics_ : Statistics
-        The released sums.
+        The sums, if they were released.
 
     Examples
     --------
@@ -344,12 +348,15 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
     def _ways(self) -> dict[str, Any]:
-        return {"mechanism": self.mechanism or SufficientStatistics.usual(self.privacy())}
+        return {"mechanism": self.mechanism or (None if self.delta else SufficientStatistics("gamma"))}
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
+        self._level, half = self._scale()
+        if not isinstance(self._ways()["mechanism"], SufficientStatistics):
+            weights, noise = self._solved(data, unit)
+            return half * weights, half * noise
         self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)
         self.release_ = self.statistics_.fit()
-        self._level, half = self._scale()
         return half * self.release_["w"], half * self.statistics_.noise_map(self.release_)
 
     def predict(self, X: Any) -> Array:

@@ -27,8 +27,9 @@ from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.util.arrays import Array
 
-# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held.
-FAR = 6.0
+# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held:
+# without a delta, and with one, where `Ridge` takes adaptive steps.
+FAR, FAR_OF_STEPS = 6.0, 60.0
 
 
 class PrivateRegressor(RegressorMixin, Private, weights="w"):
@@ -179,9 +180,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Fit least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums for least squares are released once.  Estimates, standard errors and intervals follow from them at no cost.  If
-    noise is too large for standard errors, the coefficients are a ridge regression of the size of the noise.  Under a pure
-    guarantee they are the fit of `Ridge` if public numbers show this beforehand and no mechanism is named.  `coefficients_` and
-    `coef_std_` then raise `NotConverged`. With `fit_intercept` the constant is a parameter, which makes records no longer here:
+    noise is too large for standard errors, the coefficients are a ridge regression of the size of the noise.  If public
+    numbers show this beforehand and no mechanism is named, they are the fit of `Ridge`.  `coefficients_` and `coef_std_` then
+    raise `NotConverged`. With `fit_intercept` the constant is a parameter, which makes records no longer here:
     `intercept_scaling` is not used.
 
     Parameters
@@ -210,8 +211,10 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
         if not hasattr(self, "statistics_"):
-            why = f"a pure guarantee of epsilon = {self.epsilon:g} leaves no standard errors here"
-            raise NoStandardErrors(f"{why}. More records, a delta, a larger epsilon or fewer features help.")
+            why = f"a guarantee of {self.privacy()} leaves no standard errors here"
+            raise NoStandardErrors(
+                f"{why}. More records, {'a delta, ' * (not self.delta)}a larger epsilon or fewer features help."
+            )
         try:
             (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         except DPConvexError as error:
@@ -245,15 +248,15 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return super().certificate(features, size) if instead is None else instead.certificate(features, size)
 
     def _ridge(self, features: int, size: int) -> Ridge | None:
-        """Return what fits better where a pure guarantee leaves no standard errors, as public numbers say."""
-        if self.delta or self.mechanism is not None:
+        """Return what fits better where the guarantee leaves no standard errors, as public numbers say."""
+        if self.mechanism is not None:
             return None
         template, proof = self.template(features), super().certificate(features, size)
         moments = mechanism_of(proof, form_of(template)).moments(form_of(template), self.adjacency)
         nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
         count = features + self.fit_intercept  # of eigenvalues, of which the least is no larger than their mean
         largest = size * (self.radius**2 + self.fit_intercept) / count
-        if largest > FAR * nothing.quadratic().edge(np.arange(count)):
+        if largest > (FAR_OF_STEPS if self.delta else FAR) * nothing.quadratic().edge(np.arange(count)):
             return None
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 

@@ -30,11 +30,6 @@ def clipped(gradient: Array, squares: Array, clip: float) -> Array:
     return (gradient if finite.all() else np.where(finite, gradient, 0.0)) * weight
 
 
-def kept_inside(slopes: Array, clip: float) -> Array:
-    """Move slopes into ``[-clip, clip]``; one that is no number counts as 0."""
-    return np.where(np.isfinite(slopes), np.clip(slopes, -clip, clip), 0.0)
-
-
 def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, size: int) -> Array:
     """Write gradients down, from those by the forms and monomials, and sum those of so many records, clipped."""
     total = Pairwise(np.zeros(form.map.shape[1]))
