@@ -69,7 +69,7 @@ def best_for_size(
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe()
-        if steps := learns_in_steps(form(), privacy):
+        if steps := learns_in_steps(form(), privacy, size):
             yield AdaptiveSteps()
         if few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
@@ -77,14 +77,16 @@ def best_for_size(
             yield clipped_steps(analysed(), privacy)
 
 
-def learns_in_steps(form: LossForm, privacy: Privacy) -> bool:
+def learns_in_steps(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether adaptive steps are usual: losses bend and have a derivative, and with classes parameters are free.
 
-    Squares of classes release their statistics.
+    Squares of classes release their statistics where there is less than one record for each parameter and unit of the level.
     """
     if has_nonsmooth_loss(form) or all(loss.is_affine for loss in form.losses):
         return False
-    return not form.template.record.discrete or (ridge_of(form) is not None and not few_statistics(form, privacy))
+    if not form.template.record.discrete:
+        return True
+    return ridge_of(form) is not None and (plenty(form, privacy, size) >= 1 or not few_statistics(form, privacy))
 
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:

@@ -69,12 +69,14 @@ def test_few_records_of_constrained_classes_take_clipped_steps():
     assert plan(sparse, size=20) == Automatic()
 
 
-def test_quadratic_losses_of_classes_release_their_statistics():
+def test_squares_of_few_records_of_classes_release_their_statistics():
     ridge, classes = (dp.load(name, features=4) for name in ("ridge_regression", "least_squares_classifier"))
+    enough = 8 / gaussian_level(1.0, 1e-5)
     for privacy in (PROMISE, dp.Privacy(1.0, 1e-5)):
-        certificate = dp.verify(classes, privacy, 1000)
+        certificate = dp.verify(classes, privacy, int(0.99 * enough))
         assert certificate.perturbed == "statistics"
         assert certificate.advice[-1].startswith("Chosen because the loss is quadratic")
+        assert dp.verify(classes, privacy, int(1.01 * enough) + 1).perturbed == "queries"
     assert dp.verify(ridge, PURE, 1000).perturbed == "objective"  # pure noise pays for every statistic
 
 
