@@ -179,8 +179,7 @@ class CertificateText(Printed):
 
     @property
     def described(self: Any) -> str:
-        places = ", on component labels of noisy k-means" * (self.clustering is not None)
-        return self.mechanism + ", on privately preconditioned features" * (self.whitening is not None) + places
+        return self.mechanism + ", on component labels of noisy k-means" * (self.clustering is not None)
 
     @property
     def error(self: Any) -> str:

@@ -122,8 +122,6 @@ def check_start(release: Release, template: Template) -> None:
     shapes = {name: np.shape(value) for name, value in release.parameters.items()}
     if shapes != {variable.name: variable.shape for variable in template.variables}:
         raise TemplateError("intervals: the release is no fit of the template, which has other parameters.")
-    if release.whitening is not None:
-        raise TemplateError("intervals: the release is of whitened records. Pass None, or a fit without whitening.")
 
 
 def check_loss(form: LossForm) -> None:

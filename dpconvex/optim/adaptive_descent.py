@@ -6,7 +6,7 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
