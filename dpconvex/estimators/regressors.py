@@ -212,9 +212,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         self._released()
         if not hasattr(self, "statistics_"):
             why = f"a guarantee of {self.privacy()} leaves no standard errors here"
-            raise NoStandardErrors(
-                f"{why}. More records, {'a delta, ' * (not self.delta)}a larger epsilon or fewer features help."
-            )
+            more = "a larger epsilon or fewer features help; so does naming SufficientStatistics(residuals=True)"
+            more = more if self.delta else "a delta, a larger epsilon or fewer features help"
+            raise NoStandardErrors(f"{why}. More records, {more}.")
         try:
             (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         except DPConvexError as error:

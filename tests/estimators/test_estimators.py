@@ -110,8 +110,8 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
 
 def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     rng = np.random.default_rng(0)
-    x = rng.uniform(-0.7, 0.7, size=(4000, 2))
-    table, y = pd.DataFrame(x, columns=["age", "dose"]), 60 + x @ [10.0, -4.0] + rng.uniform(-3, 3, 4000)
+    x = rng.uniform(-0.7, 0.7, size=(8000, 2))
+    table, y = pd.DataFrame(x, columns=["age", "dose"]), 60 + x @ [10.0, -4.0] + rng.uniform(-3, 3, 8000)
     model = dp.LinearRegression(epsilon=1.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=1).fit(table, y)
     found = model.coefficients_
     assert found.names == ("age", "dose", "intercept")
@@ -120,7 +120,7 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     np.testing.assert_allclose(found.lower + found.upper, 2 * found.estimates)
     np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_errors, rtol=1e-6)
     np.testing.assert_allclose(model.coef_std_, 50 * dp.coefficients(model.statistics_).standard_errors[:2])
-    assert model.certificate(2, 4000) == model.release_.certificate
+    assert model.certificate(2, 8000) == model.release_.certificate
 
 
 def test_pairs_in_partitions_are_refused_before_they_are_paid_for_and_pairs_that_are_no_numbers_in_words():
