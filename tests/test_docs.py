@@ -103,9 +103,14 @@ def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     assert names
     for line in re.findall(r"^dpconvex .*$", text, flags=re.MULTILINE) if page == "hospital" else ():
         assert main(shlex.split(line)[1:]) == 0, line
-    printed = capsys.readouterr().out
+    printed = rounded(capsys.readouterr().out)
     for shown in re.findall(r"^```text\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
-        assert shown in printed
+        assert rounded(shown) in printed
+
+
+def rounded(text):
+    """Round long numbers: processors differ in the last digits."""
+    return re.sub(r"\d+\.\d{10,}", lambda found: f"{float(found[0]):.9g}", text)
 
 
 @pytest.mark.slow

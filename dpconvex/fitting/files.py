@@ -138,7 +138,7 @@ class Released:
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
-            if certificate is not None:
+            if certificate is not None and hasattr(certificate, "noted"):  # of what has proofs
                 certificate = certificate.noted(UNPROVED) if proof is None else certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
             if certificate is not None:

@@ -1,5 +1,6 @@
 """Choices whose laws are enumerated: they cost their epsilon and no more, and a tenth too much would be seen."""
 
+import math
 from itertools import permutations, product
 
 import numpy as np
@@ -53,7 +54,10 @@ def worst_best_run(repetitions, each):
     best with probability ``f(a + w) - f(a)``: for small w, ``w f'(a)``.
     """
     count = min(max(repetitions.quantile(1 - TAIL), 2), MOST_RUNS)
-    number, weight = np.arange(float(count)), repetitions.probabilities(count) * np.arange(1.0, count + 1)
+    rest, eta, length = 1 - repetitions.gamma, repetitions.shape, -math.log(repetitions.gamma)
+    first = rest * eta / math.expm1(eta * length) if eta else rest / length
+    probabilities = first * np.cumprod([1.0, *(rest * (k + eta) / (k + 1) for k in range(1, count))])
+    number, weight = np.arange(float(count)), probabilities * np.arange(1.0, count + 1)
     share = np.concatenate([np.geomspace(1e-12, 0.5, 1500), 1 - np.geomspace(1e-12, 0.5, 1500)])
     # What does not beat the result has the mass `share` with one data set, and as little as epsilon allows with the other.
     least = np.maximum(np.exp(-each) * share, 1 - np.exp(each) * (1 - share))

@@ -148,7 +148,7 @@ def test_it_is_rejected_at_once(name):
     except Rejected:
         found = None
     assert found is None or found.unreplayed  # nothing is said of what there is no rule for
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 2  # a second where nothing else runs
 
 
 @pytest.mark.parametrize("name", STALLING)
@@ -157,7 +157,7 @@ def test_it_ends_soon(name):
     with suppress(Rejected):
         check(text)
     assert Steps.left > -MOST_STEPS  # of some 3 microseconds each
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 2  # a second where nothing else runs
 
 
 @pytest.mark.parametrize("name", ["losses maximum 4900", "a place far out", "many constraints"])

@@ -59,7 +59,7 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
         used.append(mine.fields["x"])
         return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
-    def choose(counts, epsilon, neighbours, rng, how):
+    def choose(counts, epsilon, neighbours, rng):
         assert (epsilon, neighbours) == (2.0, adjacency)
         chosen_on.append(counts[0])
         return 0
@@ -134,7 +134,7 @@ def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(ad
         used.append(persons)
         return dp.Release({"w": np.zeros(3)}, spent=promise, predictor=lambda p, x: np.ones(len(x), dtype=int))
 
-    def choose(counts, epsilon, neighbours, rng, how):
+    def choose(counts, epsilon, neighbours, rng):
         choice.append((counts[0], epsilon))
         return 0
 
