@@ -234,7 +234,10 @@ SAMPLERS = [
 ]
 
 
-SELDOM = ("clustering's sums as drawn", "clustering's counts as drawn")  # where what draws them is tried by another case, too
+SELDOM = (
+    "clustering's sums as drawn",
+    "clustering's counts as drawn",
+)  # where what draws them is tried by another case, too
 
 
 @pytest.mark.parametrize(
