@@ -26,7 +26,7 @@ TRUSTED = (
     "what rounding does to sums of gradients is within the part of the sensitivity that is for it, where steps are released",
     "a fit minimises the sum of the losses, of size times the regularizer and of added/2 times the squared norm, on K",
     "noise is drawn on a space that contains all differences of gradients, and no fit fails for some data only",
-    "the graph, the losses of all labels, and the stages are those of the fit; words and numbers that no inequality uses",
+    "the graph and the losses of all labels are those of the fit; words and numbers that no inequality uses",
     "one record is one person; arrays in the template are public, and functions that a user declares are as they are declared",
 )
 

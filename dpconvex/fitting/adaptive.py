@@ -31,12 +31,7 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
-SAMPLES, NUMBERS = (
-    512,
-    2**22,
-)  # Records that are drawn from the domain for each combination of labels, and their numbers at most
-
-
+SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
 STEPS = 0.3  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
@@ -49,9 +44,8 @@ def estimate_with_covariance(
     source: NoiseSource,
     people: Indices | None,
     start: Mapping[str, Array] | None = None,
-    regularized: bool = False,
 ) -> Estimate:
-    """Estimate parameters with the covariance of sampling and of noise: by steps, or from where they ended, and Newton steps.
+    """Estimate parameters with the covariance of sampling and of noise: by steps, or from where they ended, and a Newton step.
 
     Parameters
     ----------
@@ -59,8 +53,6 @@ def estimate_with_covariance(
         As for `release_steps`; the certificate is one of `AdaptiveSteps`, and all of its level is spent.
     start : mapping of str to ndarray, optional
         Released parameters, which were paid for.  Otherwise steps are taken first.
-    regularized : bool
-        Whether the estimate is of what minimises the expected loss with the regularizer, or without.
 
     Raises
     ------
@@ -78,8 +70,7 @@ def estimate_with_covariance(
             metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
             hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
             level *= math.sqrt(1 - MOMENT)
-        steps = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian, regularized)
-        found = steps.estimate()
+        found = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian).estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
     return found

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import NotConverged
 from dpconvex.optim.adaptive_descent import probe_of, row_units
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -22,10 +21,8 @@ STAYS = 0.03  # Part of the squared level of the question whether curvature stay
 HESSIAN, MOMENT, LENGTHS = 0.35, 0.05, 0.06
 ROUGH = 0.06  # ... of a first look at the Hessian
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
-STANDS_OUT, ROOM = (
-    3.5,
-    2.0,
-)  # By how many deviations a count stands out, and how much longer than those in it vectors may be
+STANDS_OUT = 3.5  # By how many deviations a count stands out
+ROOM = 2.0  # How much longer vectors may be than those in the last bin whose count does
 TURNED = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
 LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
@@ -56,8 +53,6 @@ class NewtonStep:
         Where the step begins, as `model_of` returns it.
     hessian : ndarray, shape (rows, rows)
         About the Hessian by one of the columns.
-    regularized : bool
-        Whether the estimate is of what minimises the expected loss with the regularizer, or without.
     """
 
     looks: PrivateLooks
@@ -67,13 +62,9 @@ class NewtonStep:
     public: Public
     table: Array
     hessian: Array
-    regularized: bool = False
 
     def __post_init__(self) -> None:
-        self.scores, self.pulled = self.looks.scores, quadratic(self.form.template.regularizer, self.form.space)
-        self.units = row_units(self.scores, self.looks.constant)
-        if self.regularized and self.pulled is None:
-            raise TemplateError("intervals: the regularizer is not quadratic.")
+        self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
 
     @property
     def theta(self) -> Array:
@@ -117,9 +108,6 @@ class NewtonStep:
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT)) @ self.onto
         parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
-        if self.regularized and self.pulled is not None:
-            slope += self.back.T @ (self.number * (self.pulled.hessian @ self.theta + self.pulled.slope))
-            found += self.back.T @ (self.number * (self.pulled.hessian @ self.back))
         values, axes = np.linalg.eigh(found)
         edge = self.hessian_noise * math.sqrt(2 * count)
         if not values[0] > edge + self.hessian_noise:

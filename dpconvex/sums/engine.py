@@ -242,33 +242,12 @@ class RecordSums:
             people = np.arange(self.batch.size) if people is None else people
             each = look.rows.each * look.rows.count * (look.kinds.shape[0] if look.vectors else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
-            of_block, total = bent_moment if look.longest else person_sums, look.nothing
-            of_block = vector_sums if look.vectors else of_block
+            of_block = vector_sums if look.vectors else bent_moment if look.longest else person_sums
+            total = look.nothing
             for number, some in enumerate(by_person(people, step)):
                 block, plan, _ = self._kept(f"look {step}", number, partial(self._rows, filled(some)))
                 total += of_block(self, look, block, plan, people[some])
             return total
-
-    def each_gradient(self, theta: Array) -> Array:
-        """Gradients of all records, shape (records, dim), then, of losses of one score, what squares to their Hessians.
-
-        No bit of one record depends on others.
-        """
-        coefficients = self._coefficients(theta)
-        found = [np.zeros((0, len(theta) * (1 + (self.form.forms == 1))))]
-        for start in range(0, self.batch.size, FEWEST):
-            some = np.arange(start, min(start + FEWEST, self.batch.size))
-            block, plan, _ = self._rows(filled(some))
-            with np.errstate(all="ignore"):
-                forms = self.design.forward(block, coefficients, product_apart)
-                slopes = [self._slopes(forms, block, plan, product_apart)[1]]
-                if len(forms) == 1:
-                    bent = self._slopes(np.asarray(forms + 1j * STEP), block, plan, product_apart)[1].imag / STEP
-                    slopes.append(np.sqrt(np.maximum(bent, 0.0)))
-            table = self.design.table(block, plan.size).T[None]
-            parts = [self.form.map.T @ (one[:, None] * table).reshape(self.form.map.shape[0], -1) for one in slopes]
-            found.append(np.concatenate(parts).T[: len(some)])
-        return np.concatenate(found)
 
     def _rows(self, every: Indices) -> tuple[Records, SumPlan, None]:
         """Read some records, wherever they lie."""

@@ -105,14 +105,15 @@ def vector_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPl
     else:
         vectors = [along_rows(look, turned, root) for root in part.roots()]
     squares = np.zeros(len(vectors[0]))
-    for entry in (entry for own in vectors for entry in own.T):  # one by one: in this order for one record and for many
-        squares += entry**2
+    for own in vectors:
+        for entry in own.T:  # one by one: in this order for one record and for many
+            squares += entry**2
     squares = np.ceil(np.nan_to_num(squares * (2.0**WHOLE_BITS / longest**2)))
     own = np.minimum(squares, 2.0**LONG_BITS)
     totals = np.add.reduceat(own, first)  # whole, and exact
     share = np.repeat(np.minimum(1.0, 2.0**WHOLE_BITS / np.maximum(totals, 1.0)), np.diff(first, append=len(own)))
     scale = np.sqrt(share * (own / np.maximum(squares, 1.0))) * (2.0**ROW_BITS / longest * INSIDE)
-    if look.longest and not look.edges.size:
+    if not look.edges.size:
         for t in vectors:
             whole = np.trunc(np.nan_to_num(t * scale[:, None]))
             found.moment = found.moment + halves(whole.T @ whole)
