@@ -13,6 +13,7 @@ def template(
     radius: float = 1.0,
     labels: tuple = (-1, 1),
     shapes: list | None = None,
+    curves: dict | None = None,
 ) -> dp.Template:
     """Return the template.
 
@@ -31,6 +32,8 @@ def template(
         The negative and the positive label.
     shapes : list, optional
         Rows a of inequalities ``a @ w >= 0``, such as that a curve does not fall from one knot to the next.
+    curves : dict, optional
+        How an estimator made the features, for programs that read its file.  It changes nothing here.
     """
     negative, positive = labels
     w = cp.Variable(features, name="w")

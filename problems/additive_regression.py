@@ -13,6 +13,7 @@ def template(
     radius: float = 1.0,
     target: float = 1.0,
     shapes: list | None = None,
+    curves: dict | None = None,
 ) -> dp.Template:
     """Return the template.
 
@@ -31,6 +32,8 @@ def template(
         Public bound on the absolute value of a record's target.
     shapes : list, optional
         Rows a of inequalities ``a @ w >= 0``, such as that a curve does not fall from one knot to the next.
+    curves : dict, optional
+        How an estimator made the features, for programs that read its file.  It changes nothing here.
     """
     w = cp.Variable(features, name="w")
 

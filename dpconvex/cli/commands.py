@@ -84,19 +84,14 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
 
 # What is paid for
 
-# Problems whose curves an estimator makes features for, that estimator, and the problem for straight lines.
-CURVES = {"additive_logistic": ("AdditiveClassifier", "logistic_regression")}
-CURVES |= {"additive_regression": ("AdditiveRegressor", "ridge_regression")}
+# Problems for features that an estimator makes of a table.
+CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "AdditiveRegressor"}
 
 
 def prepared(
     chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy, further: dict[str, Any]
 ) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
-    if (name := Path(chosen.problem).stem) in CURVES:
-        kind, linear = CURVES[name]
-        why = f"{name} is for features of splines, and with the columns of a table it would fit straight lines"
-        raise TemplateError(f"{why}. Fit dp.{kind}(schema) in Python, or {linear} here.")
     inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
     inputs["the ledger"] = chosen.ledger and ledger_at(chosen.ledger).file
     inputs["the problem"] = str(locate(chosen.problem))
@@ -114,6 +109,13 @@ def fit(chosen: argparse.Namespace) -> None:
     declared = declare(chosen.problem, schema, chosen.options)
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise, further)
+    if declared.model is not None:
+        unit, guarantee = (
+            options.pop("unit", None),
+            {item.name: getattr(promise, item.name) for item in fields(promise)},
+        )
+        declared.model.set_params(**guarantee, **options, mechanism=mechanism)
+        return save(chosen, declared.model.fit(chosen.data, data["y"], unit=unit).released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
     found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
@@ -125,8 +127,8 @@ def tune(chosen: argparse.Namespace) -> None:
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
     promise, mechanism, further = terms(chosen, declared.learner)
-    if "share" in further:
-        raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
+    if "share" in further or declared.model is not None:
+        raise TemplateError("tune takes no mixtures, whose components are learnt for each fit, and no additive models.")
     out, data, options = prepared(chosen, declared, promise, further)
     found = dp.tune(candidates, data, promise, mechanism, **options)
     if not chosen.json:
@@ -157,6 +159,10 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
     if name is None:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
     schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
+    if name in CURVES:
+        model = getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
+        learner = dp.load(name, **options)
+        return dp.Release.load(chosen.model, template=learner), Declared(learner, schema, same(schema), model)
     declared = declare(name, schema, options | assignments(chosen.set))
     return dp.Release.load(chosen.model, template=declared.learner), declared
 
@@ -166,7 +172,11 @@ def predict(chosen: argparse.Namespace) -> None:
     release, declared = model_of(chosen)
     schema = declared.schema
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
-    X, _ = schema.encode(chosen.data, labelled=False)
+    X = (
+        schema.encode(chosen.data, labelled=False)[0]
+        if declared.model is None
+        else declared.model.features(chosen.data)
+    )
     columns: dict[str, Sequence[Any]] = {}
     if chosen.id == schema.label:
         raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
@@ -266,11 +276,15 @@ class Declared:
     learner: Template
     schema: Schema
     values: Mapping[str, Any]
+    model: Any = None  # the estimator that makes the features, if one does
 
     def table(self, path: str, *, empty: bool) -> Any:
         """Read and check a table, or a folder of Parquet files, before anything is paid; return it as the problem takes it."""
         if not Path(path).is_dir():
-            return coded(self.values, dict(zip("xy", self.schema.encode(path, empty=empty), strict=True)))
+            found = dict(zip("xy", self.schema.encode(path, empty=empty), strict=True))
+            return coded(self.values, found if self.model is None else found | {"x": self.model.features(path)})
+        if self.model is not None:
+            raise TemplateError("an additive model needs its records in one file, not a folder of several.")
         parts = dp.Partitions(path, self.schema)
         # Larger ones are read again for every pass.
         small = 8 * len(self.schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
@@ -293,9 +307,20 @@ def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "y": [values[text] for text in found["y"].tolist()]} if values else found
 
 
+def same(schema: Schema) -> dict[str, Any]:
+    return {label: label for label in schema.labels or ()}
+
+
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
+    if problem in CURVES:
+        known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
+        try:
+            model = getattr(dp, CURVES[problem])(schema, **known, **options)
+        except TypeError as error:
+            raise TemplateError(f"{problem}: {error}.") from error
+        return Declared(model.template(len(schema.features)), schema, same(schema), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())
-    known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
+    known = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     known |= {"classes": len(labels), "labels": labels} if labels else {}
     learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.cli.commands import ledger, model_of
+from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
@@ -147,5 +147,7 @@ def report(chosen: argparse.Namespace) -> None:
     known = None if chosen.coefficients is None else Coefficients.load(chosen.coefficients)
     budget = None if chosen.ledger is None else dp.Budget.open(chosen.ledger)
     release = dp.Release.load(chosen.model)
-    dp.report(release, found, budget, out, coefficients=known, title=chosen.title)
+    kind = CURVES.get(release.source[0]) if release.source else None
+    shown = getattr(dp, kind).read(release) if kind else release
+    dp.report(shown, found, budget, out, coefficients=known, title=chosen.title)
     told(chosen, {"file": str(out), "private": release.private}, f"Saved {out}: open it in a browser.")

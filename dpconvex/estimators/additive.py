@@ -26,6 +26,7 @@ from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, SplineBlock, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
+from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import solve, statistics
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -34,6 +35,7 @@ from dpconvex.util.arrays import Array
 # What a shape asks of the slopes of a curve: the sign of them, or of their differences.
 MONOTONE = {"increasing": 1, "decreasing": -1}
 CURVATURE = {"convex": 1, "concave": -1}
+CURVES = "knots", "pairs", "monotone", "curvature"  # Options that a file keeps
 # Values of a shape are whole multiples of this part of the largest, so that sums of slopes are exact.
 FINE = 2.0**-50
 
@@ -185,27 +187,69 @@ class AdditiveModel(Private):
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
         data = self._data(X, y)
-        self._level = 0.0
-        weights, moved = self._released_weights(data, unit)
+        self._weights_of_features, moved = self._released_weights(data, unit)
+        roots = self.encoder.roots(self._blocks())
+        ends = pairwise([0, *accumulate(root.shape[1] for root in roots)])
+        parts = [(root - root.mean(axis=0)) @ moved[a:b] for root, (a, b) in zip(roots, ends, strict=True)]
+        return self._drawn([np.linalg.norm(part, axis=1) for part in parts])
+
+    def _drawn(self, deviations: Sequence[Array]) -> Any:
+        """Make the curves of the weights, with the deviations of the noise in each."""
         blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
-        roots = self.encoder.roots(blocks)
-        ends = [0, *accumulate(root.shape[1] for root in roots)]
-        for block, root, (first, last) in zip(blocks, roots, pairwise(ends), strict=True):
-            values, centred = root @ weights[first:last], root - root.mean(axis=0)
+        (self._level, half), start = self._units(), 0
+        for block, root, spread in zip(blocks, self.encoder.roots(blocks), deviations, strict=True):
+            values = half * (root @ self._weights_of_features[start : start + root.shape[1]])
+            start += root.shape[1]
             self._level += float(values.mean())
-            deviations = np.linalg.norm(centred @ moved[first:last], axis=1)
             values = values - values.mean()
             if any(self._signs(block)):
                 knots = block.axes[0].knots
                 values[: len(knots)] = on_shape(values[: len(knots)], knots, *self._signs(block))
-            self.shapes_[block.name] = Shape(block, values, deviations)
+            self.shapes_[block.name] = Shape(block, values, half * np.asarray(spread))
         return self
 
-    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most.
+    def _units(self) -> tuple[float, float]:
+        """Return the score where all curves are 0, and the unit of scores."""
+        return 0.0, 1.0
 
-        Sets the level, which is the score where all curves are 0.
-        """
+    def features(self, X: Any) -> Array:
+        """Return the features of a table, for `release_`, shape (n, features)."""
+        return self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None))
+
+    def released(self) -> Release:
+        """Return the release of the weights that predict, with the curves' options, as `save` writes it."""
+        found = self._released()
+        half, curves = self._units()[1], {name: getattr(self, name) for name in CURVES}
+        curves["deviations"] = [(shape.deviations / half).tolist() for shape in self.shapes_.values()]
+        name, options = self.template(len(self.feature_names_in_)).source or ("", {})
+        source = (name, options | {"curves": curves})
+        return replace(found, parameters={"w": self._weights_of_features}, source=source, schema=self.schema)
+
+    def save(self, path: Any, schema: Any = None) -> None:
+        """Write the curves, their options and the schema to a file, which `dpconvex predict` and `evaluate` read."""
+        self.released().save(path)
+
+    @classmethod
+    def read(cls, release: Release) -> Any:
+        """Return the fitted estimator of a release that `save` wrote."""
+        name, options = release.source or ("", {})
+        if release.schema is None or name != cls.problem or not options.get("curves"):
+            raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
+        curves, labels = dict(options["curves"]), release.schema.labels
+        deviations = curves.pop("deviations")
+        known: dict[str, Any] = {"classes": tuple(labels)} if labels else {"bounds": release.schema.label_bounds}
+        spent = release.spent or (release.certificate and release.certificate.privacy)
+        kind: Any = cls
+        model = kind(release.schema, regularization=options.get("regularization"), **curves, **known)
+        model.delta = spent.delta if spent else 0.0  # Which says where curves have their shapes from
+        model._check_labels(list(labels or ()))
+        model.feature_names_in_ = np.array(list(release.schema.features), dtype=object)
+        model.n_features_in_, model.schema_ = len(model.feature_names_in_), release.schema
+        model.release_, model._weights_of_features = release, release["w"]
+        return model._drawn([np.array(part) for part in deviations])
+
+    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
+        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
         raise NotImplementedError
 
     def _solved(self, data: Any, unit: Any) -> tuple[Array, Array]:
@@ -219,9 +263,8 @@ class AdditiveModel(Private):
 
     @unquoted()
     def _data(self, X: Any, y: Any) -> Any:
-        name, encoder = type(self).__name__, self.encoder
-        in_one_place(name, X)
-        blocks = self._blocks()
+        in_one_place(type(self).__name__, X)
+        self._blocks()
         assert self.schema is not None
         self.schema_ = self.schema
         check_unit(self.schema, self.unit)
@@ -229,8 +272,7 @@ class AdditiveModel(Private):
         plain("fit", "y", y, is_classifier(self), cells=False)
         self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
-        rows = encoder.rows(blocks, encoder.encoded(X, self.clip or None))
-        return {"x": rows, "y": self._target(column_or_1d(self._in_units(y), warn=True))}
+        return {"x": self.features(X), "y": self._target(column_or_1d(self._in_units(y), warn=True))}
 
     @property
     def intercept_(self) -> Any:
@@ -254,10 +296,6 @@ class AdditiveModel(Private):
         score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
         finished(graph, path, score, (), classes, classes is not None)
-
-    def save(self, path: Any, schema: Any = None) -> None:
-        """Refuse: other programs make no splines of tables."""
-        raise TemplateError("save: dpconvex predict makes no splines; pickle the estimator, or save release_.")
 
     def __sklearn_tags__(self) -> Any:
         return of_tables(super().__sklearn_tags__())
@@ -350,14 +388,15 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
     def _ways(self) -> dict[str, Any]:
         return {"mechanism": self.mechanism or (None if self.delta else SufficientStatistics("gamma"))}
 
+    def _units(self) -> tuple[float, float]:
+        return self._scale()
+
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        self._level, half = self._scale()
         if not isinstance(self._ways()["mechanism"], SufficientStatistics):
-            weights, noise = self._solved(data, unit)
-            return half * weights, half * noise
+            return self._solved(data, unit)
         self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)
         self.release_ = self.statistics_.fit()
-        return half * self.release_["w"], half * self.statistics_.noise_map(self.release_)
+        return self.release_["w"], self.statistics_.noise_map(self.release_)
 
     def predict(self, X: Any) -> Array:
         """Predict from the released curves, in the units of the target; costs no privacy."""

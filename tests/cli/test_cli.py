@@ -542,13 +542,35 @@ def test_a_total_without_room_leaves_no_ledger(run, further):
         assert "state more, as --budget" in done.err
 
 
-@pytest.mark.parametrize(
-    "fit", ["additive_logistic --config fit.toml", "additive_regression --label b --label-bounds=-9,9"]
-)
-def test_curves_are_not_fitted_as_straight_lines(run, fit):
-    problem, _, further = fit.partition(" ")
-    own = " --features a --bounds=-9,9" * ("regression" in fit)
-    done = run(f"fit {problem} data.csv {further}{own} --out m.npz --epsilon 1", ends=2)
-    assert "Additive" in done.err
-    assert "_regression here" in done.err
-    assert not Path("m.npz").exists()
+@pytest.mark.slow
+@pytest.mark.parametrize("further", ["--delta 1e-6", ""])
+def test_an_additive_model_is_fitted_as_in_python(run, further):
+    options = {"epsilon": 5.0, "delta": 1e-6 * bool(further), "seed": 1, "monotone": {"age": "increasing"}}
+    shape = ("--set", 'monotone={age = "increasing"}')
+    run(f"fit additive_logistic shop.csv {FIT_SHOP} --seed 1 {further}", *shape, ends=0)
+    schema = dp.Schema.load("shop.toml")
+    model = dp.AdditiveClassifier(schema, classes=("no", "yes"), **options).fit("shop.csv", SHOP["bought"])
+    again = dp.AdditiveClassifier.read(dp.Release.load("model.npz"))
+    for name, curve in model.shapes_.items():
+        np.testing.assert_allclose(again.shapes_[name].values, curve.values, atol=1e-12)
+        np.testing.assert_allclose(again.shapes_[name].deviations, curve.deviations, atol=1e-12)
+    told = run("predict model.npz shop.csv --scores --json", ends=0).json
+    np.testing.assert_allclose(told["columns"]["score of bought yes"], model.decision_function("shop.csv"), atol=1e-9)
+    assert told["predictions"] == model.predict("shop.csv").tolist() == again.predict(SHOP).tolist()
+    assert run("evaluate model.npz shop.csv --epsilon 5 --json", ends=0).json["error"] < 0.3
+    run("report model.npz --out report.html", ends=0)
+    assert "age: what it adds to the score" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_an_additive_regression_predicts_in_units_and_refuses_what_it_has_not(run):
+    fit = "data.csv --features a --bounds=-9,19 --label b --label-bounds=-9,19 --epsilon 9 --out m.npz"
+    run(f"fit additive_regression {fit} --delta 1e-6 --ledger l.jsonl --budget 9 --budget-delta 1e-6", ends=0)
+    assert np.corrcoef(run("predict m.npz data.csv --json").json["predictions"], DATA["b"])[0, 1] > 0.8
+    assert dp.Budget.open("l.jsonl").remaining == (0.0, 0.0)
+    assert (
+        "has no option 'knot': did you mean `knots`" in run(f"fit additive_regression {fit} --set knot=1", ends=2).err
+    )
+    assert "in one file" in run(f"fit additive_logistic shop {FIT_SHOP}", ends=2).err
+    assert "no additive models" in run(f"tune additive_logistic shop.csv {FIT_SHOP} --grid most=1", ends=2).err
+    with pytest.raises(dp.TemplateError, match="such an estimator"):
+        dp.AdditiveClassifier.read(dp.Release.load("m.npz"))
