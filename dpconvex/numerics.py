@@ -21,10 +21,10 @@ Ends = tuple[Array, Array]  # lower and upper bounds
 
 # Tolerances: each number once, with what it is for and the tests that are about it.  A slack covers the rounding of what is
 # named; the bound that a proof uses is multiplied by 1 + it.
-UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/optim/test_summation.py
+UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/sums/test_summation.py
 BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_rounding.py
 SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/sensitivity/test_rounding.py
-NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/sums/test_clipping.py
+NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/sums/test_summation.py
 TAIL_SLACK = 1e-9  # Quantiles and tails, and what a search finds: tests/noise/test_samplers.py
 FUNCTION_SLACK = 1e-13  # SciPy's special functions: tests/noise/test_profiles.py
 MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/mechanisms/test_matrix_variate.py
@@ -33,8 +33,8 @@ LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests
 EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
 GRAM_ROUNDING = (
     2.0**-44
-)  # A sum next to its absolute terms, some five hundred roundings: tests/sensitivity/test_gram.py
-CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_clipping.py
+)  # A sum next to its absolute terms, some five hundred roundings: tests/sensitivity/test_bounds.py
+CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_summation.py
 RECORD_TOLERANCE = 1e-9  # A record outside its domain by rounding is put back: tests/data/test_columns.py
 SINGLE_TOLERANCE = 1e-6  # The same in single precision: tests/data/test_columns.py
 DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py

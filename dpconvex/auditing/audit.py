@@ -21,7 +21,7 @@ from dpconvex.certificates.certificate import (
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
-from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, verify
+from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template, verify
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
@@ -116,11 +116,11 @@ def audit(
     check_privacy("audit of a mixture, or by runs,", privacy, units)
     template = for_promise(template, privacy)
     if share is None:
-        chosen = Method(mechanism, units=units).plan(template, privacy, int(size))
+        chosen = FitOptions(mechanism, units=units).plan(template, privacy, int(size))
         certificate = verify(template, privacy, int(size), chosen, residual_noise)
     else:
         plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
-        found = plan.method(mechanism, residual_noise).prove(template, plan.rest, int(size))
+        found = FitOptions(mechanism, residual_noise, alone=plan.alone).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:

@@ -28,6 +28,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import one_of
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 
@@ -360,8 +361,7 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
     if text is None:
         return None
     name, _, further = str(text).partition(":")
-    if name not in MECHANISMS:
-        raise TemplateError(f"there is no mechanism {name!r}; there are: {', '.join(MECHANISMS)}.")
+    one_of(MECHANISMS).check("", mechanism=name)
     kind, fixed = MECHANISMS[name]
     given = assignments(words(further), "--mechanism NAME")
     own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)

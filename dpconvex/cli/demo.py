@@ -13,8 +13,8 @@ import numpy as np
 import dpconvex as dp
 from dpconvex.cli.main import told
 from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.errors import TemplateError
 from dpconvex.plots import PLAIN as COLOUR, error_bands
+from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import Interrupt
 
@@ -61,8 +61,7 @@ def demo(chosen: argparse.Namespace) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     epsilons, usual = (QUICK, 3) if chosen.quick else (EPSILONS, 10)
     draws = usual if chosen.draws is None else chosen.draws
-    if draws < 1:
-        raise TemplateError(f"demo: the number of draws must be positive, not {draws}.")
+    COUNT.check("demo", draws=draws)
     size = len(breast_cancer()[1]) - TEST_SIZE
     if not chosen.json:
         print(f"{ABOUT.format(size=size)}\n{dp.verify(learner(), dp.Privacy(1.0), size)}\n")

@@ -16,6 +16,7 @@ from dpconvex.data.tables import table_of, text_of
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
+from dpconvex.util.arguments import one_of
 from dpconvex.util.places import writable, write_whole
 
 PICTURES = ("roc", "calibration", "residuals")  # of an evaluation
@@ -77,8 +78,7 @@ def split(chosen: argparse.Namespace) -> None:
     files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
         head, *lines = csv.reader(stream)
-    if chosen.privacy_unit not in (None, *head):
-        raise TemplateError(f"--unit names a column, and {chosen.data} has no {chosen.privacy_unit!r}.")
+    one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
     parts = dp.split(whose, 0.25 if chosen.part is None else chosen.part, chosen.seed)

@@ -97,7 +97,7 @@ class Record(Sealed):
         empty : bool
             Accept data without records.
         """
-        check_clip(clip)
+        TRUTH.check("", clip=clip)
         given = settled(data)
         self._check_names(given)
         batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
@@ -180,10 +180,6 @@ def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
     if isinstance(settled(data), Partitions):
         raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
-
-
-def check_clip(clip: object) -> None:
-    TRUTH.check("", clip=clip)
 
 
 def table(data: Any) -> Any:

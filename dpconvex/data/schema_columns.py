@@ -26,7 +26,7 @@ from dpconvex.data.tables import (
     values_of,
 )
 from dpconvex.errors import DomainError, TemplateError, shorten
-from dpconvex.util.arguments import SWITCH
+from dpconvex.util.arguments import SWITCH, one_of
 from dpconvex.util.arrays import Array, Indices
 
 Where = Callable[[int], str]
@@ -317,8 +317,7 @@ class Categorical(Levels):
     def __post_init__(self) -> None:
         SWITCH.check("", other=self.other)
         self.__dict__["reference"] = None if self.reference is None else text_of(self.reference)
-        if self.reference is not None and self.reference not in levels_of(self.levels):
-            raise TemplateError(f"reference must be one of the levels, not {self.reference!r}.")
+        one_of(levels_of(self.levels)).or_none.check("", reference=self.reference)
         super().__post_init__()
 
     def names(self, name: str) -> list[str]:

@@ -100,6 +100,8 @@ class Private(BaseEstimator):
     models_probabilities: ClassVar[bool] = False
     # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
     own_constant: ClassVar[str] = ""
+    # Why no file says how other programs predict from tables; empty where one does.
+    unsaved: ClassVar[str] = ""
     # For classes that have none of their own, with {name} for that of the class.
     example: ClassVar[str] = ""
 
@@ -273,6 +275,8 @@ class Private(BaseEstimator):
         TemplateError
             If no schema is known, or it does not make the features and labels of the fit.
         """
+        if self.unsaved:
+            raise TemplateError(f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)
         known = getattr(self, "schema_", None) or encoder if schema is None else schema
         if not isinstance(known, Schema):
@@ -287,9 +291,7 @@ class Private(BaseEstimator):
         if makes != fitted:
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
             what = "number and names of features, labels and label_bounds"
-            raise TemplateError(
-                f"save: {what} are {both}; pass the schema that encoded the table, or fit with its label_bounds as bounds=."
-            )
+            raise TemplateError(f"save: {what} are {both}; pass the schema of the table, or fit with bounds=schema.")
         if getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) != (len(names),):
             raise TemplateError("save: dpconvex predict maps no features; save release_, and use it in Python.")
         replace(release, schema=known).save(path)

@@ -282,7 +282,9 @@ class KernelSVC(PrivateClassifier, problem="kernel_svm"):
         return self.intercept_scaling  # beside mapped records
 
 
-class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="a threshold"):
+class MetricLearner(
+    PrivateClassifier, problem="metric_learning", own_constant="a threshold", unsaved="it reads pairs, and no table"
+):
     """Fit a Mahalanobis metric to pairs of similar or different objects: `problems/metric_learning.py`.
 
     A record is a pair.  Neighbouring tables differ in one pair, so a person in many pairs is protected less.  The `radius`
@@ -335,9 +337,6 @@ class MetricLearner(PrivateClassifier, problem="metric_learning", own_constant="
         plain("fit", "y", y, texts=True, cells=False)
         self.n_features_in_ = differences.shape[1]
         return differences, column_or_1d(y)
-
-    def save(self, path: Any, schema: Any = None) -> None:
-        raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the threshold less the squared distance of each pair, shape (n,); costs no privacy.

@@ -96,9 +96,7 @@ class LogLinkRegressor(PrivateRegressor):
             if not largest and column is not None:
                 raise TemplateError(f"fit: {said} needs its public upper bound; write {where}({name}=...).")
             if largest and column is None and largest < 1:
-                raise TemplateError(
-                    f"fit: pass {said}; without it, it is 1 for all, above the bound {name}={largest:g}."
-                )
+                raise TemplateError(f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
             if largest:
                 plain("fit", said, column, cells=False)
                 values = np.ones(x.shape[0]) if column is None else np.asarray(column)

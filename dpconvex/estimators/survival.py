@@ -38,6 +38,7 @@ class SurvivalRegressor(
     problem="discrete_hazards",
     weights="w",
     own_constant="a hazard for each interval",
+    unsaved="dpconvex predict has one number for each row, and no curves",
 ):
     """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
 
@@ -80,9 +81,8 @@ class SurvivalRegressor(
             return np.linspace(0.0, high, int(given) + 1)[1:]
         ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []
         if not (ends and all(map(is_real, ends)) and (np.diff([0.0, *ends]) > 0).all() and ends[-1] <= high):
-            raise TemplateError(
-                f"{name}: intervals must be a whole number, or increasing times up to {high:g}, not {given!r}."
-            )
+            wanted = f"a whole number, or increasing times up to {high:g}"
+            raise TemplateError(f"{name}: intervals must be {wanted}, not {given!r}.")
         return np.unique([*ends, high]).astype(float)
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -137,10 +137,6 @@ class SurvivalRegressor(
     def coef_(self) -> Array:
         """Released logarithms of the factors of the odds of an event, shape (features,)."""
         return self._weights()[0]
-
-    def save(self, path: Any, schema: Any = None) -> None:
-        why = "dpconvex predict has one number for each row, and no curves"
-        raise TemplateError(f"save: {why}; save release_, and use it in Python.")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

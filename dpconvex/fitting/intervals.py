@@ -12,7 +12,7 @@ from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob, checked_batch
 from dpconvex.fitting.statistics import Coefficients, names
-from dpconvex.fitting.verify import Method, analyse, check_template
+from dpconvex.fitting.verify import FitOptions, analyse, check_template
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.model.privacy import Privacy, check_privacy
@@ -89,15 +89,15 @@ def intervals(
     check_privacy("intervals", privacy, units=True)
     check_template(template)
     instance(Release, "such as model.release_, or None").or_none.check("intervals", release=release)
-    method = Method(AdaptiveSteps(), units=True)
-    job = FitJob(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
+    options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)
+    job = FitJob(data, privacy, [template], options)
     learner = job.templates[0]
-    form = analyse(learner, method.mechanism).form
+    form = analyse(learner, options.mechanism).form
     check_loss(form)
     if release is not None:
         check_start(release, learner)
         release.check_data("intervals", job.data)
-    found = method.prove(learner, privacy, job.size)
+    found = options.prove(learner, privacy, job.size)
     fewest = fewest_records(form, found.certificate, release is None)
     if job.size < fewest:
         why = f"at {privacy} so many parameters need {fewest:,} records or more, and here are {job.size:,}"

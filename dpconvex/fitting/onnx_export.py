@@ -151,9 +151,7 @@ def export(
         raise TemplateError("to_onnx: there is no function to predict with; load the release with its template.")
     found = affine(function, count := width if isinstance(width, int) else width_of(function, width))
     if found is None:
-        raise TemplateError(
-            "to_onnx: scores, or predictions, must be linear in the features with a constant; these are not."
-        )
+        raise TemplateError("to_onnx: scores or predictions must be linear in the features, with a constant.")
     rows = graph.input("x", count) if schema is None else features_of(graph, schema)
     result = graph("Add", graph("MatMul", rows, found[0]), found[1])
     if scaled and scores is None and schema is not None and schema.label_bounds is not None:

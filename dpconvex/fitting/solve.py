@@ -17,14 +17,14 @@ from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.partitions import settled
-from dpconvex.data.record import Record, check_clip, counted, in_one_place
+from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit, schema_of
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
-from dpconvex.fitting.verify import CertifiedFit, Method, analyse, check_template, form_of
+from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
@@ -34,7 +34,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.profiles import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
-from dpconvex.util.arguments import COUNT, instance
+from dpconvex.util.arguments import instance
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage
 
@@ -92,8 +92,10 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
-    method = Method(mechanism, residual_noise, checked, units=True)
-    fit = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, unit=unit)
+    options = FitOptions(
+        mechanism, residual_noise, backend, size, clip, budget, entry, seed, None, unit, checked, units=True
+    )
+    fit = FitJob(data, privacy, [template], options)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 
@@ -139,8 +141,8 @@ def statistics(
     check_privacy("statistics", privacy, units=True)
     chosen = mechanism or SufficientStatistics.usual(privacy)
     instance(SufficientStatistics).check("statistics", mechanism=chosen)
-    method = Method(chosen, residual_noise, units=True)
-    fit = FitJob(data, privacy, [template], method, None, size, clip, budget, entry, seed, unit=unit)
+    options = FitOptions(chosen, residual_noise, None, size, clip, budget, entry, seed, unit=unit, units=True)
+    fit = FitJob(data, privacy, [template], options)
     with fit.told():
         found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
     made: Statistics = knowing(found, fit.data)
@@ -154,40 +156,31 @@ class FitJob:
     data: Any
     privacy: Privacy
     templates: Sequence[Template]
-    method: Method
-    backend: Any
-    size: Any
-    clip: bool
-    budget: Budget | None
-    label: str
-    seed: int | None
-    workers: Any = None
+    options: FitOptions
     record: Any = None
-    unit: Any = None
     people: People | None = None
 
     def __post_init__(self) -> None:
+        options = self.options
         for template in self.templates:
             check_template(template)
-        check_privacy("this", self.privacy, self.method.units)
+        check_privacy("this", self.privacy, options.units)
         self.templates = [for_promise(template, self.privacy) for template in self.templates]
-        self.data, self.source = settled(self.data), NoiseSource(self.seed)
+        self.data, self.source = settled(self.data), NoiseSource(options.seed)
         for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
             check_unit(getattr(part, "schema", None), self.privacy.unit)
         if self.privacy.unit is not None:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
-            check_aligned({**fields, "unit": self.unit})
-            self.people = People.read(self.privacy, self.unit, counted(self.data), self.source.rng)
+            check_aligned({**fields, "unit": options.unit})
+            self.people = People.read(self.privacy, options.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
-        elif self.unit is not None:
+        elif options.unit is not None:
             raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
-        self.size = public_size(self.templates[0], self.data, self.privacy, self.size, self.people)
-        check_clip(self.clip)
-        self.backend = resolved(self.backend, *self.templates)
+        self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
+        self.backend = resolved(options.backend, *self.templates)
         check_place(self.data, self.backend)
-        if self.workers is not None:
+        if options.workers is not None:
             in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")
-            COUNT.check("", workers=self.workers)
         self.record: Record = self.record or self.templates[0].record
         self.protected = self.privacy.adjacency == "add-remove"
 
@@ -195,12 +188,12 @@ class FitJob:
         """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
         if fits:
-            settle(self.budget, getattr(self.data, "schema", None) or schema_of(self.data))
+            settle(self.options.budget, getattr(self.data, "schema", None) or schema_of(self.data))
         for fit in fits:
             confirm(fit.certificate)
             if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
                 self.people.check_together(self.data)
-        for said in [] if self.seed is not None else self.doubts(fits[:1]):
+        for said in [] if self.options.seed is not None else self.doubts(fits[:1]):
             warn(said)
         if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
             warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
@@ -223,15 +216,15 @@ class FitJob:
 
     @property
     def uncounted(self) -> bool:
-        return self.budget is None and self.seed is None
+        return self.options.budget is None and self.options.seed is None
 
     def pay(self, event: Event | None = None) -> None:
-        pay(self.budget, self.privacy, self.label, event)
+        pay(self.options.budget, self.privacy, self.options.entry, event)
         if self.uncounted:
             note_fit(self.data)
 
     def proved_and_paid(self) -> CertifiedFit:
-        found = self.method.prove(self.templates[0], self.privacy, self.size)
+        found = self.options.prove(self.templates[0], self.privacy, self.size)
         self.check(found)
         self.pay(found.certificate.event)
         return found
@@ -241,7 +234,8 @@ class FitJob:
 
     def run(self, fit: CertifiedFit, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         with self.told():
-            found: Release = knowing(run(fit, data, self.backend, source, self.clip, people or self.people), self.data)
+            made = run(fit, data, self.backend, source, self.options.clip, people or self.people)
+            found: Release = knowing(made, self.data)
             return found
 
     @contextmanager
@@ -251,7 +245,7 @@ class FitJob:
             yield
         except DomainError as error:
             note_fit(self.data, 0)
-            paid = " The fit stays paid for, since it may depend on the data that it failed." if self.budget else ""
+            paid = " The fit stays paid for: that it failed may depend on the data." if self.options.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
 
@@ -269,7 +263,6 @@ def note_fit(data: Any, state: int = 1) -> int:
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
     """Return the public number of records, or refuse to take it from settled data that protect it."""
-    COUNT.or_none.check("solve", size=size)
     if privacy.adjacency == "replace-one":
         records = counted(data) if people is None else people.size
         if size not in (None, records):

@@ -200,9 +200,7 @@ class Coefficients:
         if schema is not None:
             places = [k for k, name in enumerate(names) if name.startswith("w[") and "," not in name]
             if schema.unit or len(places) != len(schema.feature_names):
-                raise TemplateError(
-                    "ratios: the coefficients are not those of the schema's columns in units of their own."
-                )
+                raise TemplateError("ratios: these are no coefficients of the schema's columns.")
             unit[places] = schema.steps
             for k, name in zip(places, schema.feature_names, strict=True):
                 names[k] = name

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
+from dpconvex.accounting.budget import Budget
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
@@ -25,7 +26,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
-from dpconvex.util.arguments import SWITCH, Kind, instance, whole
+from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, instance, whole
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage, once
 
@@ -107,7 +108,8 @@ def verify(
         takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
     """
     SWITCH.check("verify", proof=proof)
-    found = Method(mechanism, residual_noise, checked, units=True).prove(template, privacy, size).certificate
+    options = FitOptions(mechanism, residual_noise, checked=checked, units=True)
+    found = options.prove(template, privacy, size).certificate
     return found if proof else found.copied(event=found.event, writer=None)
 
 
@@ -129,14 +131,33 @@ class CertifiedFit:
 
 
 @dataclass(frozen=True)
-class Method:
-    """The options that say how a fit is to be private, as for `verify`."""
+class FitOptions:
+    """Options that `solve`, `verify`, `sweep`, `tune`, `evaluate`, mixtures and intervals share; each is checked here alone."""
 
     mechanism: Mechanism | None = None
-    cover: ResidualNoise | None = None
+    residual_noise: ResidualNoise | None = None
+    backend: Any = None
+    size: int | None = None
+    clip: bool = False
+    budget: Budget | None = None
+    entry: str = "solve"
+    seed: int | None = None
+    workers: int | None = None
+    unit: Any = None
     checked: bool = False
     units: bool = False  # whether who asks can protect people with several records
     alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
+
+    def __post_init__(self) -> None:
+        MECHANISM.or_none.check("", mechanism=self.mechanism)
+        instance(ResidualNoise).or_none.check("", residual_noise=self.residual_noise)
+        SWITCH.check("", checked=self.checked)
+        TRUTH.check("", clip=self.clip)
+        instance(Budget).or_none.check("", budget=self.budget)
+        COUNT.or_none.check("", size=self.size, workers=self.workers)
+        if isinstance(self.mechanism, AdaptiveSteps) and not self.alone:
+            said = "the checker does not replay AdaptiveSteps beside a clustering"
+            raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
@@ -144,7 +165,6 @@ class Method:
         check_privacy("this", privacy, self.units)
         check_template(template)
         template = for_promise(template, privacy)
-        SWITCH.check("verify", checked=self.checked)
         if not self.checked:
             return self._proved(template, privacy, size)
         return replayed(partial(self._proved, template, size=size), privacy)
@@ -159,14 +179,8 @@ class Method:
             )
             remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
             raise NotPrivate(said, template.losses[0], remedy)
-        given = self.mechanism
-        MECHANISM.or_none.check("verify", mechanism=given)
-        if isinstance(given, AdaptiveSteps) and not self.alone:
-            said = "the checker does not replay AdaptiveSteps beside a clustering"
-            raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
-        instance(ResidualNoise).or_none.check("verify", residual_noise=self.cover)
         found, plan = self._chosen(template, privacy, int(size))
-        found = found or certified(template, privacy, int(size), plan, self.cover or ResidualNoise())
+        found = found or certified(template, privacy, int(size), plan, self.residual_noise or ResidualNoise())
         if privacy.most > 1:
             found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or isinstance(found.mechanism, Automatic):
@@ -178,7 +192,7 @@ class Method:
         one, size = replace(privacy, most=1), found.certificate.size
         with suppress(DPConvexError, OverflowError):
             plain, plan = self._chosen(found.template, one, size)
-            plain = plain or certified(found.template, one, size, plan, self.cover or ResidualNoise())
+            plain = plain or certified(found.template, one, size, plan, self.residual_noise or ResidualNoise())
             times = found.certificate.expected_noise / plain.certificate.expected_noise
             if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
                 return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
@@ -195,7 +209,7 @@ class Method:
         plan = next(asked)
         for other in asked:  # only where this one is refused
             with suppress(DPConvexError, OverflowError):
-                return certified(template, privacy, size, plan, self.cover or ResidualNoise()), plan
+                return certified(template, privacy, size, plan, self.residual_noise or ResidualNoise()), plan
             plan = other
         return None, plan
 
@@ -275,9 +289,7 @@ def proved(
                     raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
                 vertex_reach(analysis.form, scores.places[: len(scores.inside)].ravel())
             if cover != ResidualNoise():
-                raise TemplateError(
-                    "AdaptiveSteps: leave residual_noise out: all sums are exact, and nothing is left to hide."
-                )
+                raise TemplateError("AdaptiveSteps: leave residual_noise out: all sums are exact.")
             certificate = mechanism.certify(analysis, privacy, size)
         else:
             certificate = cover.certify(mechanism, analysis, privacy, size)

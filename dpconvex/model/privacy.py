@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, shown
-from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, one_of
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, instance, one_of
 from dpconvex.util.plain_data import is_real
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -138,12 +138,10 @@ class Privacy:
         return cls(**fields)
 
 
-def check_privacy(owner: str, privacy: object, units: bool = False) -> None:
+def check_privacy(owner: str, privacy: Any, units: bool = False) -> None:
     """Refuse what is no guarantee, and a guarantee about people with several records where only single ones are protected."""
-    if not isinstance(privacy, Privacy):
-        example = f"Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
-        where = f"{owner}: " * (owner != "this")
-        raise TemplateError(f"{where}privacy must be a Privacy, such as {example}, not {shown(privacy)}.")
+    example = f"such as Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
+    instance(Privacy, example).check("" if owner == "this" else owner, privacy=privacy)
     if privacy.unit is not None and not units:
         raise not_for_units(owner, privacy)
 

@@ -3,7 +3,6 @@
 It is read once: what the user's expressions, variables and parameters become later does not reach it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -27,9 +26,8 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import variable_like
 from dpconvex.model.batch_program import perturbed_program, problem_parts
-from dpconvex.util.arguments import Kind, instance
+from dpconvex.util.arguments import POSITIVE, Kind, instance, number
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
 
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
@@ -67,8 +65,7 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     >>> huber_hinge([-1.0, 0.0, 0.5, 2.0], width=0.5).value
     array([0.   , 0.125, 0.5  , 2.   ])
     """
-    if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
-        raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
+    number(POSITIVE.wanted, lambda value: 1e-300 < value < 1e300).check("huber_hinge", width=width)
     m, h = expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float), float(width)
     return cp.huber(cp.maximum(m + h, 0), 2 * h) / (4 * h)
 

@@ -19,7 +19,7 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.util.arguments import TEXT, instance, number
+from dpconvex.util.arguments import POSITIVE, TEXT, instance, number
 from dpconvex.util.arrays import Array, frozen, quietly
 from dpconvex.util.plain_data import is_whole
 
@@ -59,9 +59,7 @@ class PrivateBound(Sealed):
         axes = shape if isinstance(shape, tuple) else (shape,)
         if not all(is_whole(n, 1) for n in axes):
             raise TemplateError(f"PrivateBound: the shape must be made of positive integers, not {shape!r}.")
-        number("a positive, finite number", lambda value: 1e-250 < value < 1e250).check(
-            "PrivateBound", sensitivity=sensitivity
-        )
+        number(POSITIVE.wanted, lambda value: 1e-250 < value < 1e250).check("PrivateBound", sensitivity=sensitivity)
         self.name, self.shape, self.sensitivity = name, tuple(int(n) for n in axes), float(sensitivity)
         least = np.array(np.nan)
         with suppress(TypeError, ValueError):

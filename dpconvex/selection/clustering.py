@@ -20,7 +20,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.data.domains import Ball
 from dpconvex.data.partitions import Partitions, is_frame
-from dpconvex.data.record import Record, check_clip, feature_names, table
+from dpconvex.data.record import Record, feature_names, table
 from dpconvex.data.schema import schema_of
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
@@ -30,7 +30,7 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import SINGLE_TOLERANCE
-from dpconvex.util.arguments import instance
+from dpconvex.util.arguments import TRUTH, instance, one_of
 from dpconvex.util.arrays import Array, Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
@@ -197,7 +197,7 @@ def cluster(
     plan = grouping.planned(clustering, privacy, components)
     source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
-    check_clip(clip)
+    TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
     settle(budget, getattr(columns, "schema", None) or schema_of(data))
     pay(budget, privacy, entry)
@@ -215,11 +215,8 @@ class Grouping:
 
     def __post_init__(self) -> None:
         record, features, group = self.record, self.features, self.group
-        if not isinstance(features, str) or features not in record.continuous:
-            raise TemplateError(f"cluster: the record has no numbers {features!r}; it has {list(record.continuous)}.")
-        if group is not None and not (isinstance(group, str) and group in record.discrete):
-            known = f"it has {list(record.discrete)}; group=None clusters all records together"
-            raise TemplateError(f"cluster: the record has no Choice {group!r}; {known}.")
+        one_of(record.continuous).check("cluster", features=features)
+        one_of(record.discrete).or_none.check("cluster", "With None all records are clustered together.", group=group)
 
     @property
     def classes(self) -> tuple[Any, ...]:

@@ -17,13 +17,13 @@ from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
-from dpconvex.fitting.verify import Method
+from dpconvex.fitting.verify import FitOptions
 from dpconvex.model.people import WEIGHT, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.arguments import FRACTION
+from dpconvex.util.arguments import FRACTION, instance
 from dpconvex.util.arrays import Indices, quietly
 from dpconvex.util.plain_data import is_whole
 
@@ -92,10 +92,8 @@ def evaluate(
     (True, (2, 2))
     """
     check_privacy("evaluate", privacy, units=True)
-    for given, kind in ((template, Template), (release, Release)):
-        if not isinstance(given, kind):
-            its = "; pass its `release`" if hasattr(given, "release") else ""
-            raise TemplateError(f"evaluate: expected a {kind.__name__}, not a {type(given).__name__}{its}.")
+    instance(Template).check("evaluate", template=template)
+    instance(Release).check("evaluate", "Pass its `release`." * hasattr(release, "release"), release=release)
     check_unit(release.schema, privacy.unit)
     promise = release.spent or (privacy if release.certificate is None else release.certificate.privacy)
     if promise.unit not in (None, privacy.unit):
@@ -105,9 +103,7 @@ def evaluate(
     fields = dict(for_promise(template, privacy).record.fields)
     if group is not None and groups is not None:
         if group in fields:
-            raise TemplateError(
-                f"evaluate: {group!r} is a field of the record; give the column of groups another name."
-            )
+            raise TemplateError(f"evaluate: {group!r} is a field of the record; rename the column of groups.")
         fields[group] = Choice(groups)
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
@@ -118,9 +114,8 @@ def evaluate(
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
     noise = counter.cells.noise(paid)
-    call = FitJob(
-        data, paid, [template], Method(units=True), None, size, clip, budget, entry, seed, record=record, unit=unit
-    )
+    options = FitOptions(None, None, None, size, clip, budget, entry, seed, unit=unit, units=True)
+    call = FitJob(data, paid, [template], options, record)
     call.check()
     noise.check()
     measurement(noise.noise, noise.scale)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import logit, xlogy
+from scipy.special import xlogy
 
 from dpconvex.accounting.events import Pure
 from dpconvex.errors import DPConvexError, TemplateError
@@ -23,20 +23,22 @@ from dpconvex.selection.measures import (
     below,
     bends,
     between,
+    bins,
     curve,
     entropy_bends,
     estimate,
+    label_pairs,
     middles,
     moments,
-    positions,
+    prediction_pairs,
     quantiles,
     ratio,
     share,
     surprise,
-    tied,
+    survival_pairs,
     whole,
 )
-from dpconvex.util.arguments import within
+from dpconvex.util.arguments import Kind, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.places import content_of, replaceable, write_whole
 from dpconvex.util.plain_data import built
@@ -44,7 +46,6 @@ from dpconvex.util.plain_data import built
 FORM = "dpconvex evaluation 2"
 REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
-BINS, FINE = 10, 4  # Bins of a calibration curve; parts of cells of predictions, whose order counts
 ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
 SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concordance")
 
@@ -130,8 +131,7 @@ class Evaluation:
 
     def group(self, name: Any) -> Self:
         """Return the evaluation of one of the declared groups."""
-        if name not in self.groups:
-            raise TemplateError(f"group: there is no group {name!r}; there are: {', '.join(map(repr, self.groups))}.")
+        Kind(f"one of {', '.join(map(repr, self.groups))}", lambda given: given in self.groups).check("", group=name)
         made = replace(self, chosen=self.groups.index(name))
         vars(made)["_counts"] = self._counts
         return made
@@ -203,9 +203,7 @@ class Evaluation:
     def auc(self) -> Estimate:
         """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say."""
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
-        place = middles(self.cells.edges)
-        within = 0.5 + tied(yes, no, logit(place), np.diff(self.cells.edges) / (place * (1 - place)))
-        return share((yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1))
+        return share(*label_pairs(no, yes, self.cells.edges))
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""
@@ -236,30 +234,19 @@ class Evaluation:
 
     def calibration(self) -> Curve:
         """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` are their shares."""
-        shares, observed, said = self._bins()
+        shares, observed, said = bins(self._table("probabilities"), self.cells.edges)
         return curve(said[0], observed, shares[0])
 
     @property
     def calibration_error(self) -> Estimate:
         """Mean distance of observed shares from probabilities, over the records in the bins of `calibration`."""
-        shares, observed, said = self._bins()
+        shares, observed, said = bins(self._table("probabilities"), self.cells.edges)
         apart = np.nan_to_num(observed - said)  # of bins without records, which count nothing
         found = estimate((shares * np.abs(apart)).sum(axis=1))
         # Chance adds to distances: near 0, by more than records that are drawn anew show. The lower end allows for it.
         square, chance = (shares[0] * apart[0] ** 2).sum(), (shares[0] * apart[1:].var(axis=0)).sum()
         least = np.sqrt(max(square - 2 * chance, 0.0)) - (found.interval[1] - found)
         return Estimate(found, (min(max(least, 0.0), found.interval[0]), found.interval[1]))
-
-    def _bins(self) -> tuple[Array, Array, Array]:
-        """Return shares of records, of the second label and mean probabilities, each of shape (1 + replicates, bins)."""
-        table, edges = self._table("probabilities"), self.cells.edges
-        both = table.sum(axis=1)
-        rank = (np.cumsum(both[0]) - both[0] / 2) / max(both[0].sum(), 1e-9)
-        bins = np.unique(np.minimum(BINS * rank, BINS - 1).astype(int), return_inverse=True)[1]
-        member = np.eye(bins.max() + 1)[bins]
-        records = both @ member
-        said = ratio((both * positions(both, edges)) @ member, records)
-        return ratio(records, whole(table)[:, None]), ratio(table[:, 1] @ member, records), said
 
     @property
     def _above(self) -> Array:
@@ -328,21 +315,9 @@ class Evaluation:
         Harrell's concordance: a record with an event in an interval, against each that lived through that interval.
         """
         if self.cells.kind == "survival":
-            table, count, place = self._table("survival"), self.cells.labels, middles(self.cells.edges)
-            died, censored = table[:, :count], table[:, count + 1 :]
-            later = np.cumsum((died + censored)[:, ::-1], axis=1)[:, ::-1] - died
-            above = np.cumsum(later[..., ::-1], axis=2)[..., ::-1] - later
-            rate = np.diff(self.cells.edges) / -(place * np.log(place))
-            within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), np.log(-np.log(place)), rate)
-            agreed = (died * (above + later * within[:, None])).sum(axis=(1, 2))
-            return share(agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1))
-        table = self._table("by_prediction")
-        places = middles(np.linspace(0.0, 1.0, FINE * table.shape[1] + 1))
-        said, off = np.repeat(places, len(ROUGHLY)), np.tile(ROUGHLY, len(places))
-        order = np.sign(np.subtract.outer(said + off, said + off))
-        flat = (table / FINE).repeat(FINE, axis=1).reshape(len(table), -1)
-        kernels = order * np.sign(np.subtract.outer(said, said)), np.abs(order)
-        agreed, pairs = (((flat @ kernel) * flat).sum(axis=1) for kernel in kernels)
+            table, count = self._table("survival"), self.cells.labels
+            return share(*survival_pairs(table[:, :count], table[:, count + 1 :], self.cells.edges))
+        agreed, pairs = prediction_pairs(self._table("by_prediction"), np.array(ROUGHLY))
         return estimate((1 + ratio(agreed, pairs)) / 2)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import xlogy
+from scipy.special import logit, xlogy
 
 from dpconvex.errors import TemplateError
 from dpconvex.util.arguments import FRACTION
@@ -17,6 +17,8 @@ from dpconvex.util.plain_data import is_real
 
 STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
+BINS = 10  # of a calibration curve, at most
+FINE = 4  # Parts of cells of predictions, whose order counts
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
 
@@ -96,6 +98,17 @@ def positions(table: Array, edges: Array) -> Array:
     return np.asarray(middles(edges) + width * np.clip(tilt / 24, -0.2, 0.2))
 
 
+def bins(table: Array, edges: Array) -> tuple[Array, Array, Array]:
+    """Return shares of records, of the second label and mean probabilities, each of shape (1 + replicates, bins)."""
+    both = table.sum(axis=1)
+    rank = (np.cumsum(both[0]) - both[0] / 2) / max(both[0].sum(), 1e-9)
+    found = np.unique(np.minimum(BINS * rank, BINS - 1).astype(int), return_inverse=True)[1]
+    member = np.eye(found.max() + 1)[found]
+    records = both @ member
+    said = ratio((both * positions(both, edges)) @ member, records)
+    return ratio(records, whole(table)[:, None]), ratio(table[:, 1] @ member, records), said
+
+
 def moments(table: Array, edges: Array) -> Array:
     """Return sums of squares of what lies in cells, shape (1 + replicates,)."""
     return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
@@ -143,6 +156,42 @@ def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
     off = place - ratio(weight @ place, weight.sum(axis=1))[:, None]
     slope = ratio((weight * off * odds).sum(axis=1), (weight * off**2).sum(axis=1))
     return np.minimum(np.clip(np.nan_to_num(slope), 1.0, STEEPEST)[:, None] * rate / 12, 0.25)
+
+
+def label_pairs(no: Array, yes: Array, edges: Array) -> tuple[Array, Array]:
+    """Return how many pairs of records with different labels scores put in order, and how many pairs there are."""
+    place = middles(edges)
+    within = 0.5 + tied(yes, no, logit(place), np.diff(edges) / (place * (1 - place)))
+    agreed = (yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1)
+    return agreed, no.sum(axis=1) * yes.sum(axis=1)
+
+
+def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, Array]:
+    """Return the same of pairs whose first record died in an interval that the second one outlived.
+
+    Counts have shape (1 + replicates, intervals, cells); cells are of probabilities to survive.
+    """
+    place = middles(edges)
+    later = np.cumsum((died + censored)[:, ::-1], axis=1)[:, ::-1] - died
+    above = np.cumsum(later[..., ::-1], axis=2)[..., ::-1] - later
+    rate = np.diff(edges) / -(place * np.log(place))
+    within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), np.log(-np.log(place)), rate)
+    agreed = (died * (above + later * within[:, None])).sum(axis=(1, 2))
+    return agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1)
+
+
+def prediction_pairs(table: Array, residuals: Array) -> tuple[Array, Array]:
+    """Return by how much more pairs of numbers their predictions put in order than out of order, and how many pairs differ.
+
+    Counts have shape (1 + replicates, predictions, residuals).
+    """
+    places = middles(np.linspace(0.0, 1.0, FINE * table.shape[1] + 1))
+    said, off = np.repeat(places, len(residuals)), np.tile(residuals, len(places))
+    order = np.sign(np.subtract.outer(said + off, said + off))
+    flat = (table / FINE).repeat(FINE, axis=1).reshape(len(table), -1)
+    kernels = order * np.sign(np.subtract.outer(said, said)), np.abs(order)
+    agreed, pairs = (((flat @ kernel) * flat).sum(axis=1) for kernel in kernels)
+    return agreed, pairs
 
 
 def below(table: Array) -> Array:

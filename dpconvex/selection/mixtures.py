@@ -15,18 +15,18 @@ from dpconvex.accounting.events import Composition
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
-from dpconvex.data.domains import Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
-from dpconvex.fitting.verify import Method, check_template
+from dpconvex.fitting.verify import FitOptions, check_template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
+from dpconvex.util.arguments import one_of
 from dpconvex.util.arrays import Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
@@ -72,7 +72,8 @@ def verify_mixture(
 ) -> Certificate:
     """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    return plan.whole(plan.method(mechanism, residual_noise).prove(template, plan.rest, size).certificate)
+    options = FitOptions(mechanism, residual_noise, alone=plan.alone)
+    return plan.whole(options.prove(template, plan.rest, size).certificate)
 
 
 @quietly
@@ -120,9 +121,9 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    method = plan.method(mechanism, residual_noise)
-    call = FitJob(data, privacy, [template], method, backend, size, clip, budget, entry, seed, record=plan.others)
-    fit = method.prove(template, plan.rest, call.size)
+    options = FitOptions(mechanism, residual_noise, backend, size, clip, budget, entry, seed, alone=plan.alone)
+    call = FitJob(data, privacy, [template], options, plan.others)
+    fit = options.prove(template, plan.rest, call.size)
     if component in (call.data.keys() or ()):
         raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
     call.check(fit)
@@ -157,9 +158,8 @@ class MixturePlan:
             why = "leave it out, as declared centers cost nothing" if declared else "a number between 0 and 1"
             raise TemplateError(f"solve_mixture: share must be {why}, not {share!r}.")
         fields = dict(template.record.fields)
-        choice = fields.pop(component, None)
-        if not isinstance(choice, Choice):
-            raise TemplateError(f"solve_mixture: the record has no Choice {component!r}; its fields: {list(fields)}.")
+        one_of(template.record.discrete).check("solve_mixture", component=component)
+        choice: Any = fields.pop(component)
         self.privacy, self.others = privacy, Record(**fields)
         self.grouping = grouping = Grouping(self.others, features, group)
         known, count = template.record.combinations, len(choice.values)
@@ -176,9 +176,10 @@ class MixturePlan:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
 
-    def method(self, mechanism: Mechanism | None, cover: ResidualNoise | None) -> Method:
-        """Return the options of the fit, which a clustering comes before, or not."""
-        return Method(mechanism, cover, alone=isinstance(self.places, ComponentCenters))
+    @property
+    def alone(self) -> bool:
+        """Whether no clustering comes before the fit."""
+        return isinstance(self.places, ComponentCenters)
 
     def whole(self, fit: Certificate) -> Certificate:
         if isinstance(self.places, ComponentCenters):

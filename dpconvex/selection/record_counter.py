@@ -29,6 +29,7 @@ from dpconvex.mechanisms.cell_counts import (
 )
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
+from dpconvex.util.arguments import one_of
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import Interrupt, interrupts_noted, one_blas_thread, silence
 
@@ -56,9 +57,8 @@ class RecordCounter:
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
         fields = self.record.fields
-        for name in (self.features, self.label, *(() if self.group is None else (self.group,))):
-            if not isinstance(name, str) or name not in fields:
-                raise TemplateError(f"{caller}: the record has no field {name!r}; its fields are {', '.join(fields)}.")
+        one_of(fields).check(caller, features=self.features, label=self.label)
+        one_of(fields).or_none.check(caller, group=self.group)
         domain: Any = fields[self.label]
         known = fields[self.features]
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150

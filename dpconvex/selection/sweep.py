@@ -17,7 +17,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.fitting.release import Release, knowing
 from dpconvex.fitting.solve import FitJob, public_size, run
-from dpconvex.fitting.verify import CertifiedFit, Method
+from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
@@ -85,14 +85,14 @@ def sweep(
         check_privacy("sweep", privacy)
     if not templates or not promises:
         return iter(())
-    method = Method(mechanism, residual_noise)
-    call = FitJob(data, promises[0], templates, method, backend, size, clip, budget, "sweep", seed, workers)
+    options = FitOptions(mechanism, residual_noise, backend, size, clip, budget, "sweep", seed, workers)
+    call = FitJob(data, promises[0], templates, options)
     event, order = None, list[CertifiedFit]()
     if total is None:
         for learner, privacy in product(templates, promises):
-            order += [method.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
+            order += [options.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
     else:
-        plan = planned(templates, total, call.size, draws, method, None)
+        plan = planned(templates, total, call.size, draws, options, None)
         event, order = plan.event, list(plan.fits)
     for learner in templates[1:]:
         learner.record.check_form(call.data, empty=call.protected)
@@ -102,7 +102,7 @@ def sweep(
 
 def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm: bool) -> Iterator[Release]:
     """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now."""
-    began = this_process()
+    began, options = this_process(), call.options
 
     def check_size(found: CertifiedFit, data: Any) -> None:
         check_privacy("sweep", found.certificate.privacy)
@@ -117,14 +117,15 @@ def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm:
         for number, found in enumerate(order):
             check_size(found, call.data)
             if event is None:
-                pay(call.budget, found.certificate.privacy, call.label, found.certificate.event)
+                pay(options.budget, found.certificate.privacy, options.entry, found.certificate.event)
             if found.template is not last:
-                last, batch = found.template, found.template.record.validate(call.data, clip=call.clip, empty=True)
+                last = found.template
+                batch = last.record.validate(call.data, clip=options.clip, empty=True)
                 backend = Warm() if warm else call.backend
-            source = NoiseSource(None if call.seed is None else call.seed + number)
+            source = NoiseSource(None if options.seed is None else options.seed + number)
             yield partial(quietly(run), found, batch, backend, source)
 
-    for release in in_order(tasks(), call.workers or 1, "fits"):
+    for release in in_order(tasks(), options.workers or 1, "fits"):
         yield knowing(release, call.data)
         if event is not None and this_process() != began:
             raise DPConvexError("sweep: this is a fork of the process that paid for the whole; begin anew here.")
@@ -192,43 +193,43 @@ def calibrate(
         the smallest predicted excess risk of all releases together.
     """
     learners = list(template) if isinstance(template, Iterable) else [template]
-    return planned(learners, privacy, size, releases, Method(mechanism, residual_noise), None)
+    return planned(learners, privacy, size, releases, FitOptions(mechanism, residual_noise), None)
 
 
 def planned(
-    templates: Sequence[Template], privacy: Privacy, size: int, releases: int, method: Method, beside: Privacy | None
+    templates: Sequence[Template], privacy: Privacy, size: int, draws: int, options: FitOptions, beside: Privacy | None
 ) -> Calibration:
     """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
-    check_privacy("calibrate", privacy, method.units)
-    COUNT.check("calibrate", releases=releases)
+    check_privacy("calibrate", privacy, options.units)
+    COUNT.check("calibrate", releases=draws)
     if not templates:
         raise TemplateError("calibrate: there is no template to fit.")
-    learners = [template for template in templates for _ in range(int(releases))]
-    best = largest(learners, method, privacy, size, beside)
+    learners = [template for template in templates for _ in range(int(draws))]
+    best = largest(learners, options, privacy, size, beside)
     by_size = any(not isinstance(fit.mechanism, Automatic) for fit in best.fits)
-    if method.mechanism is not None or by_size or privacy.pure or len(learners) == 1:
+    if options.mechanism is not None or by_size or privacy.pure or len(learners) == 1:
         return best
     for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")):
         with suppress(NotPrivate):
-            found = largest(learners, replace(method, mechanism=other), privacy, size, beside)
+            found = largest(learners, replace(options, mechanism=other), privacy, size, beside)
             best = min(best, found, key=lambda item: item.risk)
     return best
 
 
 def largest(
-    learners: Sequence[Template], method: Method, privacy: Privacy, size: int, beside: Privacy | None
+    learners: Sequence[Template], options: FitOptions, privacy: Privacy, size: int, beside: Privacy | None
 ) -> Calibration:
     extra, count = [] if beside is None else [Entry("beside", beside)], len(learners)
     rest = exact(privacy.epsilon) - exact(0.0 if beside is None else beside.epsilon)
 
     def tried(epsilon: float) -> Calibration:
         each = privacy.part(epsilon, floor(exact(privacy.delta) / count))
-        proved = {template: method.prove(template, each, size) for template in dict.fromkeys(learners)}
+        proved = {template: options.prove(template, each, size) for template in dict.fromkeys(learners)}
         fits = tuple(proved[template] for template in learners)
         entries = [*extra, *(Entry("", fit.certificate.privacy, fit.certificate.event) for fit in fits)]
         events = tuple(item.known for item in entries)
         total = best_total([item.privacy for item in entries], events, privacy.delta)
-        return Calibration(each, fits, total, Composition(events), method.mechanism)
+        return Calibration(each, fits, total, Composition(events), options.mechanism)
 
     best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
     if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it

@@ -26,7 +26,7 @@ from dpconvex.data.record import counted, table
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
-from dpconvex.fitting.verify import CertifiedFit, Method
+from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import Repetitions, select
 from dpconvex.model.privacy import Privacy, check_privacy, computable, left
@@ -121,15 +121,15 @@ def tune(
     check_privacy("tune", privacy, units=True)
     named = named_templates(candidates, grid, data, features, label)
     names, templates = list(named), list(named.values())
-    method = Method(mechanism, units=True)
-    call = FitJob(data, privacy, templates, method, backend, size, clip, budget, "tune", seed, workers, unit=unit)
+    options = FitOptions(mechanism, None, backend, size, clip, budget, "tune", seed, workers, unit, units=True)
+    call = FitJob(data, privacy, templates, options)
     count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
         part, sizes = parted(call, count)
-        ways = [method.prove(template, privacy, share) for template, share in zip(templates, sizes, strict=False)]
+        ways = [options.prove(template, privacy, share) for template, share in zip(templates, sizes, strict=False)]
     else:
         choice = privacy.part(CHOICE * privacy.epsilon)
-        plan = shared(templates, privacy, call.size, 1, method, choice)
+        plan = shared(templates, privacy, call.size, 1, options, choice)
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
@@ -212,15 +212,13 @@ def tune_repeated(
     law = repetitions if repetitions is not None else Repetitions()
     named = named_templates(candidates, grid, data, features, label)
     instance(Repetitions).check("tune_repeated", repetitions=law)
-    method, templates = Method(mechanism, units=True), list(named.values())
-    call = FitJob(
-        data, privacy, templates, method, backend, size, clip, budget, "tune_repeated", seed, workers, unit=unit
-    )
+    options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
+    call = FitJob(data, privacy, list(named.values()), options)
     scores = {
         name: RecordCounter(call.record, trial(template), features, label, privacy) for name, template in named.items()
     }
     plans = {
-        name: planned(template, privacy, law, call.size, method, scores[name].moved)
+        name: planned(template, privacy, law, call.size, options, scores[name].moved)
         for name, template in zip(named, call.templates, strict=True)
     }
     call.check(*(plan.fit for plan in plans.values()))
@@ -283,15 +281,15 @@ class TuningPlan:
 
 
 def planned(
-    template: Template, privacy: Privacy, repetitions: Repetitions, size: int, method: Method, moved: int = 1
+    template: Template, privacy: Privacy, repetitions: Repetitions, size: int, options: FitOptions, moved: int = 1
 ) -> TuningPlan:
     with computable(privacy):
         # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
-        mechanism = method.plan(template, privacy, size)
+        mechanism = options.plan(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon, moved)
         part = each.part(left(each.epsilon, score.epsilon), each.delta)
-        fit = replace(method, mechanism=mechanism).prove(template, part, size)
+        fit = replace(options, mechanism=mechanism).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     many = f"the best of {repetitions.mean:g} runs on average"

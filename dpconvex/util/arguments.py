@@ -56,7 +56,9 @@ def whole(least: int, most: float = math.inf) -> Kind:
 
 
 def one_of(values: Collection[str]) -> Kind:
-    return Kind(f"one of {', '.join(map(repr, values))}", lambda value: isinstance(value, str) and value in values)
+    return Kind(
+        f"one of {', '.join(map(repr, values)) or 'none'}", lambda value: isinstance(value, str) and value in values
+    )
 
 
 def instance(kind: type, example: str = "") -> Kind:
