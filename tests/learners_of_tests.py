@@ -1,12 +1,14 @@
 """Learners, records and partitions that tests in several folders take."""
 
+import inspect
+import runpy
 from itertools import pairwise
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.mechanisms.noisy_queries import Queries
 
 # Where 700 records are cut: partitions of very different sizes, and one without records.
 CUTS = [0, 1, 300, 300, 305, 700]
@@ -55,13 +57,25 @@ def records_of(template, size=60, seed=0):
     return {**batch.fields, **{name: template.record.values(batch, name) for name in template.record.discrete}}
 
 
-class Told(Queries):
-    """Queries whose answers are noted, with sums and scales; or, for another data set, repeated."""
+def problem_file(name):
+    """Return the function of a shipped problem file that makes its template."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "problems" / f"{name}.py"))["template"]
 
-    answers = seen = ()
 
-    def drawn(self, scale, sums):
-        number = len(self.seen)
-        told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
-        self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
-        return told.copy()
+def options_of(name):
+    return inspect.signature(problem_file(name)).parameters
+
+
+def noting(queries):
+    """Return a class of queries whose answers are noted, with sums and scales; or, for another data set, repeated."""
+
+    class Told(queries):
+        answers = seen = ()
+
+        def drawn(self, scale, sums):
+            number = len(self.seen)
+            told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
+            self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
+            return told.copy()
+
+    return Told

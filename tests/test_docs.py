@@ -10,15 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import nbformat
-import numpy as np
 import pytest
+from command_line import main
 from nbclient import NotebookClient
 
 import dpconvex as dp
-from dpconvex.cli.main import main
-from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
-from dpconvex.expressions.atoms import ATOMS
-from dpconvex.numerics import Interval
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -45,9 +41,6 @@ def script(name):
 def test_the_rules_page_and_the_reference_are_what_the_code_says_today():
     module = script("build_rules")
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/build_rules.py"
-    ruled = [atom for atom in ATOMS.values() if atom.affine == "curved" and atom.bounds is not None]
-    assert all(atom.example or atom.name in module.OWN_EXAMPLES for atom in ruled)
-    assert all(atom.statement and atom.source for atom in ruled)
     written = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "api").glob("*.md")}
     assert written == script("build_api").pages(), "run: python docs/build_api.py"
     assert "further" not in written, "give the new names a page in docs/build_api.py"
@@ -131,17 +124,10 @@ def test_a_type_checker_passes_the_quick_start_and_refuses_options_that_there_ar
     assert said[len(wrong) :] == [f"Found {len(wrong)} errors in 1 file (checked 2 source files)"]
 
 
-def test_skeletons_of_problems_and_atoms_work_before_they_are_edited(tmp_path, monkeypatch):
+def test_the_skeleton_of_a_problem_works_before_it_is_edited(tmp_path):
     written = script("skeleton").text_of
     (tmp_path / "new_problem.py").write_text(written("problem", "new_problem"), encoding="utf-8")
     assert dp.verify(dp.load(tmp_path / "new_problem.py", features=2), dp.Privacy(1.0), 100).check().unreplayed == ()
-    monkeypatch.setattr("dpconvex.expressions.atom.ATOMS", {})  # where the new atom registers itself
-    names = {}
-    exec(compile(written("atom", "xexp"), "xexp.py", "exec"), names)
-    ends = Interval(0.0, 2.0)
-    (found,) = names["XEXP"].bounds(None, [[AbstractValue(ends, (GradientSet(np.eye(1)),))]])
-    assert found.value.low <= 0
-    assert found.value.high >= 2 * np.exp(2)
 
 
 def test_every_learner_has_its_rows_and_what_they_name_exists():

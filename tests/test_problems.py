@@ -7,10 +7,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse
-from learners_of_tests import records_of
+from learners_of_tests import options_of, problem_file, records_of
 
 import dpconvex as dp
-from dpconvex.fitting.problem_files import execute, locate, options
 
 # What no mechanism with a pure guarantee can take: an objective without strong convexity.
 REFUSED = {"pathak_raj_2010"}
@@ -18,15 +17,15 @@ REFUSED = {"pathak_raj_2010"}
 STATISTICS = {"additive_regression", "least_squares_classifier", "linear_regression"}
 PROVED = sorted(set(dp.problems()) - REFUSED)
 PROMISE = dp.Privacy(epsilon=1.0)
-FREE = [(problem, {"constant": 0.5}) for problem in PROVED if "constant" in options(problem)]  # with an intercept
+FREE = [(problem, {"constant": 0.5}) for problem in PROVED if "constant" in options_of(problem)]  # with an intercept
 
 
 @pytest.mark.parametrize("problem", sorted(dp.problems()))
 def test_every_option_but_the_number_of_features_has_a_default(problem):
-    found = options(problem)
+    found = options_of(problem)
     assert [name for name, option in found.items() if option.default is option.empty] == ["features"]
     assert all(option.kind is option.KEYWORD_ONLY for option in found.values())
-    told = inspect.getdoc(execute(locate(problem)).template) or ""
+    told = inspect.getdoc(problem_file(problem)) or ""
     for name in found:
         assert re.search(rf"^(\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
@@ -74,7 +73,7 @@ def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(pro
 
 COUNTS = {"poisson_regression": 1.0, "tweedie_regression": 1.5, "gamma_regression": 2.0}
 OPTIONAL = ("exposure", "offset", "weight")
-WITH_FIELDS = [name for name in PROVED if {"weight"} & set(options(name))]
+WITH_FIELDS = [name for name in PROVED if {"weight"} & set(options_of(name))]
 
 
 def costs(rng, size=400):
@@ -110,7 +109,7 @@ def test_counts_and_costs_are_fitted_as_scikit_learn_fits_them(name):
 
 @pytest.mark.parametrize("name", WITH_FIELDS)
 def test_records_with_weights_and_exposures_are_proved_replayed_and_fitted(name):
-    optional = {field: 2.0 for field in OPTIONAL if field in options(name)}
+    optional = {field: 2.0 for field in OPTIONAL if field in options_of(name)}
     template = dp.load(name, features=3, **optional)
     assert set(optional) < set(template.record.fields)
     data = records_of(template)

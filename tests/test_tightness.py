@@ -3,9 +3,9 @@
 import sys
 
 import pytest
+from learners_of_tests import options_of
 
 import dpconvex as dp
-from dpconvex.fitting import problem_files
 
 # At least so much of a certified constant is observed.  A sensitivity that is certified as 2 G need not be attained: with
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
@@ -16,7 +16,7 @@ TWO_CLASSES |= {"logistic_regression", "multi_task_logistic", "smooth_hinge_svm"
 # Every shipped problem with two and three classes, and with more components.
 VARIANTS = {}
 for _name in sorted(set(dp.problems()) - STATISTICS):
-    _options = problem_files.options(_name)
+    _options = options_of(_name)
     _chosen = {"frequencies": 6} if "frequencies" in _options else {}
     if "classes" in _options and _name not in TWO_CLASSES:
         VARIANTS |= {f"{_name}-{c}": (_name, _chosen | {"classes": c}) for c in (2, 3)}

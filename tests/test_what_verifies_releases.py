@@ -1,7 +1,7 @@
 """What `verify` accepts, `solve` releases: learners over all kinds of K, and regularizers that meet them.
 
 Each is verified, fitted privately, and compared with a reference that a conic solver finds to about twelve digits.  More
-regularizers: tests/sets/test_kinks.py.
+regularizers: tests/sensitivity/test_regularizers.py.
 """
 
 from functools import partial

@@ -10,10 +10,10 @@ import cvxpy as cp
 import learners_of_tests
 import numpy as np
 import pytest
+from command_line import main
 
 import dpconvex as dp
 from dpconvex.certificates import integer_noise as grid
-from dpconvex.cli.main import main
 from dpconvex.fitting import verify
 from dpconvex.mechanisms import (
     gradient_descent,

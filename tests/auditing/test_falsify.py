@@ -5,11 +5,8 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.expressions.atoms.exponentials import LOGISTIC
-from dpconvex.fitting.verify import analyse
 
 FAST = {"starts": 16, "steps": 30, "seed": 0}
 PROMISE = dp.Privacy(1.0)
@@ -65,41 +62,6 @@ def test_a_constant_that_is_a_little_wrong_is_broken(machine, field, factor, nam
     if field in ("gradient_bound", "sensitivity"):
         assert "record: y = " in str(caught.value)
         assert "parameters: w = " in str(caught.value)
-
-
-def test_a_wrong_rule_is_broken(monkeypatch):
-    rule = LOGISTIC.bounds
-
-    def wrong(expression, arguments):
-        (entry,) = rule(expression, arguments)
-        pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
-        return [replace(entry, pieces=pieces)]
-
-    monkeypatch.setitem(LOGISTIC.__dict__, "bounds", wrong)
-    with pytest.raises(dp.DPConvexError, match=DEFECT):
-        dp.falsify(dp.load("logistic_regression", features=2), **FAST)
-
-
-def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
-    template = dp.load("softmax_regression", features=2, classes=3)
-    form = analyse(template).form
-    monkeypatch.setattr(form, "basis", sp.csc_array(form.basis[:, :-1]))
-    with pytest.raises(dp.DPConvexError, match="sensitive subspace is certified as 3, but"):
-        dp.falsify(template, **FAST)
-
-
-def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch):
-    w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
-    template = dp.Template(
-        record=dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
-        loss=lambda x, y: cp.logistic(-y * (x @ w + v)),
-        regularizer=cp.sum_squares(w) + 0.1 * cp.square(v),
-    )
-    found = dp.falsify(template, **FAST)["strong_convexity"]
-    assert found.observed == pytest.approx(0.2)
-    monkeypatch.setattr(analyse(template), "block_moduli", (2.0, 0.4))
-    with pytest.raises(dp.DPConvexError, match="falls below"):
-        dp.falsify(template, **FAST)
 
 
 def test_parameters_stay_in_a_set_that_is_cut():

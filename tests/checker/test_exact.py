@@ -4,14 +4,26 @@ import json
 import math
 from fractions import Fraction
 
+import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
-from scipy.special import ndtr
+from hypothesis import assume, given, settings, strategies as st
+from scipy.integrate import quad
+from scipy.special import log_ndtr, ndtr
+from scipy.stats import chi
 
+import dpconvex as dp
 from dpconvex.checker import Rejected, check
-from dpconvex.checker.exact import PI, exp, log, normal_tail, pivots, root
+from dpconvex.checker.exact import PI, exp, hazard, log, normal_tail, pivots, root
+from dpconvex.checker.gaussian import chi_delta, falling
 from dpconvex.checker.reading import Steps, number
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
+from dpconvex.expressions.atoms import normal
+from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
+from dpconvex.expressions.expression import Variable
+from dpconvex.noise import profiles
+from dpconvex.noise.profiles import moving_delta
+from dpconvex.numerics import Interval
 
 CLOSE = 1e-13
 
@@ -105,3 +117,107 @@ def proof(nodes, **more):
 def test_nodes_that_are_none_are_rejected(node):
     with pytest.raises(Rejected):
         check(proof([node]))
+
+
+# What curvature adds under normal noise, as the checker bounds it: above the largest value, and no looser than the calculus
+
+
+@given(st.floats(0.01, 8), st.floats(1e-3, 4), st.floats(1e-6, 3))
+def test_what_curvature_adds_is_bounded_and_no_looser_than_the_calculus(epsilon, length, curved):
+    Steps.left = 10**6
+    found = float(falling(Fraction(epsilon), Fraction(length), Fraction(curved)))
+    noise = np.linspace(0.0, 12.0, 20_001)
+    left = epsilon - length * noise - length**2 / 2
+    seen = np.minimum(-np.expm1(left - curved), -np.expm1(-curved)) / -np.expm1(-curved)
+    largest = float((np.exp(-(noise**2) / 2) * np.maximum(seen, 0.0)).max()) / np.sqrt(2 * np.pi)
+    assert largest * (1 - 1e-9) <= found <= float(moving_delta(epsilon, length, curved)) * (1 + 1e-9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.floats(0.3, 8), st.integers(1, 12), st.floats(0.2, 0.95))
+def test_the_law_of_a_norm_is_bounded_and_no_looser_than_in_the_calculus(epsilon, dimension, part):
+    Steps.left, shift = 10**6, part * epsilon / (2 + np.sqrt(dimension))
+    found = float(chi_delta(Fraction(epsilon), dimension, Fraction(shift)))
+    start = epsilon / shift - shift / 2
+    assume(start < 11)  # normal tails are coarser beyond 12
+    true = quad(
+        lambda t: -np.expm1(-shift * (t - start)) * chi.pdf(t, dimension), start, start + 30, epsabs=0, limit=500
+    )[0]
+    assert true * (1 - 1e-7) <= found <= profiles.chi_delta(epsilon, dimension, shift)
+
+
+# The exact logarithm of the normal distribution function, against exact bounds in rational numbers
+
+
+# Far out on both sides, where terms are many or few, and near the point where series give way to fractions.
+POINTS = [*np.linspace(-12, 12, 97), -8.0, np.nextafter(-8, -9), -1e-300, 0.0, -37.5, -300.0, -1e5, 30.0, 45.0]
+
+
+def tail(t, terms=400):
+    """Bound the hazard rate at t >= 0 by other means than the checker: the continued fraction, of many terms, from both ends."""
+    low, high = t, t + (terms + 1) / t
+    for k in range(terms, 0, -1):
+        low, high = t + Fraction(k) / high, t + Fraction(k) / low
+        low, high = (Fraction(int(end * 2**200) + up, 2**200) for up, end in enumerate((low, high)))
+    return low, high
+
+
+@pytest.mark.parametrize("t", [1, 2, 7.99, 8, 8.01, 20, 1000])
+def test_exact_hazard_rates_are_those_of_a_longer_fraction(t):
+    ours, other = hazard(Fraction(t)), tail(Fraction(t))
+    assert ours[0] <= ours[1] <= ours[0] * (1 + Fraction(1, 2**60))
+    assert ours[0] <= other[1]
+    assert other[0] <= ours[1]
+    assert other[1] - other[0] < Fraction(1, 10**8) or t < 7
+
+
+@pytest.mark.parametrize("m", POINTS)
+def test_values_slopes_and_curvatures_are_within_the_bounds_of_the_rule(m):
+    """h at -m, exactly; the density over it is the distribution function, whose logarithm is bounded by exponentials."""
+    exact = Fraction(m)
+    low, high = hazard(-exact)
+    steep = float(normal.hazard(m))
+    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[AbstractValue(Interval(m, m), (GradientSet(np.eye(1)),))]])
+    slope, (piece,) = entry.terms[0], entry.pieces
+    least, most = -slope.rows.max(), -slope.rows.min()
+    assert Fraction(least) <= low <= high <= Fraction(most)
+    assert most == pytest.approx(steep, rel=1e-10, abs=1e-300)
+    assert high * (high + exact) <= Fraction(piece.outer) <= 1
+    assert piece.outer == pytest.approx(min(1.0, float(low * (low + exact))), rel=1e-8, abs=1e-8 if m > -100 else 1e-3)
+    if abs(m) < 60:  # exp of the value is one over the distribution function
+        inside = normal_tail(-exact)
+        assert exp(-Fraction(entry.value.high))[0] <= inside[1]
+        assert exp(-Fraction(entry.value.low))[1] >= inside[0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-3.0, 2.0), (-40.0, -1.0), (0.5, 50.0), (-1.0, np.inf)])
+def test_ranges_hold_what_is_inside(low, high):
+    (entry,) = NEG_LOG_NORMCDF.bounds(None, [[AbstractValue(Interval(low, high), (GradientSet(np.eye(1)),))]])
+    points = np.linspace(low, min(high, 60.0), 200)
+    assert entry.value.low <= (-log_ndtr(points)).min()
+    assert (-log_ndtr(points)).max() <= entry.value.high
+    steep, bend = normal.hazard(points), normal.bend(points)
+    assert -entry.terms[0].rows.min() >= steep.max()
+    assert -entry.terms[0].rows.max() <= steep.min()
+    assert entry.pieces[0].outer >= bend.max()
+    assert (np.diff(steep) <= 0).all()
+    assert (np.diff(bend[steep > 1e-12]) <= 1e-12).all()  # Sampford: the hazard rate is convex
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_what_nothing_bounds_below_is_refused(sign):
+    w = cp.Variable(2, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: -dp.log_normcdf(sign * (x @ w)), 0.1 * cp.sum_squares(w))
+    with pytest.raises(dp.NotPrivate, match="lower bound"):
+        dp.verify(template, dp.Privacy(1.0), 100)
+
+
+def test_it_is_exact_where_cvxpy_approximates():
+    m = np.array([-20.0, -5.0, 0.0, 3.0, 40.0])
+    np.testing.assert_allclose(dp.log_normcdf(m).value, log_ndtr(m), rtol=1e-15)
+    assert abs(cp.log_normcdf(-20.0).value - log_ndtr(-20.0)) > 1
+    expression = dp.log_normcdf(cp.Variable())
+    assert expression.is_concave()
+    assert expression.is_nonpos()
+    assert not (-expression).is_concave()
+    assert str(NEG_LOG_NORMCDF(Variable.of((), "m", 1))) == "-log_normcdf(m)"

@@ -1,16 +1,20 @@
 """False proofs that a checker might believe, written by hand; beside each the true claim, or the true graph, is accepted."""
 
 import json
+from dataclasses import fields
+from importlib.resources import files
 from pathlib import Path
 
 import cvxpy as cp
 import pytest
+from command_line import main
 
 import dpconvex as dp
-from dpconvex.checker import check, files
-from dpconvex.checker.reading import Rejected, Unreplayed, parsed
+from dpconvex.accounting.events import Event
+from dpconvex.checker import Rejected, check
+from dpconvex.checker.files import replayed as replayed_file
+from dpconvex.checker.reading import Unreplayed, parsed
 from dpconvex.checker.table import TABLES
-from dpconvex.cli.main import main
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
@@ -260,7 +264,7 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
         leaf["kinds"] = list(forged)
         (path := tmp_path / "forged.json").write_text(json.dumps(whole), encoding="utf-8")
         with pytest.raises(Rejected, match="fewer or shorter"):
-            files.replayed(str(path))
+            replayed_file(str(path))
     read = dp.Certificate.from_json(json.dumps(whole))
     assert read.event is None or "was not checked" in read.replayed
     leaf["kinds"] = [*hulls, hulls[0]]  # more is no harm
@@ -456,6 +460,14 @@ def rows_of_the_table():
         row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"
         if not name.startswith("claim of ") or name.endswith(("objective", "queries")):
             yield name.removeprefix("node ").replace("claim of objective", "claim"), row.replace(" | ", " \\| ")
+
+
+def test_the_schema_of_certificates_names_what_there_is():
+    names = json.loads((files("dpconvex.checker") / "certificate.schema.json").read_text("utf-8"))["$defs"]
+    assert {*names["certificate"]["properties"]} == {item.name for item in fields(dp.Certificate)} - {"writer"}
+    assert {*names["proof"]["properties"]} == {key for group in TABLES["proof"] for key in group}
+    kinds = {kind["properties"]["kind"]["const"]: {*kind["required"]} for kind in names["event"]["oneOf"]}
+    assert kinds == {kind.kind: {item.name for item in fields(kind)} for kind in Event.__subclasses__()}
 
 
 def test_the_documentation_has_the_table_of_keys():

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.checker import check
-from dpconvex.checker.reading import Rejected
+from dpconvex.checker import Rejected, check
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 1000

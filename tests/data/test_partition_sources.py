@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.data.columns import FileRows
 
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
@@ -22,12 +21,12 @@ def saved(folder, name, array):
 
 def test_records_are_checked_whenever_a_file_is_read(tmp_path):
     path = saved(tmp_path, "x", X)
-    batch = RECORD.validate({"x": FileRows(path), "y": Y})
-    np.testing.assert_array_equal(batch.chosen(np.arange(50) % 7 == 3).fields["x"][1:4], X[[10, 17, 24]])
+    data, candidates = dp.Partitions([{"x": path, "y": Y}]), [dp.load("logistic_regression", features=2)]
+    parts = [dp.tune(candidates, rows, dp.Privacy(1.0), seed=0).release["w"] for rows in (data, {"x": X, "y": Y})]
+    np.testing.assert_array_equal(*parts)
     np.save(path, np.where(np.arange(100).reshape(50, 2) == 81, 7.0, X))
-    batch.fields["x"][:40]
-    with pytest.raises(dp.DomainError, match="row 0"):  # of those that are read
-        batch.fields["x"][40:]
+    with pytest.raises(dp.DomainError, match="row 40"):
+        dp.solve(*candidates, data, dp.Privacy(1.0))
 
 
 @pytest.mark.parametrize("other", [np.hstack([X, X]), X[:30], np.asfortranarray(X), X.view(np.int64)])

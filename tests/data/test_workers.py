@@ -11,8 +11,6 @@ import pytest
 from learners_of_tests import X, Y, in_files, pieces
 
 import dpconvex as dp
-from dpconvex.data.batch import Place
-from dpconvex.data.workers import Workers
 
 distributed = pytest.importorskip("distributed")
 delayed = pytest.importorskip("dask.delayed").delayed
@@ -20,7 +18,8 @@ IGNORED = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExce
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in IGNORED]
 
 Q = dp.Privacy(2.0, 1e-6)
-PIECES = pieces({"x": X, "y": Y})
+ARRAYS = {"x": X, "y": Y}
+PIECES = pieces(ARRAYS)
 LEARNER = dp.load("logistic_regression", features=3)
 
 
@@ -45,15 +44,9 @@ def fitted(data, **options):
     return dp.solve(LEARNER, data, Q, seed=1, **options)["w"]
 
 
-def here(monkeypatch, data, fit=fitted, **options):
-    with monkeypatch.context() as patch:
-        patch.setattr(dp.Partitions, "place", property(lambda data: Place([s.value for s in data.sources], data.keep)))
-        return fit(data, **options)
-
-
 def on_workers(data):
     batch = LEARNER.record.validate(data)
-    assert isinstance(batch.place, Workers)
+    assert type(batch.place).__name__ == "Workers"
     return batch
 
 
@@ -65,8 +58,8 @@ DESCENT = dp.NoisyGradientDescent(steps=3, clip=0.5)
 
 
 @pytest.mark.parametrize("options", [{"mechanism": dp.OutputPerturbation()}, {"mechanism": DESCENT}])
-def test_mechanisms_have_the_same_bits_on_workers(client, monkeypatch, options):
-    expected = here(monkeypatch, delays(), **options)
+def test_mechanisms_have_the_same_bits_on_workers(client, options):
+    expected = fitted(ARRAYS, **options)
     assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
 
@@ -84,20 +77,20 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", [k if k == "files" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
-def test_whatever_holds_the_records(client, tmp_path, monkeypatch, kind):
+def test_whatever_holds_the_records(client, tmp_path, kind):
     data = KINDS[kind](client, tmp_path)
     found = fitted(data)
     assert on_workers(data).sizes == (1, 299, 0, 5, 395)
-    assert (found == here(monkeypatch, dp.Partitions(PIECES))).all()
+    assert (found == fitted(ARRAYS)).all()
 
 
 @pytest.mark.slow
-def test_many_small_partitions_are_few_tasks(client, monkeypatch):
+def test_many_small_partitions_are_few_tasks(client):
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
     data = dp.Partitions(list(map(delayed, parts)))
     batch = on_workers(data)
     assert len(batch.place.bundles) <= 8 < len(batch.sizes) == 40
-    assert (fitted(data) == here(monkeypatch, dp.Partitions(parts))).all()
+    assert (fitted(data) == fitted({"x": X[:120], "y": Y[:120]})).all()
 
 
 @pytest.mark.slow
@@ -128,19 +121,19 @@ def test_a_bad_record_is_named_and_not_logged(client, caplog):
 
 def on_round(monkeypatch, number, act):
     """Do something when a fit waits for its workers for the so-manieth time."""
-    original, rounds = Workers._gathered, count(1)
+    original, rounds = distributed.wait, count(1)
 
-    def gathered(self, tasks, numbers):
+    def wait(*arguments, **options):
         if next(rounds) == number:
             act()
-        return original(self, tasks, numbers)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(Workers, "_gathered", gathered)
+    monkeypatch.setattr(distributed, "wait", wait)
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_time_only(monkeypatch):
-    expected, budget = here(monkeypatch, delays()), dp.Budget(Q)
+    expected, budget = fitted(ARRAYS), dp.Budget(Q)
     with cluster(processes=True) as client:
         victims = list(client.run(os.getpid).values())
         on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
@@ -190,10 +183,10 @@ def test_a_partition_that_nobody_can_make_is_named(client, error):
 
 
 @pytest.mark.slow
-def test_parts_of_partitions_have_the_same_bits_on_workers(client, monkeypatch):
+def test_parts_of_partitions_have_the_same_bits_on_workers(client):
     learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
 
     def tuned(data):
         return dp.tune(learners, data, Q, seed=1)
 
-    np.testing.assert_array_equal(tuned(delays()).release["w"], here(monkeypatch, delays(), tuned).release["w"])
+    np.testing.assert_array_equal(tuned(delays()).release["w"], tuned(ARRAYS).release["w"])

@@ -1,19 +1,30 @@
 """One test over all atoms: what each says of itself, against CVXPY, differences, samples and JAX."""
 
+import inspect
+import itertools
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
-from atom_cases import CASES, full
 from scipy.special import log_ndtr
 
 import dpconvex as dp
+from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
+from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.atoms import ATOMS, arithmetic, powers
+from dpconvex.expressions.declared_atoms import Atom as Declaration
 from dpconvex.expressions.discipline import is_concave, is_convex
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expansion import Expander, RecordVariables
+from dpconvex.expressions.expression import Field, Shape, Variable
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import Writer
+from dpconvex.numerics import Interval
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.devices import compiled
@@ -21,6 +32,113 @@ from dpconvex.sums.programs import lowered
 from dpconvex.util.runtime import double_precision
 from dpconvex.util.summation import PIECE
 
+SHAPES = [(), (3,), (2, 3), (3, 3), (1, 3), (0,), (2, 2, 2)]
+MOST = 24
+FLAT = Declaration("curve", lambda m: (1.0 + m * m) ** 0.5, slope=(-1.0, 1.0), curvature=1.0, lower=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An atom with shapes of its arguments, and options."""
+
+    atom: AtomDefinition
+    shapes: tuple[Shape, ...]
+    options: dict[str, Any]
+
+    def __str__(self):
+        options = ",".join(f"{k}={'curve' if k == 'declaration' else v}" for k, v in sorted(self.options.items()))
+        return f"{self.atom.name}-{'-'.join(map(str, self.shapes))}-{options}".replace(" ", "")
+
+    def leaves(self, kind="variable"):
+        """Return leaves of the shapes: variables, or fields."""
+        if kind == "field":
+            return [Field.of(shape, f"x{k}", "cases") for k, shape in enumerate(self.shapes)]
+        return [Variable.of(shape, f"v{k}", 10**9 + k) for k, shape in enumerate(self.shapes)]
+
+    def expression(self, kind="variable"):
+        return self.atom(*self.leaves(kind), **self.options)
+
+    def at(self, point):
+        return evaluate(self.expression(), dict(zip(self.leaves(), point, strict=True)))
+
+    def point(self, rng):
+        """Draw arguments inside the domain, away from kinks and from zero."""
+        domains = self.atom.domain(self.expression())
+        return [draw(shape, domain, rng) for shape, domain in zip(self.shapes, domains, strict=True)]
+
+
+def draw(shape, domain, rng):
+    """Draw numbers of which no two are as large, in a domain."""
+    size = 0.3 + rng.permutation(int(np.prod(shape))).reshape(shape) / 2 + rng.uniform(0, 0.1, shape)
+    value = size * rng.choice([-1.0, 1.0], shape)
+    if domain in ("positive", "not negative"):
+        return np.asarray(np.abs(value))
+    if domain == "symmetric":
+        return np.asarray(value + value.T)
+    return np.asarray(value @ value.T + np.eye(*shape)) if domain == "semidefinite" else np.asarray(value)
+
+
+def option_values(name, shapes):
+    """Return values worth trying for an option; an option that is not known here fails the tests."""
+    count, first = len(shapes[0]), shapes[0]
+    axes = [axis for n in range(1, count + 1) for axis in itertools.combinations(range(count), n)] or [()]
+    ends = [(0, (0, n, 1), (n - 1, -1, -2)) for n in first]
+    values = {
+        "M": [0.5, 2.0],
+        "p": [-1.0, 0.5, 1.5, 2.0, 3.0, 4.0, 6.0, 1.0, float("inf")],
+        "axis": [*axes, *range(count)],
+        "keepdims": [False, True],
+        "k": [0, 1, 2, -1],
+        "shape": [(), (3,), (6,), (3, 2), (2, 3), (2, 2, 3), (3, 3)],
+        "axes": list(itertools.permutations(range(count))),
+        "key": list(itertools.product(*ends))[:9],
+        "places": [(0, 0, 0), tuple(range(int(np.prod(first))))[::-1][:3]],
+        "declaration": [FLAT],
+    }
+    if name not in values:
+        raise AssertionError(
+            f"say in tests/expressions/test_atoms.py which values of the option {name!r} are worth trying"
+        )
+    return values[name]
+
+
+def cases_of(atom):
+    """Yield what fits an atom."""
+    parameters = list(inspect.signature(atom.value).parameters.values())[2:]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    arities = [1, 2, 3] if variadic else [len(parameters)]
+    own = [p for p in inspect.signature(atom.shape).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    own = [p for p in own if p.kind is not p.VAR_KEYWORD]
+    names = [p.name for p in own[0 if variadic else arities[0] :]] if own else []
+    for arity in arities:
+        for shapes in itertools.product(SHAPES, repeat=arity):
+            if arity == 3 and len(set(shapes)) > 1:
+                continue
+            for values in itertools.product(*(option_values(name, shapes) for name in names)):
+                case = Case(atom, shapes, dict(zip(names, values, strict=True)))
+                try:
+                    expression = case.expression()
+                    fits = expression.atom is atom and np.prod(expression.shape) < 40
+                except (ValueError, TypeError, IndexError):
+                    continue
+                if fits and ("places" not in names or len(case.options["places"]) == np.prod(expression.shape)):
+                    yield case
+
+
+def some(cases):
+    """Return the first and the last cases, and some between."""
+    return cases if len(cases) <= MOST else [cases[k * (len(cases) - 1) // (MOST - 1)] for k in range(MOST)]
+
+
+CASES = {name: some(list(cases_of(ATOMS[name]))) for name in sorted(ATOMS)}
+
+
+def full(name):
+    """The cases of an atom whose arguments have entries."""
+    return [case for case in CASES[name] if all(np.prod(shape) for shape in case.shapes)]
+
+
+DOCS = Path(__file__).parents[2] / "docs"
 EVERY = pytest.mark.parametrize("name", CASES)
 # No loss or regularizer with these has a Hessian; and no box of entries states the domain of those, see tests/sensitivity.
 SPECTRAL, OF_SYMMETRIC = ("lambda_max", "sigma_max", "norm_nuc"), ("lambda_max", "log_det")
@@ -249,3 +367,19 @@ def test_smooth_stand_ins_are_convex_and_close(name):
         for point in (case.point(rng) for _ in range(5)):
             apart = np.abs(evaluate(rounded, dict(zip(leaves, point, strict=True))) - case.at(point))
             assert (apart <= 0.05 * (2 + np.log(1 + count) + count)).all()
+
+
+def test_atoms_with_rules_have_examples_statements_and_sources():
+    ruled = [atom for atom in ATOMS.values() if atom.affine == "curved" and atom.bounds is not None]
+    own = runpy.run_path(str(DOCS / "build_rules.py"))["OWN_EXAMPLES"]
+    assert all(atom.example or atom.name in own for atom in ruled)
+    assert all(atom.statement and atom.source for atom in ruled)
+
+
+def test_the_skeleton_of_an_atom_works_before_it_is_edited(monkeypatch):
+    monkeypatch.setattr("dpconvex.expressions.atom.ATOMS", {})  # where the new atom registers itself
+    names = {}
+    exec(compile(runpy.run_path(str(DOCS / "skeleton.py"))["text_of"]("atom", "xexp"), "xexp.py", "exec"), names)
+    (found,) = names["XEXP"].bounds(None, [[AbstractValue(Interval(0.0, 2.0), (GradientSet(np.eye(1)),))]])
+    assert found.value.low <= 0
+    assert found.value.high >= 2 * np.exp(2)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.data.learnt import Learnt
 
 pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -140,9 +139,8 @@ def test_levels_that_are_unknown_and_missing_numbers_that_are_not_declared_are_n
 
 
 def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
-    learnt = Learnt(
-        {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}, {}, "e", {"age": 0.1, "ward": 0.1, "y": 0.1}, 9.0
-    )
+    learnt = {"privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}, "event": {}, "entry": "e"}
+    learnt |= {"columns": {"age": 0.1, "ward": 0.1, "y": 0.1}, "otherwise": 9.0}
     columns = {"age": dp.Numeric(0, 100, missing=50.0), "ward": dp.Categorical(["a", "b"], missing="b", reference="a")}
     schema = dp.Schema(columns, "y", label_bounds=(0, 400), clip=True, learnt=learnt)
     table = {"age": [1.0, np.inf, -np.inf, np.nan, 99.0, 500.0], "ward": ["a", "b", "", "never seen", "b", "a"]}

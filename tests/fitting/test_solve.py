@@ -13,7 +13,6 @@ from learners_of_tests import ridge
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.optim.certify import FirstOrder
 
 PROMISE, SIZE = dp.Privacy(epsilon=2.0), 120
 
@@ -64,8 +63,8 @@ def test_the_release_follows_the_law_of_its_certificate():
 
 @pytest.mark.parametrize(
     "backend",
-    [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2), FirstOrder(max_steps=2)],
-    ids=["clarabel", "scs", "first-order"],
+    [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2)],
+    ids=["clarabel", "scs"],
 )
 def test_a_solver_that_is_stopped_early_releases_nothing(backend):
     budget = dp.Budget(dp.Privacy(9.0))

@@ -14,8 +14,7 @@ from scipy.stats import norm
 import dpconvex as dp
 from dpconvex.accounting.events import Hull, Perturbation
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.checker import check
-from dpconvex.checker.reading import Rejected
+from dpconvex.checker import Rejected, check
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.fitting.verify import analyse, form_of
 from dpconvex.noise.profiles import gaussian_delta, profile_epsilon

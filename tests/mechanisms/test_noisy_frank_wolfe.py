@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from learners_of_tests import Told
+from learners_of_tests import noting
 from scipy.special import expit, ndtri
 from scipy.stats import chisquare
 
@@ -182,7 +182,7 @@ def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adja
     assert nearest > (0.75 if vertices == 1 else 0.4)
 
 
-class ToldChoices(Told):
+class ToldChoices(noting(Queries)):
     """Choices are noted, too."""
 
     def picked(self, levels, rate):

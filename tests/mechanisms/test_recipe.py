@@ -6,7 +6,7 @@ import pytest
 from learners_of_tests import logistic
 
 import dpconvex as dp
-from dpconvex.fitting.verify import Method, analyse
+from dpconvex.fitting.verify import FitOptions, analyse
 from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, Automatic, foreseen
 from dpconvex.noise.profiles import gaussian_level
 
@@ -21,7 +21,7 @@ w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
 
 
 def plan(template, mechanism=None, size=100, privacy=PROMISE):
-    return Method(mechanism).plan(template, privacy, size)
+    return FitOptions(mechanism).plan(template, privacy, size)
 
 
 def test_a_named_mechanism_is_the_plan_and_else_the_first_that_certifies():

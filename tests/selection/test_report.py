@@ -11,13 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import main
 
 import dpconvex as dp
-from dpconvex.accounting.events import Pure
-from dpconvex.cli.main import main
-from dpconvex.data.learnt import Learnt
-from dpconvex.mechanisms.cell_counts import Cells
-from dpconvex.selection.report import effects
 
 GOLDEN = Path(__file__).with_name("report.txt")
 VOID = {"meta", "br", "rect", "path", "polyline", "polygon", "circle"}
@@ -30,9 +26,16 @@ RELEASE = dp.Release({"w": [2.0, -1.0, 0.5]}, CERTIFICATE, dp.Privacy(1.0), sche
 PAID = dp.Privacy(0.5)
 
 
+def cells_of(kind, **options):
+    """Return the cells of an evaluation, of another kind."""
+    data = {"x": np.zeros((9, 3)), "y": ["no"] * 9}
+    release = dp.solve(LEARNER, data, PAID, seed=0)
+    return replace(dp.evaluate(LEARNER, release, data, PAID, seed=0).cells, kind=kind, **options)
+
+
 def evaluation(spent=PAID, groups=("f", "m")):
     """Return what a release of two groups, of 500 records each, may have looked like."""
-    cells = Cells("probabilities", groups=2)
+    cells = cells_of("probabilities", groups=2)
     yes = (cells.edges[1:] + cells.edges[:-1]) / 2
     counts = np.concatenate([500 * np.diff(cells.edges) * share for share in (1 - yes, yes)])
     sums = cells.sums({"probabilities": np.tile(counts, 2)})
@@ -109,7 +112,8 @@ def learnt(otherwise=None, **changes):
     event = {"kind": "composition", "parts": [{"kind": "gaussian", "mu": 0.1}, {"kind": "tail", "probability": 1e-9}]}
     paid = {"epsilon": 0.5, "delta": 2e-6, "adjacency": "replace-one"} | changes
     columns = {"age": 0.1, "sick": 0.1}
-    return replace(SCHEMA, learnt=Learnt(paid, event, "learn_schema 1", columns, otherwise))
+    own = {"privacy": paid, "event": event, "entry": "learn_schema 1", "columns": columns, "otherwise": otherwise}
+    return replace(SCHEMA, learnt=own)
 
 
 def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_path, monkeypatch, capsys):
@@ -137,7 +141,7 @@ def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_pa
 
 def test_a_ledger_without_the_release_is_not_called_that_of_these_people():
     budget = dp.Budget(dp.Privacy(9.0, 1e-5))
-    budget.spend(dp.Privacy(1.0), "evaluate model.npz", Pure(1.0))
+    budget.spend(dp.Privacy(1.0), "evaluate model.npz")
     release = replace(RELEASE, schema=learnt())
     texts = " ".join(read(dp.report(release, None, budget)))
     assert "does not list this model; missing: its fit, learn_schema 1" in texts
@@ -166,7 +170,7 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     model = dp.AdditiveRegressor(schema, epsilon=3.0, delta=1e-5, bounds=(0, 2), seed=0).fit(
         table, table["dose"] ** 0.5
     )
-    cells = Cells("numbers", labels=0)
+    cells = cells_of("numbers", labels=0)
     sums = np.concatenate([np.full(np.prod(shape), 100.0) for shape in cells.tables.values()])
     numbers = dp.Evaluation(cells, tuple(sums.tolist()), 8.0, None, dp.Privacy(1.0), bounds=(-1.0, 1.0))
     texts = read(dp.report(model, numbers, title="Doses"))
@@ -191,10 +195,12 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
         type(found).load(tmp_path / "one.json")
 
 
-def test_an_effect_is_what_the_score_moves_by(tmp_path):
+def test_an_effect_is_what_the_score_moves_by(tmp_path, capsys):
     schema = dp.Schema({"age": (20, 100), "ward": {"levels": ["a", "b"]}}, "sick", ["no", "yes"], constant=0.5)
     model = dp.Release({"w": [2.0, -1.0, 0.5, 3.0]}, not_private_because="a test", schema=schema)
-    known = {name: value for name, value, *_ in effects(model, None)}
+    model.save(tmp_path / "model.npz")
+    assert main(["coefficients", str(tmp_path / "model.npz"), "--json"]) == 0
+    known = {row["name"]: row["effect"] for row in json.loads(capsys.readouterr().out)["effects"]}
     rows = schema.encode({"age": [20, 100, 20], "ward": ["a", "a", "b"]}, labelled=False)[0] @ model["w"]
     assert known["age"] == pytest.approx(rows[1] - rows[0])
     assert known["ward = b"] - known["ward = a"] == pytest.approx(rows[2] - rows[0])

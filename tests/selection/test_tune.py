@@ -13,7 +13,7 @@ import dpconvex as dp
 from dpconvex.estimators import classifiers
 from dpconvex.estimators.base import Private
 from dpconvex.fitting.solve import FitJob
-from dpconvex.fitting.verify import Method
+from dpconvex.fitting.verify import FitOptions
 from dpconvex.mechanisms.private_selection import rate
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.selection.record_counter import RecordCounter
@@ -305,7 +305,7 @@ def test_a_mistake_in_the_call_costs_nothing(choose, changes, complaint):
 def test_every_share_of_the_budget_adds_up(adjacency):
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
-    plan = planned(template, whole, law, 500, Method(dp.ObjectivePerturbation()))
+    plan = planned(template, whole, law, 500, FitOptions(dp.ObjectivePerturbation()))
     run = dp.Privacy(plan.fit.certificate.epsilon + plan.score.epsilon, plan.fit.certificate.delta, adjacency)
     spent = law.total(run)
     assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon

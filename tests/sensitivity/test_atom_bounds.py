@@ -5,6 +5,7 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import analyse, certified, compare, form_of
 
@@ -14,11 +15,13 @@ from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.expressions import atom as atom_module
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm
 from dpconvex.expressions.atom import AtomDefinition
+from dpconvex.expressions.atoms.exponentials import LOGISTIC
 from dpconvex.expressions.atoms.norms import sum_squares
 from dpconvex.expressions.atoms.powers import huber
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expression import Variable
 from dpconvex.expressions.from_cvxpy import READERS
+from dpconvex.fitting import verify
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.numerics import Interval
 from dpconvex.sensitivity.analysis import Analysis
@@ -309,3 +312,45 @@ def test_rounded_kinks_have_no_kink_and_no_larger_slope(name):
     assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)
     assert after.replacement_bound <= before.replacement_bound * (1 + 1e-9)
     assert after.form.noise_dimension == before.form.noise_dimension
+
+
+# Wrong rules and constants are found by the falsifier
+
+
+FAST = {"starts": 16, "steps": 30, "seed": 0}
+DEFECT = "defect of dpconvex, please report"
+
+
+def test_a_wrong_rule_is_broken(monkeypatch):
+    rule = LOGISTIC.bounds
+
+    def wrong(expression, arguments):
+        (entry,) = rule(expression, arguments)
+        pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
+        return [replace(entry, pieces=pieces)]
+
+    monkeypatch.setitem(LOGISTIC.__dict__, "bounds", wrong)
+    with pytest.raises(dp.DPConvexError, match=DEFECT):
+        dp.falsify(dp.load("logistic_regression", features=2), **FAST)
+
+
+def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
+    template = dp.load("softmax_regression", features=2, classes=3)
+    form = verify.analyse(template).form
+    monkeypatch.setattr(form, "basis", sp.csc_array(form.basis[:, :-1]))
+    with pytest.raises(dp.DPConvexError, match="sensitive subspace is certified as 3, but"):
+        dp.falsify(template, **FAST)
+
+
+def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch):
+    w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
+    template = dp.Template(
+        record=dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        loss=lambda x, y: cp.logistic(-y * (x @ w + v)),
+        regularizer=cp.sum_squares(w) + 0.1 * cp.square(v),
+    )
+    found = dp.falsify(template, **FAST)["strong_convexity"]
+    assert found.observed == pytest.approx(0.2)
+    monkeypatch.setattr(verify.analyse(template), "block_moduli", (2.0, 0.4))
+    with pytest.raises(dp.DPConvexError, match="falls below"):
+        dp.falsify(template, **FAST)

@@ -10,6 +10,7 @@ import dpconvex as dp
 from dpconvex.auditing.parts import StatisticsSearch
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting.verify import form_of
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, summation_error
 from dpconvex.optim.noisy_quadratic import NoisyQuadratic
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import difference_bound, length_bound, quadratic_loss
@@ -136,3 +137,170 @@ def test_no_two_records_are_farther_apart_and_some_nearly_are(name, residuals):
 def test_records_that_hardly_differ_keep_a_sensitivity():
     _, _, apart = bounds_of(of(lambda x: cp.square(u - x), x=dp.Box(1e6, 1e6 + 1e-3)), 1.0)
     assert 1e-9 <= apart <= 1e-5
+
+
+# Released statistics and coefficients: what they cost, what is fitted from them; nothing else leaves
+
+
+PROMISE = dp.Privacy(1.0, 1e-6)
+WEAK = dp.Privacy(1e7, 0.4)  # hardly any noise: what is fitted is what would be without privacy
+
+
+def table(size=400, features=3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-0.5, 0.5, size=(size, features))
+    return {"x": x, "y": np.clip(x @ np.linspace(1, -1, features) + 0.1 * rng.standard_normal(size), -1, 1)}
+
+
+def free(features=3):
+    """Return least squares in the names of the shipped ridge regression, without its ball."""
+    w = cp.Variable(features, name="w")
+    record = dp.Record(x=dp.Ball(features), y=dp.Box(-1.0, 1.0))
+    return dp.Template(record, lambda x, y: cp.square(x @ w - y) / 2, predict=lambda p, x: x @ p["w"])
+
+
+def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_any_set():
+    data = table()
+    found = dp.statistics(free(), data, WEAK)
+    x, y, n = data["x"], data["y"], len(data["y"])
+    exact = np.linalg.solve(x.T @ x, x.T @ y)
+    assert found.fit(ridge=0.0)["w"] == pytest.approx(exact, abs=1e-3)
+    ridge = dp.load("ridge_regression", features=3, regularization=0.5, bound=10.0)
+    assert found.fit(ridge)["w"] == pytest.approx(np.linalg.solve(x.T @ x + 0.5 * n * np.eye(3), x.T @ y), abs=1e-3)
+    w = cp.Variable(3, name="v")
+    picky = dp.Template(
+        ridge.record, lambda x, y: 3 * cp.square(y - x @ w), 0.03 * cp.norm1(w), [w >= 0, cp.sum(w) <= 0.7]
+    )
+    goal = 3 * cp.sum_squares(y - x @ w) + n * 0.03 * cp.norm1(w)
+    cp.Problem(cp.Minimize(goal), [w >= 0, cp.sum(w) <= 0.7]).solve()
+    assert found.fit(picky)["v"] == pytest.approx(w.value, abs=1e-3)
+
+
+def test_releases_are_noisy_sums_on_a_grid():
+    data, template, mechanism = table(), free(), SufficientStatistics(weight=1.0)
+    moments = mechanism.moments(LossForm(template), "replace-one")
+    exact = moment_sums(moments, template.record.validate(data))
+    certificate = dp.verify(template, PROMISE, 400, mechanism)
+    steps = dp.statistics(template, data, PROMISE, mechanism).values / certificate.cover.step
+    assert (steps == np.rint(steps)).all()
+    draws = np.array([dp.statistics(template, data, PROMISE, mechanism, seed=k).values - exact for k in range(60)])
+    assert np.sqrt(np.mean(draws**2)) == pytest.approx(certificate.noise_scale, rel=0.2)
+    assert np.abs(draws.mean(axis=0)).max() < 5 * certificate.noise_scale / np.sqrt(60)
+
+
+def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered():
+    rng = np.random.default_rng(3)
+    template = free(2)
+    moments = SufficientStatistics(weight=1.0).moments(LossForm(template), "replace-one")
+    for x in (np.full((10**4, 2), 0.1), rng.uniform(-0.7, 0.7, (10**4, 2))):
+        y = np.resize([1 / 3, -0.7], 10**4)
+        found = moment_sums(moments, template.record.validate({"x": x, "y": y}))
+        a, b, t = (column.astype(np.longdouble) for column in (x[:, 0], x[:, 1], y))
+        exact = np.array(
+            [(a * a).sum(), np.sqrt(np.longdouble(2)) * (a * b).sum(), (b * b).sum(), (a * t).sum(), (b * t).sum()]
+        )
+        assert np.linalg.norm((found - exact).astype(float)) <= summation_error(moments, np.sqrt(2), 10**4)
+
+
+def test_saved_statistics_are_fitted_like_the_originals_to_templates_that_need_no_others(tmp_path):
+    found = dp.statistics(free(), table(), PROMISE)
+    found.save(tmp_path / "sums.npz")
+    back = dp.Statistics.load(tmp_path / "sums.npz", free())
+    assert repr(back) == repr(found) == "Statistics(9 sums; spent: epsilon = 1, delta = 1e-06, replace-one)"
+    assert (back.fit()["w"] == found.fit()["w"]).all()
+    assert back.certificate == found.certificate
+    with pytest.raises(dp.TemplateError, match="template must be a Template"):
+        dp.Statistics.load(tmp_path / "sums.npz").fit()
+    with pytest.raises(dp.DPConvexError, match="damaged, or is not a statistics"):
+        dp.Statistics.from_bytes(found.fit().to_bytes())
+    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
+    with pytest.raises(dp.TemplateError, match=r"the sum over the records of (x|y)\[0\]"):
+        found.fit(dp.Template(free().record, lambda x, y: cp.square(x @ w + b - y)))
+    with pytest.raises(dp.TemplateError, match="the template declares"):
+        found.fit(free(4))
+    # Noise alone leaves two directions without curvature, for this seed.
+    with pytest.raises(dp.NotConverged, match="no single minimiser"):
+        dp.statistics(free(), table(4), dp.Privacy(0.01, 1e-6), seed=3).fit(ridge=0.0)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "gamma"])
+def test_ledgers_know_how_statistics_are_told_apart(noise):
+    budget = dp.Budget(dp.Privacy(2.0, 1e-5), accounting="gaussian" if noise == "gaussian" else "renyi")
+    found = dp.statistics(free(), table(), dp.Privacy(0.5, 1e-6), dp.SufficientStatistics(noise), budget=budget)
+    (spend,) = budget.entries
+    assert spend.event == found.certificate.event
+    own = next(iter(spend.known.leaves()))
+    if noise == "gaussian":
+        # One record's statistics are that many deviations from another's, which is what was calibrated.
+        assert own.level()[0] == pytest.approx(found.certificate.sensitivity / found.certificate.noise_scale)
+    else:
+        assert 0.98 * 0.5 <= own.renyi(1e9)[0] <= 0.5
+
+
+# Coefficients from noisy statistics: intervals hold as often as they say
+RESIDUALS = dp.SufficientStatistics(residuals=True)
+
+
+def linear_sums(truth, size, rng, spread=0.2):
+    x = rng.standard_normal((size, len(truth) - 1))
+    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+    return {"x": x, "y": np.clip(x @ truth[:-1] + truth[-1] + spread * rng.uniform(-1, 1, size), -1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("size", "privacy", "noisy"),
+    [
+        (3000, PROMISE, True),
+        (300, dp.Privacy(1e4, 1e-6), False),
+        pytest.param(20000, dp.Privacy(0.5, 1e-6, "add-remove"), True, marks=pytest.mark.slow),
+    ],
+)
+def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
+    """With 400 intervals that hold independently with probability .95, fewer than .92 or more than .98 do once in a hundred."""
+    truth, rng = np.array([0.5, -0.3, 0.2, 0.1]), np.random.default_rng(1)
+    learner = dp.load("linear_regression", features=3)
+    held, without, moved = [], [], []
+    for seed in range(100):
+        data = linear_sums(truth, size, rng)
+        found = dp.coefficients(dp.statistics(learner, data, privacy, RESIDUALS, size=size, seed=seed))
+        held.append((found.lower < truth) & (truth < found.upper))
+        sampling = np.sqrt(found.standard_errors**2 - found.noise_errors**2)
+        without.append(np.abs(found.estimates - truth) < 1.96 * sampling)
+        moved.append((found.estimates - truth) / found.standard_errors)
+    assert 0.92 <= np.mean(held) <= 0.98
+    assert np.abs(np.mean(moved, axis=0)).max() < 0.4
+    assert (float(np.mean(without)) < 0.7) is noisy  # errors that do not count the noise are far too small
+
+
+def test_without_noise_it_is_ordinary_least_squares():
+    truth, rng = np.array([0.4, 0.4, 0.0]), np.random.default_rng(2)
+    data = linear_sums(truth, 500, rng)
+    learner = dp.load("linear_regression", features=2, regularization=5.0)  # a penalty plays no part
+    found = dp.coefficients(dp.statistics(learner, data, dp.Privacy(1e6, 0.4), RESIDUALS))
+    design = np.column_stack([data["x"], np.ones(500)])
+    exact, squares, *_ = np.linalg.lstsq(design, data["y"], rcond=None)
+    variance = squares[0] / (500 - 3)
+    assert found.estimates == pytest.approx(exact, abs=1e-3)
+    assert found.residual_deviation == pytest.approx(np.sqrt(variance), rel=1e-2)
+    errors = np.sqrt(np.diag(variance * np.linalg.inv(design.T @ design)))
+    assert found.standard_errors == pytest.approx(errors, rel=1e-2)
+    assert found.names == ("w[0]", "w[1]", "b")
+    assert "95 % intervals" in str(found)
+
+
+def test_what_cannot_be_known_is_refused():
+    rng = np.random.default_rng(3)
+    data = linear_sums(np.array([0.4, 0.4, 0.0]), 500, rng)
+    learner = dp.load("linear_regression", features=2)
+    with pytest.raises(dp.TemplateError, match="residuals=True"):
+        dp.coefficients(dp.statistics(learner, data, PROMISE))
+    with pytest.raises(dp.NotConverged, match="noise alone"):
+        dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS))
+    with pytest.raises(
+        dp.NotConverged, match=r"no standard errors hold\. About .* times the records, or the epsilon, help"
+    ):
+        dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS))
+    classes = dp.load("least_squares_classifier", features=2)
+    sums = dp.statistics(classes, {"x": data["x"], "y": (data["y"] > 0).astype(int)}, PROMISE, RESIDUALS)
+    with pytest.raises(dp.TemplateError, match=r"not released|several"):
+        dp.coefficients(sums)

@@ -4,13 +4,16 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from derivatives import analyse
+from scipy.integrate import quad
 
 import dpconvex as dp
 from dpconvex.data.domains import Ball
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.fitting import verify
 from dpconvex.mechanisms.rounding import bend_of, bends
+from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import slope_of
+from dpconvex.sets.kinks import split_kinks
 from dpconvex.sums.batch_loss import BatchedLoss
 
 w, v = cp.Variable(3, name="w"), cp.Variable(name="v")
@@ -157,3 +160,203 @@ def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
             assert np.linalg.norm(0.1 * matrix - 0.3 * inverse) <= slope
     assert np.isfinite(slope)
     assert dp.verify(template, dp.Privacy(1.0), 100).noise_scale > 0
+
+
+# Proximal maps of regularizers: against CVXPY, by optimality, together with K, and with an honest bound on their rounding
+
+
+def vector(**attributes):
+    return lambda: cp.Variable(6, name="v", **attributes)
+
+
+def matrix(*shape, **attributes):
+    return lambda: cp.Variable(shape, name="v", **attributes)
+
+
+def free(v):
+    return []
+
+
+TURN = np.array([[1.0, 1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0]])
+# Those whose proximal map, together with the projection on K, has a closed form; and others, which get heights.
+MAPPED = {
+    "Euclidean norm": (vector(), cp.norm, free),
+    "rows": (matrix(2, 3), lambda v: cp.sum(cp.norm(v, 2, axis=1)), free),
+    "nuclear norm": (matrix(2, 3), cp.normNuc, free),
+    "sparse groups": (vector(), lambda v: cp.norm1(v) + 0.5 * cp.norm(v[:3]), free),
+    "absolute values in a box": (vector(), cp.norm1, lambda v: [v >= -0.1]),
+    "nuclear norm, symmetric": (matrix(3, 3, symmetric=True), cp.normNuc, free),
+    "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
+}
+LIFTED = {
+    "largest singular value": (matrix(2, 3), cp.sigma_max, free),
+    "largest entry": (vector(), cp.max, free),
+    "logarithms of affine": (vector(), lambda v: -2 * cp.sum(cp.log(3 - 2 * v)), free),
+    "norm of a map": (vector(), lambda v: cp.norm(np.eye(2, 6) @ v + np.eye(2, 6, 1) @ v), free),
+    "log-determinant": (matrix(3, 3, symmetric=True), lambda v: -cp.log_det(2 * v), free),
+    "orthogonal rows": (vector(), lambda v: cp.norm(TURN @ v + 1), free),
+    "norm in a box": (vector(), cp.norm, lambda v: [v >= -1]),  # no cone at 0
+    "largest eigenvalue in a cone": (matrix(3, 3, PSD=True), cp.lambda_max, free),
+    "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
+}
+EXACT = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+
+
+def parts(case):
+    make, regularizer, constraints = {**MAPPED, **LIFTED}[case]
+    v = make()
+    written, declared = regularizer(v), constraints(v)
+    everything = cp.vec(v, order="F")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ everything)),
+        0.05 * written + 0.05 * cp.sum_squares(v),
+        declared,
+    )
+    form = LossForm(template)
+    return v, written, declared, form, split_kinks(form.feasible, template.regularizer)[1]
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("case", MAPPED)
+def test_proximal_maps_agree_with_cvxpy(case):
+    v, written, declared, form, kinks = parts(case)
+    rng = np.random.default_rng(0)
+    for step in (2.0, 20.0, 60.0):
+        theta = 2 * rng.normal(size=form.space.dim)
+        found = form.feasible.project(kinks.proximal(theta, step))
+        middle = form.space.unpack(theta)["v"]
+        objective = 0.05 * step * written + 0.5 * cp.sum_squares(v - middle)
+        cp.Problem(cp.Minimize(objective), declared).solve(**EXACT)
+        reference, least = form.space.pack({"v": v.value}), float(objective.value)
+        assert np.linalg.norm(found - reference) <= 2e-5
+        v.save_value(form.space.unpack(found)["v"])
+        assert float(objective.value) <= least + 1e-8 * (1 + abs(least))
+        assert kinks.value(found) == pytest.approx(0.05 * float(written.value), rel=1e-9, abs=1e-9)
+        # Firmly nonexpansive, which a wrong map is rarely.
+        other = theta + rng.normal(size=form.space.dim)
+        moved = form.feasible.project(kinks.proximal(other, step))
+        change = moved - found
+        assert change @ change <= change @ (other - theta) + 1e-12
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("case", [*MAPPED, *LIFTED])
+def test_every_regularizer_is_released(case):
+    """Verified, and within its bound of the minimiser: the baseline, which is nearer, tells."""
+    v, written, declared, form, kinks = parts(case)
+    assert (kinks.epigraph is None) == (case in MAPPED)
+    x = dp.Ball(v.size).project(np.random.default_rng(1).normal(size=(60, v.size)))
+    data = {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+    assert dp.solve(form.template, data, dp.Privacy(2.0, 1e-6), seed=1)["v"].shape == v.shape
+    fit = dp.solve_without_privacy(form.template, data, tolerance=1e-8 if case in MAPPED else 1e-6)
+    mean = cp.sum(cp.logistic(cp.multiply(-data["y"], x @ cp.vec(v, order="F")))) / 60
+    reference = cp.Problem(cp.Minimize(mean + 0.05 * written + 0.05 * cp.sum_squares(v)), declared)
+    least = reference.solve(**EXACT)
+    assert np.linalg.norm(fit["v"] - v.value) <= 1e-4
+    v.save_value(fit["v"])
+    assert float(reference.objective.value) <= least + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("shape", "regularizer", "least"),
+    [(6, lambda v: -cp.sum(cp.log(v)), lambda v: v >= 1), ((3, 3), lambda v: -cp.log_det(v), lambda v: v >> np.eye(3))],
+)
+def test_what_is_smooth_on_k_stays(shape, regularizer, least):
+    v = cp.Variable(shape, name="v", symmetric=shape == (3, 3))
+    template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: x[0] * cp.sum(v), regularizer(v), [least(v)])
+    form = LossForm(template)
+    rest, kinks = split_kinks(form.feasible, template.regularizer)
+    assert not kinks
+    assert rest is template.regularizer
+
+
+# Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused
+
+
+RECORD = dp.Record(x=dp.Ball(1))
+two = cp.Variable(2, name="v")
+S = cp.Variable((2, 2), name="S", symmetric=True)
+Q = cp.Variable((2, 2), name="Q")
+
+
+def analysed(regularizer, constraints=(), variable=two):
+    first = cp.vec(variable, order="F")[0]
+    return verify.analyse(dp.Template(RECORD, lambda x: cp.logistic(x[0] * first), regularizer, list(constraints)))
+
+
+# Terms whose domain is "not negative" for what they are applied to.
+TERMS = {
+    "third power": lambda m: cp.sum(cp.power(m, 3)),
+    "fifth power": lambda m: cp.sum(cp.power(m, 5)),
+    "power 1.5": lambda m: cp.sum(cp.power(m, 1.5)),
+    "minus a root": lambda m: -cp.sum(cp.sqrt(m)),
+    "inverse": lambda m: cp.sum(cp.inv_pos(m)),
+    "minus a logarithm": lambda m: -cp.sum(cp.log(m)),
+    "minus log1p": lambda m: -cp.sum(cp.log1p(m - 1)),
+    "minus entropy": lambda m: -cp.sum(cp.entr(m)),
+    "divergence": lambda m: cp.sum(cp.kl_div(m, 1.0)),
+    "relative entropy": lambda m: cp.sum(cp.rel_entr(1.0, m)),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_domain_becomes_a_part_of_k(name):
+    feasible = analysed(cp.sum_squares(two) + TERMS[name](two - 0.25)).form.feasible
+    assert feasible.lower == pytest.approx([0.25, 0.25])
+    assert (feasible.project(np.array([-1.0, 1.0])) >= 0.25).all()
+    inside = analysed(cp.sum_squares(two) + TERMS[name](two - 0.25), [two >= 1, two <= 2]).form.feasible
+    assert len(inside.constraints) == 2
+
+
+def test_what_is_defined_everywhere_adds_nothing():
+    for term in (cp.sum(cp.power(two, 2)), cp.sum(cp.power(two, 6)), cp.power(cp.norm(two), 3)):
+        assert analysed(cp.sum_squares(two) + term).form.feasible.is_space
+
+
+def test_divisors_have_to_keep_away_from_zero():
+    with pytest.raises(dp.NotPrivate, match="not known to be positive"):
+        analysed(cp.sum_squares(two) + cp.quad_over_lin(two[0], two[1]), [two >= 0])
+    assert analysed(cp.sum_squares(two) + cp.quad_over_lin(two[0], two[1]), [two >= 0.1]).modulus == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("spectral", [lambda m: -cp.log_det(m), cp.lambda_max, cp.tr_inv])
+def test_spectral_functions_ask_for_symmetric_matrices(spectral):
+    for variable, inner in ((Q, Q), (S, S @ np.array([[1.0, 1.0], [0.0, 1.0]]))):
+        with pytest.raises(dp.NotPrivate):
+            analysed(cp.sum_squares(variable) + spectral(inner), (), variable)
+
+
+def test_log_det_keeps_to_positive_semidefinite_matrices():
+    feasible = analysed(cp.sum_squares(S) - cp.log_det(S + np.eye(2)), (), S).form.feasible
+    projected = feasible.space.unpack(feasible.project(feasible.space.pack({"S": -5 * np.eye(2)})))["S"]
+    np.testing.assert_allclose(projected, -np.eye(2))
+
+
+def density(points, slope, beta, floor):
+    """Density of the answer above the floor, and its probability at the floor, for the cubic learner of one record."""
+
+    def gradient(theta):
+        return slope / (1 + np.exp(-slope * theta)) + theta + 0.3 * theta**2
+
+    curvature = slope**2 * 0.25 / np.cosh(slope * points / 2) ** 2 + 1 + 0.6 * points
+    at_floor = -gradient(floor)  # the noise that makes the floor the minimiser, and all below
+    below = 0.5 * np.exp(beta * at_floor) if at_floor < 0 else 1 - 0.5 * np.exp(-beta * at_floor)
+    return beta / 2 * np.exp(-beta * np.abs(gradient(points))) * curvature, 1 - below
+
+
+def test_a_cubic_regularizer_is_as_private_as_promised():
+    """Exact log density ratios, with the point mass at 0: beyond the domain of the cubic they reached four times epsilon."""
+    w = cp.Variable(1, name="w")
+    regularizer = 0.5 * cp.sum_squares(w) + 0.1 * cp.sum(cp.power(w, 3))
+    template = dp.Template(RECORD, lambda x: cp.logistic(x @ w), regularizer)
+    mechanism = dp.ObjectivePerturbation("gamma", added=0.0)
+    certificate = dp.verify(template, dp.Privacy(1.0), size=1, mechanism=mechanism)
+    assert verify.analyse(template).form.feasible.lower.tolist() == [0.0]
+    points, beta = np.linspace(0.0, 6.0, 2001), 1.0 / certificate.noise_scale
+    first, second = density(points, 1.0, beta, 0.0), density(points, -1.0, beta, 0.0)
+    worst = np.abs(np.log(first[0] / second[0])).max()
+    masses = abs(np.log(first[1] / second[1])) if min(first[1], second[1]) > 0 else 0.0
+    assert max(worst, masses) <= 1.0
+    whole, _ = quad(lambda t: float(density(np.array([t]), 1.0, beta, 0.0)[0][0]), 0, 200, limit=500)
+    assert whole + first[1] == pytest.approx(1.0, abs=1e-6)
