@@ -3,6 +3,7 @@
 import argparse
 import tomllib
 from functools import partial
+from pathlib import Path
 
 import dpconvex as dp
 from dpconvex.cli.commands import ledger, privacy_of, writer
@@ -34,7 +35,7 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
         raise DPConvexError("schema learn needs --epsilon E, and a --delta: what may be paid for the schema.")
     promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
     unit = chosen.privacy_unit
-    whose = None if unit is None else table_of(file).columns([unit])[unit]
+    whose = None if unit is None or Path(file).is_dir() else table_of(file).columns([unit])[unit]
     paid = {"unit": unit, "budget": ledger(chosen, promise, whose), "seed": chosen.seed}
     known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
     found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)

@@ -20,10 +20,10 @@ from dpconvex.selection.measures import (
     WITHIN,
     Curve,
     Estimate,
-    below,
     bends,
     between,
     bins,
+    cumulated,
     curve,
     entropy_bends,
     estimate,
@@ -277,9 +277,10 @@ class Evaluation:
         return estimate(self._range * quantiles(self._table("residuals"), RESIDUALS, level), self._range, -np.inf)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
-        """Return the share of records whose label minus prediction lies between two numbers."""
+        """Return the share of records whose label minus prediction lies between two numbers: inside a prediction interval."""
         table = self._table("residuals")
-        first, last = (between(end / self._range, np.array(RESIDUALS), below(table)) for end in (lower, upper))
+        places, found = cumulated(table, RESIDUALS)
+        first, last = (between(end / self._range, places, found) for end in (lower, upper))
         return share(last - first, table)
 
     def residuals(self, level: float = 0.5) -> Curve:
@@ -327,7 +328,10 @@ class Evaluation:
     @property
     def _squares(self) -> Array:
         table = self._table("residuals")
-        return ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table)) * self._range**2
+        found = ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table))
+        return (
+            np.maximum(found, ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2) * self._range**2
+        )  # No less than that
 
     @property
     def _variances(self) -> Array:

@@ -168,7 +168,7 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns, uni
         ({"sick": [0, None, 1, 0]}, "row 1, column 'sick': the value is missing"),
         ({"sick": [0, 1]}, "different lengths"),
         ({"extra": [1, 2, 3, 4]}, r"not declared are \['extra'\]; declare them"),
-        ({"age": np.ma.masked_array([1.0, 2, 3, 4], [True, False, False, False])}, "masked"),
+        ({"member": np.ma.masked_array(["no"] * 4, [1, 0, 0, 0])}, r"row 0, column 'member': the value is missing"),
     ],
 )
 def test_entries_that_do_not_fit_are_named(changes, complaint):

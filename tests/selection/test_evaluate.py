@@ -17,11 +17,12 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, norm
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from dpconvex.mechanisms.cell_counts import STEPS, Cells
+from dpconvex.mechanisms.cell_counts import RESIDUALS, STEPS, Cells
+from dpconvex.selection.measures import cumulated, quantiles
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.util.runtime import silence
 
@@ -280,6 +281,26 @@ def test_residuals_follow_from_one_release():
         found.coverage(np.nan, 1.0)
     with pytest.raises(dp.TemplateError, match="has no probabilities"):
         found.roc()
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
+def test_records_between_knots_are_told_apart(spread):
+    """Half of the records at a knot, taken to lie below it, left out a seventh of those inside an interval."""
+    residuals = np.clip(spread * np.random.default_rng(0).normal(size=20_000), -1, 1)
+    table = np.array([np.interp(residuals, RESIDUALS, hat).sum() for hat in np.eye(len(RESIDUALS))])[None]
+    places, found = cumulated(table, RESIDUALS)
+    for end in (-1.645, -0.5, 0.5, 1.645):
+        assert np.interp(end * spread, places, found[0]) / 20_000 == pytest.approx(norm.cdf(end), abs=0.015)
+        assert quantiles(table, RESIDUALS, norm.cdf(end))[0] == pytest.approx(end * spread, abs=0.06 * spread)
+
+
+def test_tiny_errors_are_not_none():
+    cells = Cells("numbers", labels=0)
+    table = np.zeros((17, 1)) + 0.0
+    table[7:10, 0] = 20.0, 960.0, 20.0
+    sums = np.concatenate([2 * table.ravel(), np.zeros(65), np.full(11, 1000 / 11)])
+    found = dp.Evaluation(cells, tuple(sums), 1e-3, 1000, dp.Privacy(1.0))
+    assert 0.0 < found.error.interval[0] <= found.error <= found.error.interval[1]
 
 
 def test_counts_on_knots_and_far_from_predictions_are_measured_rightly():

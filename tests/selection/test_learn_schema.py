@@ -550,3 +550,30 @@ def test_clusters_are_charged_for_the_schema_that_made_their_features():
     for entry in ("one", "two"):
         dp.cluster(record, {"x": x}, dp.Privacy(1.0, 1e-6), components=2, group=None, budget=budget, entry=entry)
     assert [item.label for item in budget.entries] == [schema.learnt.entry, "one", "two"]
+
+
+def test_partitions_and_masked_entries_are_the_table_that_they_hold(tmp_path):
+    table = table_of(1200)
+    table["age"][3] = table["ward"][5] = None
+    frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in table.items()})
+    masked = {
+        **table,
+        "age": np.ma.array([age or 0 for age in table["age"]], mask=[age is None for age in table["age"]]),
+    }
+    halves = [with_rows(table, dict.fromkeys(own)) for own in (range(500, 1200), range(500))]
+    (tmp_path / "visits").mkdir()
+    for k, half in enumerate(halves):
+        pd.DataFrame(half).astype({"age": "Int64"}).to_parquet(tmp_path / "visits" / f"part{k}.parquet")
+    known = {"age": "number", "cost": "number", "ward": "category"}
+    options = {"label": "cost", "ignore": ["name", "day", "weight"], "known": known, "seed": 1}
+    learnt = [
+        dp.learn_schema(data, dp.Privacy(3.0, 1e-6), **options)
+        for data in (table, frame, masked, dp.Partitions(halves), dp.Partitions([lambda: halves[0], lambda: halves[1]]))
+    ]
+    learnt.append(dp.learn_schema(tmp_path / "visits", dp.Privacy(3.0, 1e-6), **options))
+    assert len({json.dumps([schema.to_dict()[key] for key in ("features", "label_bounds")]) for schema in learnt}) == 1
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    short = dp.Partitions([halves[0], {"age": [1.0]}])
+    with pytest.raises(dp.errors.DomainError, match="no column"):
+        dp.learn_schema(short, dp.Privacy(1.0, 1e-6), budget=budget, **options)
+    assert not budget.entries
