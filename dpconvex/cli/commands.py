@@ -111,12 +111,9 @@ def fit(chosen: argparse.Namespace) -> None:
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise, further)
     if declared.model is not None:
-        unit, guarantee = (
-            options.pop("unit", None),
-            {item.name: getattr(promise, item.name) for item in fields(promise)},
-        )
-        declared.model.set_params(**guarantee, **options, mechanism=mechanism)
-        return save(chosen, declared.model.fit(chosen.data, data["y"], unit=unit).released(), schema, out)
+        unit, known = options.pop("unit", None), {item.name: getattr(promise, item.name) for item in fields(promise)}
+        declared.model.set_params(**known, **options, mechanism=mechanism).fit(chosen.data, data["y"], unit=unit)
+        return save(chosen, declared.model.released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
     found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
     save(chosen, found.release if "share" in further else found, schema, out)
@@ -161,9 +158,8 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
     schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
     if name in CURVES:
-        model = getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
-        learner = dp.load(name, **options)
-        return dp.Release.load(chosen.model, template=learner), Declared(learner, schema, same(schema), model)
+        learner, model = dp.load(name, **options), getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
+        return dp.Release.load(chosen.model, template=learner), curved(learner, model)
     declared = declare(name, schema, options | assignments(chosen.set))
     return dp.Release.load(chosen.model, template=declared.learner), declared
 
@@ -173,11 +169,8 @@ def predict(chosen: argparse.Namespace) -> None:
     release, declared = model_of(chosen)
     schema = declared.schema
     write = writer(chosen.out, {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem})
-    X = (
-        schema.encode(chosen.data, labelled=False)[0]
-        if declared.model is None
-        else declared.model.features(chosen.data)
-    )
+    curves = declared.model
+    X = schema.encode(chosen.data, labelled=False)[0] if curves is None else curves.features(chosen.data)
     columns: dict[str, Sequence[Any]] = {}
     if chosen.id == schema.label:
         raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
@@ -308,8 +301,8 @@ def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "y": [values[text] for text in found["y"].tolist()]} if values else found
 
 
-def same(schema: Schema) -> dict[str, Any]:
-    return {label: label for label in schema.labels or ()}
+def curved(learner: Template, model: Any) -> Declared:
+    return Declared(learner, model.schema, {label: label for label in model.schema.labels or ()}, model)
 
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
@@ -319,7 +312,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
             model = getattr(dp, CURVES[problem])(schema, **known, **options)
         except TypeError as error:
             raise TemplateError(f"{problem}: {error}.") from error
-        return Declared(model.template(len(schema.features)), schema, same(schema), model)
+        return curved(model.template(len(schema.features)), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())
     known = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     known |= {"classes": len(labels), "labels": labels} if labels else {}

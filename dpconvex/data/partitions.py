@@ -21,7 +21,7 @@ from dpconvex.data.batch import Batch, PartitionedBatch, Place, in_partition, is
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
 from dpconvex.data.domains import Ball
 from dpconvex.data.queries import Blocks, Query, together
-from dpconvex.data.tables import PARQUET, of_parquet, path_of, table_of
+from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -242,6 +242,15 @@ def files_of(folder: Path) -> list[Path]:
     if not files:
         raise DomainError(f"{folder}: the folder has no Parquet files.")
     return files
+
+
+def tables_in(data: Any) -> Iterator[Table]:
+    """Yield the tables in partitions, or the Parquet files of a folder, one by one; or the one table that the data are."""
+    if isinstance(data, Partitions):
+        yield from (table_of(taken(source.value)) for source in data.sources)
+    else:
+        folder = isinstance(data, str | PathLike) and path_of(data).is_dir()
+        yield from map(table_of, files_of(path_of(data)) if folder else [data])
 
 
 # What is done with a partition where it is

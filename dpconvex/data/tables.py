@@ -169,8 +169,8 @@ def entry_at(column: Any, place: int) -> Any:
 def entries(name: str, column: Any) -> Values:
     if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
-    if isinstance(column, np.ma.MaskedArray):
-        column = column.astype(object).filled(None)  # What is masked is missing
+    if isinstance(column, np.ma.MaskedArray):  # what is masked is missing
+        column = np.ma.filled(column.astype(object), None)
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
     column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's

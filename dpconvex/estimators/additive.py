@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,8 +195,8 @@ class AdditiveModel(Private):
 
     def _drawn(self, deviations: Sequence[Array]) -> Any:
         """Make the curves of the weights, with the deviations of the noise in each."""
-        blocks, self.shapes_ = self._blocks(), dict[Any, Shape]()
-        (self._level, half), start = self._units(), 0
+        blocks, self.shapes_, self._deviations, start = self._blocks(), dict[Any, Shape](), deviations, 0
+        self._level, half = self._scale() if isinstance(self, PrivateRegressor) else (0.0, 1.0)
         for block, root, spread in zip(blocks, self.encoder.roots(blocks), deviations, strict=True):
             values = half * (root @ self._weights_of_features[start : start + root.shape[1]])
             start += root.shape[1]
@@ -208,21 +208,15 @@ class AdditiveModel(Private):
             self.shapes_[block.name] = Shape(block, values, half * np.asarray(spread))
         return self
 
-    def _units(self) -> tuple[float, float]:
-        """Return the score where all curves are 0, and the unit of scores."""
-        return 0.0, 1.0
-
     def features(self, X: Any) -> Array:
         """Return the features of a table, for `release_`, shape (n, features)."""
         return self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None))
 
     def released(self) -> Release:
         """Return the release of the weights that predict, with the curves' options, as `save` writes it."""
-        found = self._released()
-        half, curves = self._units()[1], {name: getattr(self, name) for name in CURVES}
-        curves["deviations"] = [(shape.deviations / half).tolist() for shape in self.shapes_.values()]
-        name, options = self.template(len(self.feature_names_in_)).source or ("", {})
-        source = (name, options | {"curves": curves})
+        found, curves = self._released(), {name: getattr(self, name) for name in CURVES}
+        name, options = self.template(self.n_features_in_).source or ("", {})
+        source = (name, options | {"curves": curves | {"deviations": self._deviations}})
         return replace(found, parameters={"w": self._weights_of_features}, source=source, schema=self.schema)
 
     def save(self, path: Any, schema: Any = None) -> None:
@@ -235,18 +229,19 @@ class AdditiveModel(Private):
         name, options = release.source or ("", {})
         if release.schema is None or name != cls.problem or not options.get("curves"):
             raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
-        curves, labels = dict(options["curves"]), release.schema.labels
-        deviations = curves.pop("deviations")
-        known: dict[str, Any] = {"classes": tuple(labels)} if labels else {"bounds": release.schema.label_bounds}
-        spent = release.spent or (release.certificate and release.certificate.privacy)
-        kind: Any = cls
-        model = kind(release.schema, regularization=options.get("regularization"), **curves, **known)
-        model.delta = spent.delta if spent else 0.0  # Which says where curves have their shapes from
-        model._check_labels(list(labels or ()))
-        model.feature_names_in_ = np.array(list(release.schema.features), dtype=object)
-        model.n_features_in_, model.schema_ = len(model.feature_names_in_), release.schema
+        curves, kind, schema = dict(options["curves"]), cast(Any, cls), release.schema
+        deviations, own = curves.pop("deviations"), {"delta": getattr(release.spent, "delta", 0.0), **curves}
+        own |= {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
+        model = kind(schema, regularization=options.get("regularization"), **own)
+        model._noted(schema)
         model.release_, model._weights_of_features = release, release["w"]
-        return model._drawn([np.array(part) for part in deviations])
+        return model._drawn(deviations)
+
+    def _noted(self, schema: Schema) -> None:
+        self.schema_ = schema
+        self._check_labels(list(schema.labels or ()))
+        self.feature_names_in_ = np.array(list(schema.features), dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
@@ -266,12 +261,9 @@ class AdditiveModel(Private):
         in_one_place(type(self).__name__, X)
         self._blocks()
         assert self.schema is not None
-        self.schema_ = self.schema
         check_unit(self.schema, self.unit)
-        self._check_labels(list(self.schema.labels or ()))
+        self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
-        self.feature_names_in_ = np.array(list(self.schema.features), dtype=object)
-        self.n_features_in_ = len(self.feature_names_in_)
         return {"x": self.features(X), "y": self._target(column_or_1d(self._in_units(y), warn=True))}
 
     @property
@@ -387,9 +379,6 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
 
     def _ways(self) -> dict[str, Any]:
         return {"mechanism": self.mechanism or (None if self.delta else SufficientStatistics("gamma"))}
-
-    def _units(self) -> tuple[float, float]:
-        return self._scale()
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         if not isinstance(self._ways()["mechanism"], SufficientStatistics):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from os import PathLike
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,22 +24,10 @@ from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import Partitions, files_of, taken
+from dpconvex.data.partitions import tables_in
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
-from dpconvex.data.tables import (
-    MISSING,
-    day,
-    is_missing,
-    listed,
-    number,
-    path_of,
-    plain,
-    table_of,
-    text_of,
-    value_of,
-    values_of,
-)
+from dpconvex.data.tables import MISSING, day, is_missing, listed, number, plain, text_of, value_of, values_of
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
@@ -131,8 +119,8 @@ def learn_schema(
     earlier = known if isinstance(known, Schema) else None
     if privacy.pure:
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
-    parts, mine = parts_of(table), [unit] if isinstance(unit, str) else []
-    given = table_of(taken(parts[0]))
+    parts, mine = tables_in(table), [unit] if isinstance(unit, str) else []
+    given = next(parts)
     names = [name for name in given.names if name and name not in (label, *mine, *(ignore or ()))]
     names = [name for name in names if earlier is None or name in earlier.features]
     kinds_of: Any = known or {}
@@ -141,10 +129,8 @@ def learn_schema(
     head |= {"clip": True, "privacy_unit": unit if mine else None}
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
     Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
-    every = [
-        (given if k == 0 else table_of(taken(part))).columns([*names, label, *mine]) for k, part in enumerate(parts)
-    ]
-    columns = {name: np.concatenate([found[name] for found in every]) for name in every[0]}
+    every = [part.columns([*names, label, *mine]) for part in chain([given], parts)]
+    columns = {name: np.concatenate([own[name] for own in every]) for name in every[0]}
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
@@ -196,14 +182,6 @@ def learn_schema(
     because = source.spending(privacy)["not_private_because"]
     learnt = Learnt(paid, event.to_dict(), spend, outside, otherwise, because, before)
     return Schema(features, ignore=rest or None, learnt=learnt, **head)
-
-
-def parts_of(data: Any) -> Sequence[Any]:
-    """Return partitions, the Parquet files of a folder, or the one table that the data are."""
-    if isinstance(data, Partitions):
-        return [source.value for source in data.sources]
-    folder = isinstance(data, str | PathLike) and path_of(data).is_dir()
-    return files_of(path_of(data)) if folder else [data]
 
 
 def part(level: float, share: float) -> float:
