@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from operator import mul
 
 import numpy as np
-import scipy  # what is used of it is imported on first use
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate
@@ -29,6 +28,8 @@ ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
 SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is guaranteed: rounding is not counted for it
 # Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
 NODES, FINE, LARGEST_GRID = 600, 20, 2**16
+CENTRED, LARGEST_TILT = 0.02, 1e6  # How near its goal a tilted mean is, in deviations; and the largest theta
+NEGLIGIBLE = 1e-9  # What a tail may add to a bound, relative to it, before a better bound on the tail is looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +109,9 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     inside = float(weights @ np.maximum(summed[kept], 0.0)) + error * float(np.linalg.norm(weights))
     # Of what was put on the grid, tilted and tilted back.
     relative += LOSS_ROUNDING * theta * abs(epsilon)
-    above = chernoff(parts, (base + size) * step, theta, mean, variance)
-    return (lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside + above) * (
-        1 + TAIL_SLACK
-    )
+    within = lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside
+    above = chernoff(parts, (base + size) * step, theta, mean, variance, NEGLIGIBLE * within)
+    return (within + above) * (1 + TAIL_SLACK)
 
 
 def tilted_sum(parts: Counted, theta: float) -> tuple[tuple[Array, ...], list[float]]:
@@ -122,17 +122,18 @@ def tilted_sum(parts: Counted, theta: float) -> tuple[tuple[Array, ...], list[fl
 
 
 def tilt(parts: Counted, mean: float) -> float:
-    """Return about the theta at which the mean of the sum is this high; 0 if it is higher without."""
-
-    def gap(theta: float) -> float:
-        return tilted_sum(parts, theta)[1][1] - mean
-
-    if gap(0.0) >= 0:
-        return 0.0
-    high = 1.0
-    while gap(high) < 0 and high < 1e6:
-        high *= 2
-    return high if gap(high) < 0 else float(scipy.optimize.brentq(gap, 0.0, high, xtol=1e-9, rtol=1e-3))
+    """Return about the theta at which the mean of the sum is this high; 0 if it is higher without.  Any theta gives a bound."""
+    theta, low, high = 0.0, 0.0, LARGEST_TILT
+    for _ in range(100):
+        _, reached, variance, _ = tilted_sum(parts, theta)[1]
+        missed = mean - reached
+        if abs(missed) <= CENTRED * math.sqrt(variance) or (missed < 0 and theta == 0):
+            break
+        low, high = (theta, high) if missed > 0 else (low, theta)
+        theta += missed / variance  # the variance is the slope of the mean
+        if not low < theta < high:
+            theta = math.sqrt(low * high) if low else high / 2
+    return theta
 
 
 def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]:
@@ -143,10 +144,15 @@ def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]
     return result
 
 
-def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: float) -> float:
-    """Bound the probability that the sum is `level` or more, with thetas about the one that is best if it is nearly normal."""
+def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: float, enough: float) -> float:
+    """Bound the probability that the sum is `level` or more, with thetas from the one that is best if it is normal.
+
+    A bound of `enough` ends the search.
+    """
     best = math.inf
-    for part in (0.0, *(0.5**k for k in range(8))):
+    for part in (*(0.5**k for k in range(8)), 0.0):
+        if math.exp(min(best, 0.0)) <= enough:
+            break
         more = theta + part * max(level - mean, 0.0) / variance
         log_mass, _, _, rounding = tilted_sum(parts, more)[1]
         best = min(best, log_mass - more * level + rounding + LOSS_ROUNDING * more * abs(level))
