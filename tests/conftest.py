@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -17,12 +18,24 @@ DATA = Path(os.environ.get("DPCONVEX_DATA") or ROOT.parent / "shared" / "data")
 
 settings.register_profile(
     "dpconvex",
-    max_examples=50,
+    max_examples=30,
     deadline=None,  # the first example pays for imports and compilation
     derandomize=bool(os.environ.get("CI")),  # a failure there must be repeatable here
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("dpconvex")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of the cases of a test that is `sampled(k)`, leave one in k; the others are slow."""
+    seen = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            test = item.path, item.originalname
+            if seen[test] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,16 @@ def test_links_names_and_files_of_a_page_exist(page):
         assert any((place / name).is_file() for place in (ROOT, ROOT / "dpconvex")), f"{page.name} mentions {name}"
 
 
-@pytest.mark.parametrize("page", ["README", *script("shown_outputs").GUIDES])
+LONG = ("pictures", "features")  # pages whose examples take ten seconds
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page in LONG))
+        for page in ("README", *script("shown_outputs").GUIDES)
+    ],
+)
 def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names, text = {}, text_of(page)

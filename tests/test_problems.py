@@ -30,6 +30,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
         assert re.search(rf"^(\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
     template = dp.load(problem, features=3, **given)
@@ -107,6 +108,7 @@ def test_counts_and_costs_are_fitted_as_scikit_learn_fits_them(name):
     assert better[0] == min(better)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WITH_FIELDS)
 def test_records_with_weights_and_exposures_are_proved_replayed_and_fitted(name):
     optional = {field: 2.0 for field in OPTIONAL if field in options_of(name)}

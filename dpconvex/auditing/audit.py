@@ -101,7 +101,7 @@ def audit(
     --------
     >>> import dpconvex as dp
     >>> template = dp.load("logistic_regression", features=2, regularization=0.01)
-    >>> found = dp.audit(template, dp.Privacy(1.0), dp.ObjectivePerturbation(), size=100, effort=0.2, seed=0)
+    >>> found = dp.audit(template, dp.Privacy(1.0), dp.ObjectivePerturbation(), size=100, effort=0.05, seed=0)
     >>> found.holds, bool(found["exact answer"].ratio > 0.95)
     (True, True)
     """

@@ -113,6 +113,7 @@ def test_a_move_that_crashed_in_between_leaves_no_two_ledgers_and_can_be_finishe
 FORGED = '{"label": "b", "epsilon": 1e-9, "delta": 0.0}'
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "tampering",
     [
@@ -433,7 +434,7 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
     return len(asked), len(told), sum(recorded.values()), errors, killed
 
 
-SIZES = [(3, 6), pytest.param((8, 200), marks=pytest.mark.slow)]
+SIZES = [(2, 4), pytest.param((8, 200), marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -131,6 +131,7 @@ def audited(case):
     return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, effort=effort, share=case.share)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if n in LONG else n for n in CASES])
 def test_a_tenth_too_little_noise_is_found(name, monkeypatch):
     case = CASES[name]
@@ -144,6 +145,7 @@ def test_a_tenth_too_little_noise_is_found(name, monkeypatch):
     assert "BROKEN" in str(broken)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mechanism", [GAMMA, GAUSSIAN], ids=["gamma", "gaussian"])
 def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechanism, monkeypatch):
     w = cp.Variable(1, name="w")  # steep and narrow: curvature costs as much as the slope
@@ -240,6 +242,7 @@ SELDOM = (
 )  # where what draws them is tried by another case, too
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=[SLOW] * (case.part in SELDOM)) for case in SAMPLERS],
@@ -337,13 +340,20 @@ PLANTED = {
         for kind in ("second moment", "counts by length", "curvatures", "slopes along")
     },
 }
+FIRST = ("nothing", "noise", "clip", "sums twice", "squares twice", "second moment unpaid")
 NOT_FOR = {"sums twice": "people", "people twice": "records", "one side of two": "add-remove"}
 NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
 
 
 @pytest.mark.parametrize("adjacency", [ONE[0], pytest.param(ONE[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("people", [{}, pytest.param(MANY, marks=pytest.mark.slow)], ids=["records", "people"])
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *FIRST,
+        *(pytest.param(name, marks=SLOW) for name in PLANTED if name not in FIRST),
+    ],
+)
 def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch):
     if NOT_FOR.get(name) in (adjacency, "people" if people else "records"):
         pytest.skip("it is no error there")
@@ -360,6 +370,7 @@ def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch
 
 
 # Where adaptive steps of one score are tried for the same error, the case with shared parameters is slow.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [

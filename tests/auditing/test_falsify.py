@@ -42,6 +42,7 @@ def test_the_worst_place_is_where_it_says():
     assert y in (-1, 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("field", "factor", "name"),
     [
@@ -64,6 +65,7 @@ def test_a_constant_that_is_a_little_wrong_is_broken(machine, field, factor, nam
         assert "parameters: w = " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_parameters_stay_in_a_set_that_is_cut():
     M = cp.Variable((2, 2), PSD=True, name="M")
     within = [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0]

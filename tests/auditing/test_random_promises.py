@@ -245,13 +245,13 @@ def check(promise, most, places):
             assert found <= 1 + ROUNDING, (found, pair, rest, [kind.name for kind in promise.kinds])
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(promises())
 def test_promises_on_the_line(promise):
     check(promise, 16, 2)
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(promises(tilted=True))
 def test_promises_on_one_direction_that_several_functions_see(promise):
     check(promise, 16, 2)

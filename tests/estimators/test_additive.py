@@ -97,6 +97,7 @@ def test_scores_never_fall_at_and_around_knots(shaped):
     assert (np.diff(found) >= 0).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"epsilon": 0.2}])
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_declared_shapes_hold_in_every_release(make, options):

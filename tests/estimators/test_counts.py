@@ -43,6 +43,7 @@ def test_a_private_fit_is_near_that_of_scikit_learn(kind):
     assert model.release_.certificate.check().unreplayed == ()
 
 
+@pytest.mark.sampled(3)
 @EVERY
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
 def test_alpha_is_that_of_scikit_learn(kind, alpha):

@@ -473,6 +473,7 @@ def test_what_is_not_private_compares_indexes_too():
 PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [dp.Ridge, dp.LinearRegression, dp.HuberRegressor, dp.QuantileRegressor])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):

@@ -204,6 +204,7 @@ PROMISES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("promise", PROMISES, ids=str)
 @pytest.mark.parametrize("kind", LINEAR, ids=lambda kind: kind.__name__)
 def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, promise):
@@ -246,6 +247,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("labels", "kind"),
     [*product([("survived", "died"), (1, "a")], KINDS), *product([(True, False), (5, 2.5)], KINDS[:1])],
@@ -361,6 +363,7 @@ LESS = replace(COST, features=FEATURES | {"colour": dp.Categorical(["red", "gree
 YES = {"epsilon": 20.0, "classes": ("no", "yes")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("estimator", "schema"),
     [

@@ -65,6 +65,7 @@ def test_the_loss_is_the_likelihood_of_hazards_in_intervals():
     np.testing.assert_allclose(curves, np.cumprod(1 - hazards, axis=1), atol=2e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"adjacency": "add-remove", "size": SIZE}, {"intervals": 12}])
 def test_a_private_fit_learns_and_its_proof_is_replayed(options):
     model = fitted(**options)
@@ -200,6 +201,7 @@ def test_rankings_are_those_of_the_strengths(ties):
     assert float(release["b"]) * 0.5 == pytest.approx(home, abs=0.25)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize(
     ("problem", "given", "bound"),

@@ -78,6 +78,7 @@ def same(one, other):
         np.testing.assert_array_equal(one[name], other[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("privacy", [ADD, REPLACE], ids=lambda privacy: privacy.adjacency)
 @pytest.mark.parametrize(
     "kind",
@@ -85,7 +86,7 @@ def same(one, other):
 )
 def test_most_of_the_gain_over_a_constant_is_kept(kind, privacy):
     template, data, least, constant = exact(kind)
-    for seed in range(2):
+    for seed in (0,):
         kept = (constant - mean_loss(template, data, fit(template, data, privacy, seed))) / (constant - least)
         assert 0.95 <= kept <= 1 + 1e-9
 
@@ -217,6 +218,7 @@ def gain(template, data, found):
     return (none - own) / (none - least)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_of_any_form_are_learnt(form):
     template, data = FORMS[form]()

@@ -88,6 +88,7 @@ def test_a_certificate_without_a_proof_is_no_data_for_others(certificates):
 
 # What dp-accounting's total may be of ours: its Laplace noise stands for what is only known to be pure, and its Gaussian noise
 # for Gaussian objective perturbation.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "most"),
     [
@@ -144,6 +145,7 @@ def test_events_come_back_as_what_they_were(certificates):
     assert twice == pytest.approx(2 * once)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("privacy", [dp.Privacy(40.0, 1e-3), dp.Privacy(40.0, 1e-3, "add-remove")])
 @pytest.mark.parametrize("kind", ["gaussian", "many", "laplace", "mixed", "sampled"])
 def test_a_ledger_never_counts_less_than_dp_accounting(privacy, kind):

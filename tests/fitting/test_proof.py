@@ -32,6 +32,7 @@ RELEASES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_saved_release_is_replayed_from_its_file(name, tmp_path, capsys):
     release, path = RELEASES[name](), tmp_path / "model.npz"

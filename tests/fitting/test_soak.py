@@ -23,6 +23,7 @@ def test_cases_that_failed_once(number):
 
 
 # Heights that cost a 1e-15th of what records add up to; steep losses in a small box; a solver that finds no point.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [63, 140, 144, 1029, 1063, 1209, 1507, 10470, 10856])
 def test_templates_that_failed_once(number):
     assert attempt(*case(number, own=True)) == "released"
@@ -45,9 +46,8 @@ SETS_AND_COSTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (k % 2)) for k, name in enumerate(SETS_AND_COSTS)]
-)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", SETS_AND_COSTS)
 def test_sets_and_costs_of_all_scales(name):
     kind, term, constraint, weight, ridge, radius, size = SETS_AND_COSTS[name]
     template = of_parts(kind, 3, "huber", term, constraint, weight, ridge, radius, size)

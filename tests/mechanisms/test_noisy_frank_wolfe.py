@@ -156,6 +156,7 @@ def law(form, batch, privacy, count, vertices, level=0.8):
     return np.array(found, dtype=float)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
 @pytest.mark.parametrize(("features", "vertices"), [(2, 1), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
@@ -193,6 +194,7 @@ class ToldChoices(noting(Queries)):
         return place
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
     """What two neighbours lose at the answers and choices of real fits: they are functions of these, and of nothing else."""
@@ -256,6 +258,7 @@ def planted(error, monkeypatch):
         monkeypatch.setattr(Queries, "choose", unpaid)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("error", ["none", "noise times 0.7", "a record twice", "scores unpaid"])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_an_audit_finds_errors_that_are_planted_in_choices(error, adjacency, monkeypatch):

@@ -106,6 +106,7 @@ def test_the_default_falls_back_to_what_can_be_proved(epsilon, delta, adjacency)
     assert dp.verify(template, dp.Privacy(epsilon, delta, adjacency), 1000).noise_scale > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("privacy", [PURE, APPROXIMATE])
 @pytest.mark.parametrize("problem", ["logistic_regression", "softmax_regression", "large_margin_gaussian", "hinge_svm"])
 def test_nothing_that_was_compared_is_clearly_better(problem, privacy):
@@ -154,6 +155,7 @@ WITHOUT_REGULARIZER = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("name", WITHOUT_REGULARIZER)
 def test_a_quadratic_is_added_where_a_bounded_problem_has_no_regularizer(name, adjacency):

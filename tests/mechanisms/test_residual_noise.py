@@ -52,6 +52,7 @@ def hockey_stick(first, second, epsilon):
 # The law of the noise.
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [None, 1], ids=["OpenDP", "seeded"])
 @pytest.mark.parametrize(
     ("kind", "scale"),
@@ -131,6 +132,7 @@ def test_noise_on_the_integers_is_as_private_as_a_little_less_normal_noise(scale
             assert both <= float(gaussian_delta(epsilon, integer_level(math.sqrt(2) * shift, scale))) + 1e-14
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_parts_of_a_certificate_add_up(problem, adjacency):
@@ -173,6 +175,7 @@ def observed_floor(problem, theta):
     return floor(composite, step(composite, theta, value, gradient, composite.curvature_ahead(theta, gradient)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
@@ -190,7 +193,7 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
         lowest, radius = largest_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
         assert certificate.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
         for data in ({"x": x, "y": labels}, corner):
-            for seed in range(3):
+            for seed in (0,):
                 dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=seed)
         for problem_made, solution in spy.seen:
             assert solution.distance_bound <= certificate.tolerance
@@ -277,6 +280,7 @@ BOUNDED = dp.Template(
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("times", [0, 2000])
 @pytest.mark.parametrize(
     ("mechanism", "delta"),
@@ -287,7 +291,7 @@ def test_fits_on_many_more_records_than_the_nominal_number(mechanism, delta, tim
     size = 30
     x = np.eye(3)[np.zeros(times * size, int)]
     for template, data in ((LOGISTIC, {"x": x, "y": np.ones(len(x), dtype=int)}), (BOUNDED, {"x": x})):
-        for epsilon, seed in ((0.5, None), (0.5, 1), (80.0, None), (80.0, 1)):
+        for epsilon, seed in ((0.5, None), (80.0, 1)):
             promise = dp.Privacy(epsilon, delta, "add-remove")
             release = dp.solve(template, data, promise, mechanism, size=size, seed=seed)
             assert release.certificate.cover.records >= len(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -43,19 +44,24 @@ VALUES = {
 }
 
 
+@cache  # proved once for all entries
 def learner(regularization=0.1):
     return dp.load("logistic_regression", features=2, regularization=regularization)
 
 
+@cache
 def mixture():
     return dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
 
 
+@cache
+def squares():
+    return dp.load("least_squares_classifier", features=2)
+
+
 ENTRIES = {
     "solve": lambda *given, **options: dp.solve(learner(), *given, **options),
-    "statistics": lambda *given, **options: dp.statistics(
-        dp.load("least_squares_classifier", features=2), *given, **options
-    ),
+    "statistics": lambda *given, **options: dp.statistics(squares(), *given, **options),
     "tune": lambda *given, **options: dp.tune([learner(), learner(1.0)], *given, **options),
     "tune, undivided": lambda *given, **options: dp.tune([learner(), learner(1.0)], *given, split=False, **options),
     "tune_repeated": lambda *given, **options: dp.tune_repeated([learner(), learner(1.0)], *given, **options),
@@ -76,6 +82,7 @@ def charged(entry, data, adjacency, said="."):
     return len(budget.entries)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("make", "said"), FORMS.values(), ids=FORMS)
 def test_a_wrong_form_costs_nothing(make, said):
     assert charged("solve", make, "add-remove", said) == charged("solve", make, "replace-one") == 0

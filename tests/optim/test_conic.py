@@ -18,6 +18,7 @@ from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("solver", ["CLARABEL", "SCS"])
 def test_solvers_agree_with_first_order(name, solver):
@@ -122,6 +123,7 @@ def test_malformed_options_and_backends_are_refused(make, message):
         make()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("records", [0, 1, 2])
 def test_a_limit_of_the_solvers_own_is_no_reason_to_fail(records):
     """Of these two records Clarabel takes its 200 iterations, and of one or none it does not: that alone decided."""
@@ -183,6 +185,7 @@ def test_nothing_that_a_solver_says_leaves(fails, capfd, caplog):
     assert logging.root.manager.disable == disabled
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 def test_solvers_are_silent_whatever_the_data(solver, capfd):
     """OSQP said "Polishing not needed" of some data, and not of their neighbours."""

@@ -14,6 +14,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["equal", "zero", "tiny", "opposite"])
 @pytest.mark.parametrize("name", CASES)
 def test_no_fit_fails(name, kind):
@@ -56,6 +57,7 @@ BESIDE = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", BESIDE)
 def test_no_fit_fails_for_the_size_of_kinks_beside_that_of_records(case):
     radius, ridge, kinks, constraints = BESIDE[case]

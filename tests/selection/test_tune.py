@@ -158,6 +158,7 @@ def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(ad
         assert abs(float(choice[0][0]) * 3 - kept) <= off
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("how", ["parts", "all", pytest.param("repeated", marks=pytest.mark.slow)])
 def test_people_are_tuned_for(how, adjacency):
@@ -206,6 +207,7 @@ OTHERS = {
 CLASSIFIERS = [kind for kind in vars(classifiers).values() if isinstance(kind, type) and issubclass(kind, Private)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [k for k in CLASSIFIERS if k.problem], ids=lambda kind: kind.__name__)
 def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
     """Whoever adds an option adds a value here, and sees that it is not dropped."""

@@ -342,6 +342,7 @@ def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
         dp.falsify(template, **FAST)
 
 
+@pytest.mark.slow
 def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch):
     w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
     template = dp.Template(

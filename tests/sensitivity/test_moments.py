@@ -121,6 +121,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("residuals", [False, True])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_no_two_records_are_farther_apart_and_some_nearly_are(name, residuals):

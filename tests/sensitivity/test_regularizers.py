@@ -75,6 +75,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUADRATICS | BOUNDED)
 def test_strong_convexity_is_exact_for_quadratics_and_what_a_bounded_set_leaves(name):
     regularizer, expected, *constraints = (QUADRATICS | BOUNDED)[name]
@@ -240,6 +241,7 @@ def test_proximal_maps_agree_with_cvxpy(case):
         assert change @ change <= change @ (other - theta) + 1e-12
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("case", [*MAPPED, *LIFTED])
 def test_every_regularizer_is_released(case):

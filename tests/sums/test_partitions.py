@@ -82,6 +82,7 @@ ADDED, PURE = (dp.Privacy(2.0, delta, adjacency="add-remove") for delta in (1e-6
 PREDICTING, HUBER = (dp.load(name, features=3) for name in ("logistic_regression", "huber_regression"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("privacy", "options"),
     [
