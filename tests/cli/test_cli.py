@@ -1,6 +1,7 @@
 """The command line, as its users meet it: what it prints, what it writes, and the exit status."""
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -578,5 +579,19 @@ def test_an_additive_regression_predicts_in_units_and_refuses_what_it_has_not(ru
     )
     assert "in one file" in run(f"fit additive_logistic shop {FIT_SHOP}", ends=2).err
     assert "no additive models" in run(f"tune additive_logistic shop.csv {FIT_SHOP} --grid most=1", ends=2).err
+    release = dp.Release.load("m.npz")
+    name, options = release.source
+    for damage in (
+        {"pairs": None},
+        {"deviations": None},
+        {"knots": 3},
+        {"deviations": [["x"]]},
+        {"monotone": {"a": "up"}},
+    ):
+        curves = {
+            key: value for key, value in (options["curves"] | damage).items() if value is not None or key == "knots"
+        }
+        with pytest.raises(dp.TemplateError):
+            dp.AdditiveRegressor.read(dataclasses.replace(release, source=(name, options | {"curves": curves})))
     with pytest.raises(dp.TemplateError, match="such an estimator"):
         dp.AdditiveClassifier.read(dp.Release.load("m.npz"))
