@@ -18,8 +18,8 @@ IGNORED = ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExce
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in IGNORED]
 
 Q = dp.Privacy(2.0, 1e-6)
-ARRAYS = {"x": X, "y": Y}
-PIECES = pieces(ARRAYS)
+PIECES = pieces({"x": X, "y": Y})
+HERE = dp.Partitions(PIECES)  # of arrays in this process, which are not sent away
 LEARNER = dp.load("logistic_regression", features=3)
 
 
@@ -59,7 +59,7 @@ DESCENT = dp.NoisyGradientDescent(steps=3, clip=0.5)
 
 @pytest.mark.parametrize("options", [{"mechanism": dp.OutputPerturbation()}, {"mechanism": DESCENT}])
 def test_mechanisms_have_the_same_bits_on_workers(client, options):
-    expected = fitted(ARRAYS, **options)
+    expected = fitted(HERE, **options)
     assert all((fitted(delays(keep), **options) == expected).all() for keep in (None, False))
 
 
@@ -81,7 +81,7 @@ def test_whatever_holds_the_records(client, tmp_path, kind):
     data = KINDS[kind](client, tmp_path)
     found = fitted(data)
     assert on_workers(data).sizes == (1, 299, 0, 5, 395)
-    assert (found == fitted(ARRAYS)).all()
+    assert (found == fitted(HERE)).all()
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_many_small_partitions_are_few_tasks(client):
     data = dp.Partitions(list(map(delayed, parts)))
     batch = on_workers(data)
     assert len(batch.place.bundles) <= 8 < len(batch.sizes) == 40
-    assert (fitted(data) == fitted({"x": X[:120], "y": Y[:120]})).all()
+    assert (fitted(data) == fitted(dp.Partitions(parts))).all()
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def on_round(monkeypatch, number, act):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_time_only(monkeypatch):
-    expected, budget = fitted(ARRAYS), dp.Budget(Q)
+    expected, budget = fitted(HERE), dp.Budget(Q)
     with cluster(processes=True) as client:
         victims = list(client.run(os.getpid).values())
         on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
@@ -189,4 +189,4 @@ def test_parts_of_partitions_have_the_same_bits_on_workers(client):
     def tuned(data):
         return dp.tune(learners, data, Q, seed=1)
 
-    np.testing.assert_array_equal(tuned(delays()).release["w"], tuned(ARRAYS).release["w"])
+    np.testing.assert_array_equal(tuned(delays()).release["w"], tuned(HERE).release["w"])
