@@ -64,7 +64,7 @@ class PairKind(NamedTuple):
 def perturbation_delta(
     losses: list[Loss], rows: GeneratorRows, claim: Claim, epsilon: Fraction, enough: Fraction
 ) -> Fraction:
-    """Bound delta of normal noise for each kind of neighbours, down to what is enough; by the chi law where nothing else is."""
+    """Bound delta of normal noise for each kind of neighbours, down to what is enough; by the chi law if others are above."""
     adjacency, (most, weight) = claim["privacy"]["adjacency"], person(claim)
     if weight == most > 1:  # one row after the other, each for its part of epsilon
         part = epsilon / most

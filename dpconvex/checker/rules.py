@@ -244,7 +244,7 @@ class Rules:
         return found
 
     def walk(self, root: int) -> list[ScalarBound]:
-        """Return what is known of an expression, after what it is made of."""
+        """Return bounds on an expression, after those on its arguments."""
         for k in self.below([root]):
             node = self.template.nodes[k]
             if k not in self.known:

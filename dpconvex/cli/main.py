@@ -1,7 +1,8 @@
 """The command line: list problems, prove privacy, replay proofs, fit to a table, predict, evaluate, and keep count of budgets.
 
 Exit status: 0 if all went well, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130
-if it was interrupted.  Whatever goes wrong, nothing is written.  Nothing heavy is imported here: help is shown at once.
+if it was interrupted.  Whatever goes wrong, no model, table or picture is written.  Nothing heavy is imported here: help
+is shown at once.
 """
 
 import argparse
@@ -238,7 +239,7 @@ def parser() -> argparse.ArgumentParser:
     if find_spec("shtab") is not None:
         import shtab
 
-        shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
+        shtab.add_argument_to(top, ["--print-completion"], help="print a completion script for bash, zsh or tcsh")
     subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, (options, summary, examples) in COMMANDS.items():
         epilog = f"examples:{examples}" if examples else None

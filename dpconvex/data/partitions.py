@@ -91,7 +91,7 @@ class Partitions:
     ) -> Self:
         """Return the answer to a query as partitions, which this process reads block by block in every pass.
 
-        Only columns that the schema or `fields` names are read.  Rows that are others than before are a `DomainError`.
+        Only columns that the schema or `fields` names are read.  Changed rows raise a `DomainError`.
 
         Parameters
         ----------

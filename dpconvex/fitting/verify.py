@@ -1,4 +1,4 @@
-"""The checker: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
+"""Proves: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
 
 from collections.abc import Callable
 from contextlib import suppress

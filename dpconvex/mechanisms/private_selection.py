@@ -109,7 +109,7 @@ class Repetitions:
         return run.part(epsilon * (1 + NORM_SLACK), min(run.delta * self.mean * (1 + NORM_SLACK), 1 - NORM_SLACK))
 
     def each(self, whole: Privacy) -> Privacy:
-        """Return the guarantee of each run that gives the best of all runs a guarantee; rounded down."""
+        """Return each run's guarantee, rounded down, so that the best of all runs keeps `whole`."""
         low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, 60)
         return whole.part(low, whole.delta / (self.mean * (1 + 2 * NORM_SLACK)))
 

@@ -99,7 +99,7 @@ class People:
         return People(frozen(of), frozen(np.ones(len(of), dtype=bool)), self.weighted)
 
     def check_together(self, data: Any) -> None:
-        """Refuse partitions that a person's records are spread over, where their sums are clipped."""
+        """Refuse persons with records in several partitions where a person's sums are clipped."""
         if not isinstance(data, Partitions | PartitionedBatch):
             return
         where = np.repeat(np.arange(len(data.sizes)), data.sizes)[self.kept]

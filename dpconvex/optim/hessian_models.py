@@ -35,7 +35,7 @@ class Kronecker:
         return np.asarray(result)
 
     def inverse(self) -> LinearMap | None:
-        """Return about the inverse map: the diagonal is taken to be the same in each row; None if numbers overflow."""
+        """Return an approximate inverse: the diagonal is taken to be the same in each row; None if numbers overflow."""
         scale = self.scale[self.places]
         root = np.sqrt((self.diagonal[self.places] / scale**2).mean(axis=1))
         scaled = self.moments / root[:, None] / root

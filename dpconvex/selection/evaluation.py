@@ -72,7 +72,7 @@ class Evaluation:
     clusters : int
         Bound on the number of one person's records.  Intervals assume that all of these are alike.
     chosen : int or None
-        Index of the group of all numbers.
+        Index of the group that all numbers are of.
     """
 
     cells: Cells

@@ -263,7 +263,7 @@ def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
 
 
 def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Generator) -> NDArray[Any]:
-    """Assign each record, or person, to a part without looking at it, shape (size,); under add-remove each by itself."""
+    """Assign each record, or person, to a part without looking at it, shape (size,); independently under add-remove."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
         return rng.integers(0, count, size=size).astype(small)

@@ -1,6 +1,6 @@
 """Compares what proofs and programs make of a template with the values of its expressions, at points of the public domain.
 
-That affine subexpressions are expanded, and constraints read, exactly is tested for every template before anything is proved.
+Before anything is proved, every template's expansions of affine subexpressions and readings of constraints are tested.
 """
 
 import math
