@@ -62,4 +62,5 @@ def template(
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         predict=predict,
         decision=decision,
+        ratio="odds ratio",
     )

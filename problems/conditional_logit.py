@@ -74,4 +74,5 @@ def template(
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.sum_squares(b) if constant else 0.0),
         decision=decision,
         probabilities="softmax",
+        ratio="odds ratio",
     )

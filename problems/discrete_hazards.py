@@ -58,4 +58,5 @@ def template(
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + free / 2 * cp.sum_squares(b),
         predict=predict,
+        ratio="hazard ratio",
     )

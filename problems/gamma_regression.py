@@ -73,4 +73,5 @@ def template(
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         constraints=within,
         predict=predict,
+        ratio="rate ratio",
     )

@@ -64,4 +64,5 @@ def template(
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(W) + coupling / 2 * cp.sum_squares(W @ from_mean),
         predict=predict,
+        ratio="odds ratio",
     )

@@ -69,4 +69,5 @@ def template(
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
         predict=predict,
+        ratio="rate ratio",
     )

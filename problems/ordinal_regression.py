@@ -61,4 +61,5 @@ def template(
         regularizer=regularization / 2 * (cp.sum_squares(w) + cp.sum_squares(b)),
         constraints=[b[:-1] <= b[1:]] if classes > 2 else [],
         predict=predict,
+        ratio="odds ratio",
     )

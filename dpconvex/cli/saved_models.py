@@ -129,10 +129,11 @@ def coefficients(chosen: argparse.Namespace) -> None:
     rows = list(effects(release, found))
     if not rows:
         raise TemplateError(f"{chosen.model}: its learner is not linear in named columns, with one score.")
-    ends = [[low, high] if found else None for *_, low, high in rows]
+    ends = [[low, high] if high > low else None for *_, low, high in rows]
     listed = [{"name": n, "effect": v, "interval": own} for (n, v, *_), own in zip(rows, ends, strict=True)]
     wide = max(len(name) for name, *_ in rows)
-    lines = [f"{name:<{wide}}  {v:>9.4g}" + (f"  {a:.4g} to {b:.4g}" if found else "") for name, v, a, b in rows]
+    reach = ("" if not found else f"  {own[0]:.4g} to {own[1]:.4g}" if own else "  not determined" for own in ends)
+    lines = [f"{row[0]:<{wide}}  {row[1]:>9.4g}{text}" for row, text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
     lines.append("intervals of 95 %" if found else remedy)
     told(chosen, {"effects": listed, "private": release.private}, "\n".join(lines))

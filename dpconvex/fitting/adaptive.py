@@ -18,7 +18,7 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
-from dpconvex.optim.newton_step import Estimate, NewtonStep, fewest
+from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, Estimate, NewtonStep
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
@@ -145,11 +145,7 @@ def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> An
 
 
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
-    """Return how many records an estimate with its covariance needs at least: fewer show no Hessian beyond its noise."""
-    return math.ceil(
-        fewest(
-            form.basis.shape[1],
-            certificate.settings["level"] * math.sqrt(1 - (STEPS if fits else MOMENT)),
-            certificate.privacy.adjacency,
-        )
-    )
+    """Return how many records an estimate with its covariance needs: of fewer, all as long, the Hessian is below its noise."""
+    count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1
+    level = certificate.settings["level"] * math.sqrt((1 - (STEPS if fits else MOMENT)) * HESSIAN * (1 - STAYS))
+    return math.ceil(LEAST * count * math.sqrt(2 * count * sides) / level)

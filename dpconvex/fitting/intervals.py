@@ -1,7 +1,5 @@
 """Confidence intervals: a noisy Newton step, and the sandwich with the noise (docs/theory.md, section 22)."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -23,17 +21,6 @@ from dpconvex.util.arguments import FRACTION, instance
 
 MOST = 300  # Parameters
 INSIDE, ROUNDING = 3.0, 1e-6  # Standard errors within which no constraint may be active; relative error of a projection
-# What exp of a coefficient is, by shipped problem.
-ODDS = (
-    "logistic_regression",
-    "softmax_regression",
-    "multi_task_logistic",
-    "ordinal_regression",
-    "conditional_logit",
-    "bradley_terry",
-)
-RATES = ("poisson_regression", "negative_binomial_regression", "gamma_regression", "tweedie_regression")
-RATIOS = {**dict.fromkeys(ODDS, "odds ratio"), **dict.fromkeys(RATES, "rate ratio"), "discrete_hazards": "hazard ratio"}
 
 
 def intervals(
@@ -54,7 +41,8 @@ def intervals(
 
     From a release, or from where adaptive steps end that are part of the cost, a noisy gradient and a noisy Hessian lead to an
     estimate whose law is known.  It is of what minimises the expected loss, without regularizer and constraints.  Intervals are
-    those of the sandwich estimator plus the noise (docs/theory.md, section 22): the model need not be right.
+    those of the sandwich estimator plus the noise (docs/theory.md, section 22): the model need not be right.  Where noise hides
+    the curvature along some parameters, these have no numbers: `undetermined` names them.
 
     Parameters
     ----------
@@ -113,9 +101,9 @@ def intervals(
     paid = job.source.spending(privacy)
     if release is not None:
         paid["not_private_because"] = release.not_private_because or paid["not_private_because"]
-    of_noise, of_records = (np.diag(part) for part in (estimate.of_noise, estimate.of_records))
-    more: Any = {"ratio": RATIOS.get((template.source or ("", {}))[0], ""), **paid}
-    return Coefficients.around(form.space, estimate.theta, of_noise + of_records, of_noise, confidence, **more)
+    theta, of_noise = (np.where(estimate.hidden, np.nan, part) for part in (estimate.theta, np.diag(estimate.of_noise)))
+    both = of_noise + np.diag(estimate.of_records)
+    return Coefficients.around(form.space, theta, both, of_noise, confidence, ratio=template.ratio, **paid)
 
 
 def check_start(release: Release, template: Template) -> None:

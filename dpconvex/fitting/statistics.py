@@ -1,6 +1,7 @@
 """Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -154,6 +155,8 @@ class Coefficients:
     ----------
     names : tuple of str
         Such as ``w[0]``.
+    undetermined : tuple of str
+        Names of the coefficients whose numbers are NaN, because noise hides the curvature of the loss along them.
     estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
         `noise_errors` are the part of the standard errors that the noise for privacy causes.
     lower, upper : ndarray, shape (coefficients,)
@@ -191,6 +194,10 @@ class Coefficients:
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
         return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
 
+    @property
+    def undetermined(self) -> tuple[str, ...]:
+        return tuple(name for name, value in zip(self.names, self.estimates, strict=True) if np.isnan(value))
+
     def ratios(self, schema: Schema | None = None) -> Self:
         """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
 
@@ -215,9 +222,10 @@ class Coefficients:
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as JSON-able data."""
+        """Return them as JSON-able data, with None for NaN."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
-        plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in own.items()}
+        arrays = {name: part.tolist() for name, part in own.items() if isinstance(part, np.ndarray)}
+        plain = own | {name: [None if math.isnan(v) else v for v in part] for name, part in arrays.items()}
         return {"format": FORM, **plain, "spent": self.spent and self.spent.to_dict()}
 
     @classmethod
@@ -240,6 +248,7 @@ class Coefficients:
         wide = max(len(row[0]) for row in rows)
         foot = f"{100 * self.confidence:g} % intervals"
         foot += "" if self.residual_deviation is None else f"; residual deviation {self.residual_deviation:.4g}"
+        foot += f"; hidden by noise, not determined: {', '.join(self.undetermined)}" if self.undetermined else ""
         foot += "" if self.spent is None else f"; spent: {self.spent}"
         foot += f"; NOT PRIVATE: {self.not_private_because}" if self.not_private_because else ""
         return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])

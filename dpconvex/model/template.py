@@ -92,6 +92,8 @@ class Template(Sealed):
     probabilities : callable or "softmax", optional
         ``probabilities(parameters, x)`` returns shape (n, labels). "softmax" computes them from the scores, as logistic losses
         do.
+    ratio : str
+        What `exp` of a coefficient is, such as "odds ratio", for the intervals; empty if it has no name.
     source : tuple of (str, dict), optional
         Name and options of the problem file that built this template, so that a saved release can find it again.
 
@@ -122,6 +124,7 @@ class Template(Sealed):
         *,
         decision: Predict | None = None,
         probabilities: Predict | str | None = None,
+        ratio: str = "",
     ) -> None:
         instance(Record).check("Template", record=record)
         if probabilities == "softmax" and decision is not None:
@@ -137,7 +140,7 @@ class Template(Sealed):
         if predict is None and decision is not None:
             y = record.discrete.get("y")
             predict = decision if y is None else partial(best_labels, decision, y.array)
-        self.record, self.source = record, source
+        self.record, self.source, self.ratio = record, source, ratio
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
         roots = {f"loss for {v}" if v else "loss": called(loss, record, v) for v in record.combinations}
         roots["regularizer"] = regularizer

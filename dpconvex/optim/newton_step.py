@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.adaptive_descent import probe_of, row_units
@@ -16,6 +17,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
+REMEDY = "More records, a larger epsilon or fewer features help."
 STAYS = 0.03  # Part of the squared level of the question whether curvature stays; the step has the rest
 # Of the step: of the Hessian, of the second moment of gradients, and of histograms of lengths; the gradient has the rest.
 HESSIAN, MOMENT, LENGTHS = 0.35, 0.05, 0.06
@@ -26,14 +28,16 @@ ROOM = 2.0  # How much longer vectors may be than those in the last bin whose co
 TURNED = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
 LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
+HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
 class Estimate(NamedTuple):
-    """Where the step ends, shape (dim,), and its covariance by sampling and by noise, shape (dim, dim)."""
+    """Where the step ends, shape (dim,), its covariance by sampling and by noise, (dim, dim), and what it does not show."""
 
     theta: Array
     of_records: Array
     of_noise: Array
+    hidden: NDArray[np.bool_]  # Coordinates that depend on directions in which noise hides the Hessian, shape (dim,)
 
 
 @dataclass
@@ -76,18 +80,22 @@ class NewtonStep:
         Raises
         ------
         NotConverged
-            If the Hessian does not exceed its noise, or changes within the error of the estimate.
+            If the Hessian nowhere exceeds its noise, or changes within the error of the estimate.
         """
         before, every = self.table, np.eye(self.form.basis.shape[1])
         self.step(self.level * math.sqrt(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
-        near += np.outer(self.move, self.move)
+        near += np.outer(self.move, self.move) + self.unknown
         of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
         self.check_curvature(before, self.inverse @ (self.spread + of_noise) @ self.inverse)
-        back = self.back @ self.inverse
-        few = self.number / max(self.number - len(every), 1.0)
-        return Estimate(self.theta, back @ self.spread @ back.T * few, back @ of_noise @ back.T)
+        back, few = self.back @ self.inverse, self.number / max(self.number - len(every), 1.0)
+        unknown = self.back @ self.unknown @ self.back.T
+        of_records, of_noise = back @ self.spread @ back.T * few, back @ of_noise @ back.T + unknown
+        hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
+        if hidden.all():
+            raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
+        return Estimate(self.theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
@@ -110,22 +118,24 @@ class NewtonStep:
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
         edge = self.hessian_noise * math.sqrt(2 * count)
-        if not values[0] > edge + self.hessian_noise:
-            told = values[0] / (edge + self.hessian_noise)
-            why = f"the least curvature is {told:.3g} times what noise alone makes, which has to be more than 1"
-            raise NotConverged(f"intervals: {why}. More records, a larger epsilon or fewer features help.")
+        stands_out = values > edge + self.hessian_noise
+        if not stands_out.any():
+            raise NotConverged(f"intervals: the curvature is nowhere larger than its noise. {REMEDY}")
+        values, axes, hidden = values[stands_out], axes[:, stands_out], axes[:, ~stands_out]
         # An eigenvalue that is kept is one whose noise came out large, if it is near the edge.
         lowered = (values + np.sqrt(values**2 - edge**2)) / 2
         self.inverse = (axes / lowered) @ axes.T
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
+        # Along hidden axes the error may be as long as parameters are on average, in the metric.
+        place = np.linalg.lstsq(self.back, self.theta)[0]
+        self.unknown = (place @ place) / count * hidden.shape[1] * hidden @ hidden.T
 
     def turn_coordinates(self) -> None:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
-        rows, columns = self.table.shape
-        back = np.zeros((len(self.theta), columns, rows))
+        back = np.zeros((len(self.theta), *self.table.shape[::-1]))
         for column, places in enumerate(self.scores.places.T):
             back[places, column] = self.matrix.T * self.units / self.scores.scale[:, [column]]
         whole = back.reshape(len(back), -1)
@@ -134,13 +144,13 @@ class NewtonStep:
 
     def find_long_rows(self, length_level: float, level: float) -> None:
         """Shorten directions in which the Hessian is larger than the metric says, such as those of rare levels."""
-        longest = self.longest_root(length_level)
+        longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
         edge = self.looks.counted_people(math.sqrt(2)) * longest**2 / level * math.sqrt(2 * self.onto.shape[1])
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.onto_columns))
         inverse = np.linalg.inv(self.matrix)
-        self.hessian = inverse @ (axes * np.maximum(values - edge, 1.0)) @ axes.T @ inverse.T
+        self.hessian = inverse @ (axes * np.maximum(values - edge / 2, 1.0)) @ axes.T @ inverse.T
         self.turn_coordinates()
 
     @property
@@ -149,18 +159,18 @@ class NewtonStep:
         rows = self.looks.rows
         return math.sqrt(rows.squared_norm(self.scores.radius)) * rows.grid * float(np.linalg.norm(self.matrix, 2))
 
-    def longest_root(self, level: float) -> float:
+    def longest_root(self, level: float, room: float = ROOM) -> float:
         """Return how long roots may be: no longer than those of the domain, if the largest curvature is known."""
         most = self.looks.privacy.most
         bent = self.longest_row * math.sqrt(self.public.most_curvature * len(self.table.T) * most)
-        return min(self.length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number)), bent)
+        return min(self.length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
 
-    def length(self, kind: str, level: float, usual: float) -> float:
+    def length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
         """Return how long vectors may be: some more than those that a histogram shows."""
         edges = usual * FINER ** np.arange(-BINS / 2, BINS / 2)
         counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)
         seen = np.flatnonzero(counts > STANDS_OUT * self.looks.deviation_of_counts(level))
-        return float(ROOM * (edges[seen[-1]] if len(seen) else usual))
+        return float(room * (edges[seen[-1]] if len(seen) else usual))
 
     def check_curvature(self, before: Array, around: Array) -> None:
         """Refuse where curvature is not the same on both sides of the estimate, as far away as it may err."""
@@ -176,13 +186,7 @@ class NewtonStep:
         doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own
         if max(found) - min(found) > TURNED * float(np.mean(found)) + doubt:
             why = "noise, or chance, moves the estimate so far that the curvature of the loss changes on the way"
-            raise NotConverged(f"intervals: {why}. More records or a larger epsilon help.")
+            raise NotConverged(f"intervals: {why}. {REMEDY}")
 
     def to_table(self, move: Array) -> Array:
         return np.asarray(self.matrix.T @ (self.onto @ move).reshape(self.table.shape[::-1]).T)
-
-
-def fewest(count: int, level: float, adjacency: str) -> float:
-    """Return how many records the Hessian by so many parameters needs to exceed its noise, if all have the same length."""
-    own = level * math.sqrt(HESSIAN * (1 - STAYS))
-    return LEAST * count * math.sqrt(2 * count) * (math.sqrt(2) if adjacency == "replace-one" else 1.0) / own

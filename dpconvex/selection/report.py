@@ -148,12 +148,15 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
     if rows:
         most = max(abs(number) for _, *numbers in rows for number in numbers) or 1.0
         yield "<p>What a column adds to the score: a number, from its lower to its upper bound; a level, where it is there.</p>"
+        hidden = ", ".join(name for name, _, low, high in rows if not high > low)
         cells = [(name, f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for name, v, a, b in rows]
         yield table(
             ["column", "effect", "interval" * (coefficients is not None), ""], cells[:SHOWN], (1, 2), drawn=(3,)
         )
         if coefficients is None:
             yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
+        elif hidden:
+            yield f'<p class="soft">Noise hides the curvature along these effects, which have no interval: {escape(hidden)}.</p>'
     elif not shapes:
         yield table(
             ["parameter", "shape"], [(n, " × ".join(map(str, v.shape)) or "a number") for n, v in release.items()]
@@ -184,10 +187,9 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     names = release.names if schema is None else tuple(schema.feature_names)
     if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
         return
-    found = np.stack([weights, np.zeros_like(weights), np.zeros_like(weights)], axis=1)
-    known = {} if coefficients is None else {row[0]: (row[1], row[4], row[5]) for row in coefficients.rows()}
-    if known:
-        found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
+    rows = [] if coefficients is None else coefficients.rows()
+    known = {name: (value, low, high) for name, value, _, _, low, high in rows if high > low}  # of NaN, what was fitted
+    found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
     if schema is not None:
         scale = np.full(len(found), 1.0 if schema.unit else 1 / schema.norm_bound)
         scale[len(found) - bool(schema.constant) :] = schema.constant

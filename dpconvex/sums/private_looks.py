@@ -147,9 +147,8 @@ class PrivateLooks:
             noisy = self.queries.noisy(found.histogram[: edges.size] * 2**COUNT_BITS, moved, level)
             return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
         # A person's part is positive semidefinite, and its trace is bounded.
-        noisy = self.queries.noisy_symmetric(
-            whole(found.moment), 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO), level
-        )
+        moved = 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(whole(found.moment), moved, level)
         return np.asarray(noisy * (look.longest / scale / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def look(
@@ -199,9 +198,7 @@ class PrivateLooks:
             leverage=None if self.people is None and self.rows.jacobian is None else self._leverage,
         )
         found = self._sums(look)
-        curvature: Array = NO_NUMBERS
-        along: Array = NO_NUMBERS
-        counts: Array = NO_NUMBERS
+        curvature = along = counts = NO_NUMBERS
         if len(look.probe):
             noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
             curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)

@@ -1,5 +1,6 @@
 """Intervals: they cover, are paid for before data are looked at, and are refused where they would not hold."""
 
+import json
 import math
 from contextlib import suppress
 from dataclasses import replace
@@ -107,7 +108,7 @@ def test_what_public_facts_refuse_costs_nothing():
     assert not budget.entries
 
 
-def test_active_constraints_and_little_curvature_are_refused():
+def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined(tmp_path):
     rng, w = np.random.default_rng(0), cp.Variable(3, name="w")
     data, _ = drawn("logistic_regression", 8_000, rng)
     record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
@@ -119,8 +120,12 @@ def test_active_constraints_and_little_curvature_are_refused():
         else:
             assert np.isfinite(dp.intervals(within, None, data, PRIVACY, seed=1).standard_errors).all()
     flat = {**data, "x": data["x"] * [1, 1, 0]}
-    with pytest.raises(dp.NotConverged, match="least curvature"):
-        dp.intervals(loaded("logistic_regression"), None, flat, PRIVACY, seed=1)
+    found = dp.intervals(loaded("logistic_regression"), None, flat, dp.Privacy(8.0, 1e-6), seed=1)
+    assert found.undetermined == ("w[2]",)
+    assert ((found.lower < W) & (found.upper > W)).tolist() == [True, True, False]
+    assert "hidden by noise, not determined: w[2]" in repr(found)
+    (tmp_path / "found.json").write_text(json.dumps(found.to_dict(), allow_nan=False))
+    assert dp.Coefficients.load(tmp_path / "found.json").undetermined == ("w[2]",)
 
 
 def test_a_median_between_two_clusters_is_covered_or_has_no_intervals():
