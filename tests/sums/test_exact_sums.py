@@ -373,3 +373,19 @@ def test_products_of_fields_are_cut_alike_for_one_record_and_for_many():
     together = made(columns)
     for k in range(300):
         assert (made([column[k : k + 1] for column in columns])[0] == together[k]).all()
+
+
+def test_mirrored_and_repeated_records_of_a_person_move_squares_by_their_bound():
+    """Squared lengths were once added up in another order for one record than for two."""
+    template, both = dp.load("logistic_regression", features=4), []
+    data = records(template, 32, np.random.default_rng(11))
+    data["x"] = np.repeat(data["x"][::4], 4, axis=0) * np.tile([1, -1, 1 - 1e-15, 0.5], 8)[:, None]
+    privacy, people = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=4), np.repeat(np.arange(8), 4)
+    for some in (slice(0, 32), slice(0, 28)):
+        found = looks(template, {name: column[some] for name, column in data.items()}, privacy, people[some])
+        found.in_metric(np.eye(4))
+        for kind in ("gradients", "roots"):
+            found.vectors(np.ones((4, 1)), kind, 1e-9, 1.0)
+        both.append(found.queries.seen)
+    for (a, moved), (b, _) in zip(*both, strict=True):
+        assert 0.99 * moved < sum(int(entry) ** 2 for entry in (a - b).flat) ** 0.5 <= moved
