@@ -22,8 +22,8 @@ FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.5
 PAIRS, PATIENCE, MOST = 20, 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
 # proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
-# the predicted decrease.
-SHIFT, STEEPEST, LEAST_SHIFT, FAILED = 1e-2, 1e-3, 1e-9, 1e-3
+# the predicted decrease.  A model stays that is RIGHT where the shift adds HELD of its curvature to a step.
+SHIFT, STEEPEST, LEAST_SHIFT, FAILED, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.15, 0.1
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
 # The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
 FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
@@ -57,10 +57,11 @@ class Modelled:
 
         return self.coordinates.original(minimise(self.coordinates, model, gradient, start, largest))
 
-    def decrease(self, now: Iterate, theta: Array) -> float:
-        """Return by how much the model says that f is smaller at a point."""
-        move = self.coordinates.new(theta - now.theta)
-        return -float(now.gradient @ (theta - now.theta)) - 0.5 * float(move @ self.curvature(move))
+    def decrease(self, now: Iterate, theta: Array, shift: float) -> tuple[float, bool]:
+        """Return by how much the model says that f is smaller at a point, and whether the shift kept that near."""
+        move, slope = self.coordinates.new(theta - now.theta), float(now.gradient @ (theta - now.theta))
+        bent = float(move @ self.curvature(move))
+        return -slope - 0.5 * bent, shift * self.largest * float(move @ move) > HELD * bent
 
     def learn(self, now: Iterate, found: Iterate) -> None:
         if np.isfinite(found.value):
@@ -157,10 +158,10 @@ class Models:
             self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
         return self.current
 
-    def judge(self, gain: float) -> None:
+    def judge(self, gain: float, right: bool) -> None:
         """Replace the model where steps are slow; `gain` is the share of the distance that the last one left."""
         self.slow = self.slow + 1 if gain > SLOW else 0
-        if self.sampling and gain > ANEW:
+        if self.sampling and gain > ANEW and not right:  # else a smaller shift goes farther
             self.current = None
         larger = not self.sampling or self.records < self.composite.problem.batch.size
         if larger and self.slow >= SLOW_STEPS - (not self.sampling):
@@ -196,7 +197,7 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
             shift = least / largest if largest < least else SHIFT
         theta = problem.feasible.project(model.minimised(now, shift))
         found = at_point(composite, theta, *composite.smooth(theta))
-        predicted = model.decrease(now, theta)
+        predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
         if found.value > now.value and predicted > DROWNED * abs(now.value):
             found = between(composite, now, found)
@@ -211,11 +212,9 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
             shift, failed = 8 * max(shift, LEAST_SHIFT), True
             continue
         now = found
-        if now.distance_bound < best.distance_bound:
-            best, stalled = now, 0
-        elif not drowned:
-            stalled = 0
+        stalled = 0 if now.distance_bound < best.distance_bound or not drowned else stalled
+        best = min(best, now, key=lambda iterate: iterate.distance_bound)
         shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < 0.3 else 1.0
         failed = False
-        models.judge(gain)
+        models.judge(gain, right=held and abs(ratio - 1) < RIGHT)
     return best
