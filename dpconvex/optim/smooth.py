@@ -65,7 +65,10 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
-            records = max((4 if stalled else 1) * records, FEWEST, FOR_EACH * problem.loss.monomials)
+            fewest = max(FEWEST, FOR_EACH * problem.loss.monomials)
+            if problem.loss.has_hessian:  # each form makes it dearer
+                fewest = int(fewest / np.sqrt(problem.loss.form.forms))
+            records = max((4 if stalled else 1) * records, fewest)
             model = composite.read(inverse_hessian, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))

@@ -58,7 +58,7 @@ class Share(NamedTuple):
 
     def back(self, slopes: Array) -> Array:
         """Turn slopes by the leaves into those by the forms."""
-        return np.concatenate([label.combine.T @ slopes[:, some] for label, some in self.parts], axis=1)
+        return np.concatenate([label.back @ slopes[:, some] for label, some in self.parts], axis=1)
 
 
 class SumPlan(NamedTuple):

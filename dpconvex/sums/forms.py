@@ -48,6 +48,11 @@ class Label:
     combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
     offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
+    @cached_property
+    def back(self) -> sp.csc_array:
+        """The transpose of `combine`: to make it takes longer than to multiply with it."""
+        return self.combine.T
+
 
 @dataclass(frozen=True, eq=False)
 class LeafForm:
