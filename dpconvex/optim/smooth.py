@@ -66,7 +66,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
             fewest = max(FEWEST, FOR_EACH * problem.loss.monomials)
-            if problem.loss.has_hessian:  # each form makes it dearer
+            if problem.loss.has_hessian:  # each form makes a model dearer
                 fewest = int(fewest / np.sqrt(problem.loss.form.forms))
             records = max((4 if stalled else 1) * records, fewest)
             model = composite.read(inverse_hessian, now.theta, records)
