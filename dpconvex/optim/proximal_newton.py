@@ -51,11 +51,8 @@ class Modelled:
         more = shift * self.largest
         corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
         largest = max(self.largest, corrected) + more
-
-        def model(x: Array) -> Array:
-            return self.curvature(x) + more * x
-
-        return self.coordinates.original(minimise(self.coordinates, model, gradient, start, largest))
+        found = minimise(self.coordinates, lambda x: self.curvature(x) + more * x, gradient, start, largest)
+        return self.coordinates.original(found)
 
     def decrease(self, now: Iterate, theta: Array, shift: float) -> tuple[float, bool]:
         """Return by how much the model says that f is smaller at a point, and whether the shift kept that near."""

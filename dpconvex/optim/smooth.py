@@ -65,9 +65,8 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
-            fewest = max(FEWEST, FOR_EACH * problem.loss.monomials)
-            if problem.loss.has_hessian:  # each form makes a model dearer
-                fewest = int(fewest / np.sqrt(problem.loss.form.forms))
+            dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # each form makes a model dearer
+            fewest = int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear)
             records = max((4 if stalled else 1) * records, fewest)
             model = composite.read(inverse_hessian, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian

@@ -72,8 +72,7 @@ def filled(rows: Indices) -> Indices:
 
 
 def numbers_in(batch: Batch) -> int:
-    columns = batch.fields.values()
-    return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
+    return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in batch.fields.values())
 
 
 def by_person(people: Indices, step: int) -> Iterator[Indices]:

@@ -49,8 +49,7 @@ class Label:
     offset: Array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
     @cached_property
-    def back(self) -> sp.csc_array:
-        """The transpose of `combine`: to make it takes longer than to multiply with it."""
+    def back(self) -> sp.csc_array:  # to make it takes longer than to multiply with it
         return self.combine.T
 
 
@@ -150,8 +149,8 @@ def public_part(template: Template, space: Space, part: Expression | None) -> Lo
 @once
 def form_of(template: Template, space: Space) -> LeafForm:
     exact = exact_losses(template, space)
-    found = split(exact, [affine_leaves(loss) for loss in exact], expander_of(template, space))
-    return entries_form(template, space) if found is None else found
+    leaves = [affine_leaves(loss) for loss in exact]
+    return split(exact, leaves, expander_of(template, space)) or entries_form(template, space)
 
 
 @once
