@@ -141,7 +141,7 @@ def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_pa
 
 def test_a_ledger_without_the_release_is_not_called_that_of_these_people():
     budget = dp.Budget(dp.Privacy(9.0, 1e-5))
-    budget.spend(dp.Privacy(1.0), "evaluate model.npz")
+    budget.spend(dp.Privacy(1.1), "evaluate model.npz")
     release = replace(RELEASE, schema=learnt())
     texts = " ".join(read(dp.report(release, None, budget)))
     assert "does not list this model; missing: its fit, learn_schema 1" in texts
