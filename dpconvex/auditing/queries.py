@@ -24,7 +24,7 @@ from dpconvex.util.arrays import Array, Indices
 
 PARTS = (
     *("gradients", "second moment", "second moment in the metric", "counts by length", "curvatures", "slopes along"),
-    *("squares of gradients", "squares of roots", "counts of roots"),
+    *("squares of gradients", "squares of roots", "counts of roots", "lengths of rows", "second moment of cut rows"),
 )
 CHOICE = "choices of vertices"
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
@@ -86,7 +86,11 @@ class Adversary:
                 elif part.split()[0] in ("squares", "counts"):
                     edges = EDGES if "counts" in part else EDGES[:0]
                     looks.vectors(self.table, part.split()[-1], SMALL, self.level, edges)
-                elif part == "second moment":
+                elif part == "lengths of rows":
+                    looks.lengths(EDGES, self.level)
+                elif part != "second moment in the metric":
+                    if "cut" in part:
+                        looks.shorten(longest / 4)
                     looks.second_moment(self.level)
                 else:
                     looks.second_moment_in_metric(longest / 4, self.level, SMALL)

@@ -27,6 +27,9 @@ CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
+# Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
+# is asked; bins; how many records may be cut, and by how many deviations more stand out.
+COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 # Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
 # Where curvature depends on scores, steps are short, and there are more of them.
@@ -91,7 +94,9 @@ def model_of(
     """Take steps, from a table where they begin."""
     scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
-    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin)
+    spent = shorten_rows(looks, level, size)
+    begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
+    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin, spent)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     fewest, enough = (BENT_FEWEST, BENT_ENOUGH) if public.is_bent else (FEWEST, ENOUGH)
     many = number * level / (sides * enough * metric.directions * columns)
@@ -103,7 +108,7 @@ def model_of(
     lengths = LengthHistograms(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
-    point = np.linalg.solve(matrix.T, np.broadcast_to(begin, scores.shape))
+    point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, variance = np.zeros(scores.shape), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     if start and constant is not None:
@@ -145,15 +150,27 @@ def cosine(one: Array, other: Array) -> float:
 
 def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = math.inf) -> tuple[Metric, Array, float]:
     """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
-    longest = looks.rows.squared_norm(looks.scores.radius) * looks.rows.grid**2
-    deviation = looks.counted(longest, math.sqrt(2)) / level
-    moment = looks.second_moment(level)
+    moment, deviation = looks.second_moment(level)
     edge = math.sqrt(2 * looks.rows.count) * deviation
     return Metric.of(moment, ridge * edge, most), moment, deviation
 
 
+def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
+    """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
+    share = min((1 / (COUNTED * size * level)) ** 2, COSTLY)
+    deviation = looks.counted(1.0, math.sqrt(2)) / (level * math.sqrt(share))
+    if looks.scores.is_shared or looks.rows.count == 1 or deviation > DROWNED * size:
+        return 0.0
+    edges = looks.scores.radius * FINER ** np.arange(1.0 - BINS, 1.0)
+    longer = np.cumsum(looks.lengths(edges, level * math.sqrt(share))[::-1])
+    many = longer > np.maximum(LONG * size, SURE * deviation * np.sqrt(np.arange(1, BINS + 1)))
+    if place := int(np.argmax(many)):
+        looks.shorten(float(edges[-1 - place]))
+    return share
+
+
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, columns: float, public: Public, begin: Array | float
+    looks: PrivateLooks, level: float, size: float, columns: float, public: Public, begin: Array, spent: float
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
@@ -166,7 +183,7 @@ def metric_of(
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
     rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
-    number, left = size, 1 - share - HISTOGRAMS - CURVATURES
+    number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))

@@ -55,13 +55,13 @@ def descend_on_vertices(
     found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), count)
     last = part(np.sort(np.array(found, dtype=np.int64)))
     rest = {**settings, "level": level * math.sqrt(left)}
-    units = row_units(last.scores, last.constant)
     if public.is_flat and form.template.record.discrete:
         table, hessian, _ = class_model_of(last, form, rest, size, public)
-        table = table / farthest(last.scores.coordinates(table * units), form)
+        table = table / farthest(last.scores.coordinates(table * row_units(last.scores, last.constant)), form)
     else:
-        begin = start_of(form)[last.scores.places] * last.scores.scale / units
+        begin = start_of(form)[last.scores.places] * last.scores.scale
         table, hessian, _ = model_of(last, rest, size, public, begin)
+    units = row_units(last.scores, last.constant)
     theta = last.scores.coordinates(table * units)
     inside = last.scores.scale[:, 0] / units[:, 0]
     return least_on_hull(theta, hessian * np.outer(inside, inside), form, last.scores.places, size)

@@ -162,13 +162,33 @@ def with_leverages(batch: Batch, leverage: Leverage | Widest) -> Batch:
     return Batch({**batch.fields, LEVERAGE: found}, batch.group)
 
 
-def moment(batch: Batch, rows: ExactRows) -> Exact:
-    """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows)."""
+def length_counts(batch: Batch, rows: ExactRows, edges: Array) -> Exact:
+    """Count records, which `on_grid` made, by the length of their x in multiples; the last bin has no end."""
+    column, total = batch.fields[rows.name], np.zeros(len(edges), dtype=np.int64)
+    for start in range(0, batch.size, rows.in_cache):
+        lengths = lengths_of(rows.read(column[start : start + rows.in_cache]) / rows.grid, rows.each)
+        total += np.bincount(np.minimum(np.searchsorted(edges, lengths), len(edges) - 1), minlength=len(edges))
+    return total
+
+
+def lengths_of(levels: Any, each: int) -> Array:
+    """Return the lengths of records with so many rows of whole numbers, whose squares add up exactly, shape (n,)."""
+    squared = levels.power(2).sum(axis=1) if sp.issparse(levels) else np.einsum("nk,nk->n", levels, levels)
+    return np.asarray(np.sqrt(np.asarray(squared).reshape(-1, each).sum(axis=1)))
+
+
+def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
+    """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows).
+
+    Their x are cut to the length `most`, in multiples, if there is one.
+    """
     column, count = batch.fields[rows.name], rows.count
     total = np.zeros((2, count, count), dtype=np.int64)
     step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
     for start in range(0, batch.size, step):
         levels = rows.read(column[start : start + step]) / rows.grid
+        if most is not None:
+            levels = shortened_rows(levels, rows.each, most)
         part = levels.T @ levels
         own = np.empty((count, count))
         x = part.shape[0]
@@ -178,6 +198,16 @@ def moment(batch: Batch, rows: ExactRows) -> Exact:
             own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
         total += halves(own)
     return total
+
+
+def shortened_rows(levels: Any, each: int, most: int) -> Any:
+    """Cut records of so many rows to a length, towards 0; no computed length exceeds it."""
+    long = np.maximum(lengths_of(levels, each), most * INSIDE)
+    share = np.repeat(most * INSIDE / long, each)
+    if sp.issparse(levels):
+        found = sp.csr_array(sp.diags_array(share) @ levels)
+        return sp.csr_array((np.trunc(found.data), found.indices, found.indptr), shape=found.shape)
+    return np.trunc(levels * share[:, None])
 
 
 def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:

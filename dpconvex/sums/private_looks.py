@@ -4,7 +4,7 @@ Every answer is an exact sum of whole numbers plus exact integer noise.  Nothing
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from dpconvex.sums.exact_rows import (
     Leverage,
     Widest,
     clipped_moment,
+    length_counts,
     moment,
     on_grid,
     whole,
@@ -55,6 +56,7 @@ class PrivateLooks:
     privacy: Privacy  # Who is protected, which decides how far neighbours move a sum
     queries: Queries
     people: Indices | None = None  # Whose each record is, where people have several
+    longest: int | None = field(default=None, init=False)  # Of x in second moments of rows, in multiples
 
     def __post_init__(self) -> None:
         if self.people is None and self.privacy.most > 1:
@@ -77,14 +79,31 @@ class PrivateLooks:
     def deviation_of_counts(self, level: float) -> float:
         return self.counted_people(ROOT_TWO) / level
 
-    def second_moment(self, level: float) -> Array:
-        """Return the noisy sum of ``row row'``, shape (rows, rows), rows being (x, constant) in the units of x."""
-        found = self.batch.added_up(moment, self.batch.share(self.rows))
+    def lengths(self, edges: Array, level: float) -> Array:
+        """Return noisy counts of records by the length of x, shape (bins,); edges are upper ends, in increasing order."""
+        found = self.batch.added_up(length_counts, self.batch.share(self.rows), np.sort(edges / self.rows.grid))
+        found = np.zeros(len(edges), dtype=np.int64) if found is None else found
+        moved = 2.0**COUNT_BITS * self.counted(1.0, ROOT_TWO)
+        return np.asarray(self.queries.noisy(found * 2**COUNT_BITS, moved, level), dtype=float) / 2.0**COUNT_BITS
+
+    def shorten(self, longest: float) -> None:
+        """Cut x to a length in second moments of rows from now on, and make the constant of rows about half of that."""
+        self.longest = max(math.floor(min(self.scores.radius, max(0.0, longest)) / self.rows.grid), 1)
+        self.rows = replace(self.rows, constant=math.ceil(self.longest / 2) if self.rows.constant else 0)
+
+    def second_moment(self, level: float) -> tuple[Array, float]:
+        """Return the noisy sum of ``row row'``, shape (rows, rows), and the deviation of its noise.
+
+        Rows are (x, constant) in the units of x.
+        """
+        found = self.batch.added_up(moment, self.batch.share(self.rows), self.longest)
         count = self.rows.count
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
         # Both are positive semidefinite: two are no more than a root of two apart.
-        moved = self.counted(self.rows.squared_norm(self.scores.radius), ROOT_TWO)
-        return np.asarray(self.queries.noisy_symmetric(sums, moved, level) * self.rows.grid**2, dtype=float)
+        cut = None if self.longest is None else float(self.longest**2 + self.rows.constant**2)
+        moved = self.counted(cut or self.rows.squared_norm(self.scores.radius), ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(sums, moved, level)
+        return np.asarray(noisy * self.rows.grid**2, dtype=float), moved * self.rows.grid**2 / level
 
     @property
     def constant(self) -> float:

@@ -25,7 +25,7 @@ from dpconvex.mechanisms import (
 )
 from dpconvex.noise import samplers
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sums import engine, private_looks
+from dpconvex.sums import engine, exact_rows, private_looks
 
 TENTH = 0.9
 SLOW = pytest.mark.slow
@@ -324,6 +324,11 @@ PLANTED = {
     "sums twice": (twice(engine, "block_sums"), ("gradients", "counts by length")),
     "people twice": (twice(engine, "person_sums"), ("gradients", "counts by length")),
     "moments twice": (twice(private_looks, "moment"), ("second moment",)),
+    "lengths twice": (twice(private_looks, "length_counts"), ("lengths of rows",)),
+    "rows not cut": (
+        lambda m: m.setattr(exact_rows, "shortened_rows", lambda rows, *_: rows),
+        ("second moment of cut rows",),
+    ),
     "cut moments twice": (twice(private_looks, "clipped_moment"), ("second moment in the metric",)),
     "squares twice": (twice(engine, "vector_sums"), ("squares of gradients", "squares of roots", "counts of roots")),
     "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),

@@ -88,7 +88,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
     """Ask for everything at a random table, in a random metric; return all sums."""
     rng = np.random.default_rng(seed)
     rows, columns = found.scores.shape
-    moment = found.second_moment(1.0)
+    moment, _ = found.second_moment(1.0)
     found.in_metric(rng.normal(size=(rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
     table = scale * rng.normal(size=(rows, columns))
     edges = 2.0 ** np.arange(-8, 9)
@@ -101,6 +101,9 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
     for kind in ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
         found.vectors(table, kind, 1.0, 1.0, edges)
+    found.lengths(edges, 1.0)
+    found.shorten(leverage)
+    found.second_moment(1.0)
     return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
 
 
@@ -255,6 +258,9 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0, given["cap"])
+            found.lengths(edges, 1.0)
+            found.shorten(odd.get("clip", np.inf))
+            found.second_moment(1.0)
             for kind, bins in (("gradients", edges), ("roots", edges), ("gradients", edges[:0]), ("roots", edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
             found.look(
