@@ -59,6 +59,7 @@ class Options(NamedTuple):
     small: bool
     fashion: Path | None
     mnist: Path | None
+    records: int
 
 
 def timed(fit: Callable[[], Any]) -> tuple[Any, float]:
@@ -180,7 +181,7 @@ def images(name: str, epsilon: float, seed: int, options: Options) -> Iterator[O
 
 def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
     """Compare by squared errors over the targets' variance."""
-    split = tables.find(name, seed, 3000 if options.small else 20_000)
+    split = tables.find(name, seed, options.records)
     if split is None:
         return
 
@@ -203,7 +204,7 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
 TASKS: dict[str, tuple[Callable[[str, float, int, Options], Iterator[Outcome]], tuple[str, ...]]] = {
     "tables": (census, ("Adult 3000", "Adult 20000")),
     "images": (images, ("digits", "T-shirts or dresses", "MNIST")),
-    "regression": (regression, ("infrared", "hours", "heavy tails")),
+    "regression": (regression, tuple(tables.REGRESSION)),
 }
 
 
@@ -236,11 +237,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epsilons", nargs="*", type=float, help="instead of the usual ones")
     parser.add_argument("--fashion", type=Path, help="the folder of Fashion-MNIST's files")
     parser.add_argument("--mnist", type=Path, help="the folder of MNIST's files")
+    parser.add_argument("--records", type=int, default=20_000, help="of regressions, for training, at most")
     given = chosen(parser, arguments)
-    options = Options(given.small, given.fashion, given.mnist)
+    options = Options(given.small, given.fashion, given.mnist, given.records)
     for task in given.tasks or TASKS:
         compare, names = TASKS[task]
         measures, epsilons = MEASURES[task], given.epsilons or EPSILONS
+        names = names[: 3 if given.small else None]
         print(f"\n| {task} | ε | method | {' | '.join(measures)} |\n|{'---|' * (3 + len(measures))}")
         notes = []
         for name, epsilon in product([name for name in names if name in (given.data or names)], epsilons):

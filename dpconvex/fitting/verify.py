@@ -206,11 +206,10 @@ class FitOptions:
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = plans(self.mechanism, *known, privacy, size)
         asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template))
-        plan = next(asked)
-        for other in asked:  # only where this one is refused
-            with suppress(DPConvexError, OverflowError):
-                return certified(template, privacy, size, plan, self.residual_noise or ResidualNoise()), plan
-            plan = other
+        for plan in asked:
+            if self.mechanism is None and not isinstance(plan, Automatic):  # others follow if this one is refused
+                with suppress(DPConvexError, OverflowError):
+                    return certified(template, privacy, size, plan, self.residual_noise or ResidualNoise()), plan
         return None, plan
 
     def _takes_steps(self, template: Template) -> bool:

@@ -38,6 +38,7 @@ ROUNDS, FEWEST, ENOUGH, BENT_FEWEST, BENT_ENOUGH = 24, 5, 30.0, 12, 10.0
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
 TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
+SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
 FALLING = 2**0.25  # By how much the curvature falls in one step at most
 SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 0.75, 0.1
 
@@ -103,7 +104,8 @@ def model_of(
     rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, many)), fewest), ROUNDS)))
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
     left += histograms - start.spent - (LAST + start.share) * public.is_bent if start else 0.0
-    step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / rounds)
+    each = 1 if public.is_bent else SELDOM
+    step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
     lengths = LengthHistograms(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
@@ -120,12 +122,13 @@ def model_of(
             asked = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
             clip = min(asked, RISING * clip) if t else asked
         probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "curvature_level": curvature_level}
-        answer = looks.look(matrix.T @ point, clip, unit, step_level, **probe)
-        # What is known of the curvature stays as long as the noise of the answer explains the difference.
-        told = float(answer.curvature[0]) / number
-        doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
-        least = bend / FALLING if public.is_bent else max(bend / FALLING, public.curvature / RISING)
-        bend = max(min(max(bend, told - doubt), told + doubt), least)
+        answer = looks.look(matrix.T @ point, clip, unit, step_level, **({} if t % each else probe))
+        if not t % each:
+            # What is known of the curvature stays as long as the noise of the answer explains the difference.
+            told = float(answer.curvature[0]) / number
+            doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
+            least = max(bend / FALLING**each, 0.0 if public.is_bent else public.curvature / RISING)
+            bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
         before = gradient

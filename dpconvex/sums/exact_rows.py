@@ -6,7 +6,7 @@ on the order of adding, on blocks, threads or workers (docs/theory.md, theorem 8
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Stored, dense, flattened
+from dpconvex.data.columns import Stored, flattened
 from dpconvex.numerics import INSIDE, grid_of
 from dpconvex.sums.jacobians import Jacobian
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
@@ -91,7 +91,10 @@ def rounded(column: Any, grid: float) -> Any:
     if sp.issparse(column):
         found = sp.csr_array(column)
         return sp.csr_array((np.trunc(found.data / grid) * grid, found.indices, found.indptr), shape=found.shape)
-    return np.trunc(np.asarray(column) / grid) * grid
+    found = np.asarray(column) / grid
+    np.trunc(found, out=found)
+    found *= grid
+    return found
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Leverage:
     rows: ExactRows
     matrix: Array
 
-    @property
+    @cached_property
     def shift(self) -> float:
         """The power of two that entries of products are divided by, so that sums of their squares are exact."""
         count = max(len(self.matrix), 1) * self.rows.each
@@ -121,14 +124,16 @@ class Leverage:
         return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
 
     def __call__(self, column: Any) -> Array:
-        found, shift, each = [], self.shift, self.rows.each
-        for start in range(0, column.shape[0], self.rows.in_cache):
-            short = np.abs(self.turned(column[start : start + self.rows.in_cache]))
-            short /= shift
-            np.ceil(short, out=short)
-            squares = np.einsum("nk,nk->n", short, short).reshape(-1, each).sum(axis=1)
-            found.append(np.sqrt(squares) * shift * (1 + 2.0**-50))
-        return np.concatenate([np.zeros(0), *found])
+        step = self.rows.in_cache
+        parts = (self.lengths(self.turned(column[start : start + step])) for start in range(0, column.shape[0], step))
+        return np.concatenate([np.zeros(0), *parts])
+
+    def lengths(self, turned: Array) -> Array:
+        short = np.abs(turned)
+        short /= self.shift
+        np.ceil(short, out=short)
+        squares = np.einsum("nk,nk->n", short, short).reshape(-1, self.rows.each).sum(axis=1)
+        return np.asarray(np.sqrt(squares) * self.shift * (1 + 2.0**-50))
 
 
 @dataclass(frozen=True)
@@ -211,15 +216,15 @@ def shortened_rows(levels: Any, each: int, most: int) -> Any:
 
 
 def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
-    """Return the sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, in units of most / 2^16, in two parts.
+    """Return the sum of ``t t'`` for t = ``matrix @ row``, cut to the length `most`, in units of most / 2^16, in two parts.
 
     Entries are rounded towards 0, so that no t is longer than 2^16.
     """
     column, count = batch.fields[leverage.rows.name], leverage.rows.count
     total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
     for start in range(0, batch.size, step):
-        part, long = column[start : start + step], np.asarray(dense(batch.fields[LEVERAGE][start : start + step]))
-        total += cut_moment(leverage.turned(part), long, most)
+        turned = leverage.turned(column[start : start + step])
+        total += cut_moment(turned, leverage.lengths(turned), most)
     return total
 
 

@@ -5,6 +5,7 @@ Every answer is an exact sum of whole numbers plus exact integer noise.  Nothing
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,8 +116,13 @@ class PrivateLooks:
         self.factor = 2.0**MATRIX_BITS / float(np.abs(matrix).max())
         levels = np.rint(matrix * self.factor)
         self._leverage = Leverage(self.rows, levels)
-        self.measured = self.batch.mapped(with_leverages, self.batch.share(self._leverage))
+        vars(self).pop("measured", None)
         return np.asarray(levels / self.factor)
+
+    @cached_property
+    def measured(self) -> Batch:
+        """The records with their leverages in the metric."""
+        return self.batch.mapped(with_leverages, self.batch.share(self._leverage))
 
     def second_moment_in_metric(self, most: float, level: float, cap: float = 1.0) -> Array:
         """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows).
@@ -126,7 +132,7 @@ class PrivateLooks:
         levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
         count, found = self.rows.count, None
         if self.rows.jacobian is None:
-            found = self.measured.added_up(clipped_moment, self.measured.share(self._leverage), levels)
+            found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
         else:
             coefficients = self._coefficients(np.zeros(self.scores.shape))
             look = Look(self.rows, self.scores.kinds, coefficients, cap=cap, longest=levels, leverage=self._leverage)
