@@ -88,7 +88,12 @@ class PrivateLooks:
         return np.asarray(self.queries.noisy(found * 2**COUNT_BITS, moved, level), dtype=float) / 2.0**COUNT_BITS
 
     def shorten(self, longest: float) -> None:
-        """Cut x to a length in second moments of rows from now on, and make the constant of rows about half of that."""
+        """Cut x to a length in second moments of rows from now on, and make the constant of rows about half of that.
+
+        Rows are other ones then, so they have no metric until the next one is given.
+        """
+        for name in ("measured", "_leverage"):
+            vars(self).pop(name, None)
         self.longest = max(math.floor(min(self.scores.radius, max(0.0, longest)) / self.rows.grid), 1)
         self.rows = replace(self.rows, constant=math.ceil(self.longest / 2) if self.rows.constant else 0)
 

@@ -295,6 +295,14 @@ def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
     assert (counts[1] == 2 * counts[0]).all()
 
 
+def test_rows_with_another_constant_have_no_metric():
+    found = looks(softmax(), records(softmax(), 40, np.random.default_rng(0)))
+    found.in_metric(np.eye(5))
+    found.shorten(0.1)
+    with pytest.raises(AttributeError):
+        found.look(np.zeros((5, 3)), level=1.0)
+
+
 def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
     assert linear.MOST * 2**MATRIX_BITS * 2**LIMB <= 2**53
     monkeypatch.setattr(linear, "MOST", 3)
