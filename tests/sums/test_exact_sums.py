@@ -258,9 +258,6 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0, given["cap"])
-            found.lengths(edges, 1.0)
-            found.shorten(odd.get("clip", np.inf))
-            found.second_moment(1.0)
             for kind, bins in (("gradients", edges), ("roots", edges), ("gradients", edges[:0]), ("roots", edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
             found.look(
@@ -272,6 +269,9 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
                 along_level=1.0,
                 **given,
             )
+            found.lengths(edges, 1.0)
+            found.shorten(odd.get("clip", np.inf))
+            found.second_moment(1.0)
         both.append(found.queries.seen)
     for (one, far), (other, _) in zip(*both, strict=True):
         assert sum(int(entry) ** 2 for entry in (one - other).flat) <= far**2 * (1 + 1e-12)
