@@ -89,9 +89,11 @@ def {name}_bounds(expression: Expression, entry: AbstractValue) -> AbstractValue
 '''
 
 NEXT = {
-    "problem": "Edit it, then run: python -m pytest tests/test_problems.py -k {name}; make golden ARGUMENTS=--write; "
-    "and add a row for it to docs/problems.md.",
-    "atom": "It is m exp(m), CVXPY's xexp, until you edit it. Then run: python docs/build_rules.py; "
+    "problem": "Edit it, add a test to tests/test_problems.py and a row to docs/problems.md, then run: make golden "
+    "ARGUMENTS='--write gallery/{name}'; "
+    "python -m pytest tests/test_problems.py tests/test_tightness.py tests/checker/test_replay.py -k {name}.",
+    "atom": "It is m exp(m), CVXPY's xexp, until you edit it; if CVXPY lacks the function, see CONTRIBUTING.md. "
+    "Then run: python docs/build_rules.py; "
     "python -m pytest tests/expressions/test_atoms.py -k {name}.",
 }
 

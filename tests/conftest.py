@@ -27,11 +27,11 @@ settings.load_profile("dpconvex")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Of the cases of a test that is `sampled(k)`, leave one in k; the others are slow."""
+def pytest_collection_modifyitems(config, items):
+    """Of the cases of a test that is `sampled(k)`, leave one in k, unless `-k` names some; the others are slow."""
     seen = Counter()
     for item in items:
-        if mark := item.get_closest_marker("sampled"):
+        if not config.option.keyword and (mark := item.get_closest_marker("sampled")):
             test = item.path, item.originalname
             if seen[test] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)

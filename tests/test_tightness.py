@@ -11,17 +11,26 @@ import dpconvex as dp
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
 LEAST = {"gradient_bound": 0.95, "sensitivity": 0.5, "hessian_bound": 0.9, "hessian_trace": 0.9, "noise_dimension": 1.0}
 STATISTICS = {"least_squares_classifier", "linear_regression"}  # no gradient bounds: tests/sensitivity/test_moments.py
-TWO_CLASSES = {"elastic_net_logistic", "fair_logistic_regression", "hinge_svm", "huber_svm", "kernel_svm"}
-TWO_CLASSES |= {"logistic_regression", "multi_task_logistic", "smooth_hinge_svm"}
 # Every shipped problem with two and three classes, and with more components.
 VARIANTS = {}
 for _name in sorted(set(dp.problems()) - STATISTICS):
     _options = options_of(_name)
     _chosen = {"frequencies": 6} if "frequencies" in _options else {}
-    if "classes" in _options and _name not in TWO_CLASSES:
+    if "classes" in _options:
         VARIANTS |= {f"{_name}-{c}": (_name, _chosen | {"classes": c}) for c in (2, 3)}
     else:
         VARIANTS[_name] = (_name, _chosen)
+
+
+def learner(variant, features):
+    """Load it, unless it says that it has two classes and no more."""
+    name, options = VARIANTS[variant]
+    try:
+        return dp.load(name, features=features, **options)
+    except dp.TemplateError as error:
+        if options.get("classes") != 3 or "has two classes" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 def check(found):
@@ -38,16 +47,14 @@ def check(found):
     [v if v in ("huber_svm", "softmax_regression-3") else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
 )
 def test_the_constants_of_every_problem_are_nearly_reached(variant):
-    name, options = VARIANTS[variant]
-    check(dp.falsify(dp.load(name, features=2, **options), starts=8, steps=20, seed=1))
+    check(dp.falsify(learner(variant, 2), starts=8, steps=20, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_certificate_of_every_problem_is_attacked(variant, adjacency):
-    name, options = VARIANTS[variant]
-    template = dp.load(name, features=4, **options)
+    template = learner(variant, 4)
     for epsilon, size in ((0.1, 1000), (1.0, 200), (10.0, 30)):
         privacy = dp.Privacy(epsilon, adjacency=adjacency)
         smooth = dp.is_private(template, privacy, size, dp.ObjectivePerturbation())
