@@ -52,7 +52,7 @@ class Report:
 
 
 def check(text: bytes, event: Any = None) -> Report:
-    """Replay a proof; of Gaussian objective perturbation the event, too, if there is one.
+    """Replay a proof; of Gaussian objective perturbation and of queries the event, too, if there is one.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if claim["privacy"].get("keep") == "weights" and kind != "queries" and not is_weighted(proof, template):
         raise Unreplayed("how the losses are weighted")
     if kind == "queries":
-        check_queries(claim)
+        check_queries(claim, event)
     elif kind == "statistics":
         check_statistics(proof["moments"], template.record, claim, adjacency, *person(claim))
     else:

@@ -24,8 +24,8 @@ CHOICES = (
 )
 
 
-def check_queries(claim: dict[str, Any]) -> None:
-    """Check that noise of the claimed level keeps the guarantee, for all queries together, whatever their loss is."""
+def check_queries(claim: dict[str, Any], event: Any) -> None:
+    """Check that noise of the claimed level keeps the guarantee, for all queries together, and that the event pays for it."""
     settings, (epsilon, delta) = claim["settings"], values(claim["privacy"], "epsilon delta")
     person(claim)
     if RUNS in settings:
@@ -36,3 +36,9 @@ def check_queries(claim: dict[str, Any]) -> None:
     left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
     require(enough, "gaussian noise is too small for its level")
+    if event is not None and RUNS not in settings:
+        parts = [event]
+        for part in parts:
+            parts += part.get("parts", ())
+        paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
+        require(level**2 <= paid, "the event is cheaper than the level of the queries")

@@ -475,3 +475,15 @@ def test_the_documentation_has_the_table_of_keys():
     lines = page.replace(" | ", " \\| ").splitlines()
     for name, row in rows_of_the_table():
         assert any(line.endswith(row.lstrip("|")) and name in line for line in lines), (name, row)
+
+
+@pytest.mark.parametrize("mechanism", [dp.AdaptiveSteps(), dp.NoisyFrankWolfe()], ids=lambda mechanism: mechanism.name)
+def test_events_of_queries_that_cost_less_than_their_level_are_rejected(mechanism):
+    learner = dp.load("sparse_logistic", features=3)
+    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, mechanism)
+    event = certificate.event.to_dict()
+    assert not check(certificate.proof, event).unreplayed
+    forged = event | {"parts": [part | ({"mu": part["mu"] * 0.99} if "mu" in part else {}) for part in event["parts"]]}
+    for cheaper in (forged, {"kind": "gaussian", "mu": 1e-6}, {"kind": "pure", "epsilon": 9.0}):
+        with pytest.raises(Rejected, match="cheaper than the level"):
+            check(certificate.proof, cheaper)
