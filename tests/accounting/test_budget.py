@@ -394,10 +394,10 @@ def test_lines_without_an_origin_are_read_and_a_ledger_without_room_opens(path):
 
 
 def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(path):
-    """With 20,000 lines a spend after another's takes a fraction of what opening takes; a change before the end is refused."""
+    """With 8,000 lines a spend after another's takes a fraction of what opening takes; a change before the end is refused."""
     with path.open("w", encoding="utf-8") as file:
         file.write(HEADER)
-        file.writelines(SPEND.replace("0.5", f"1e-0{5 + k % 4}").replace('"a"', f'"{k}"') for k in range(20_000))
+        file.writelines(SPEND.replace("0.5", f"1e-0{5 + k % 4}").replace('"a"', f'"{k}"') for k in range(8_000))
     begun = time.process_time()
     budget, other = Budget.open(path), Budget.open(path)
     opened, begun = time.process_time() - begun, time.process_time()
@@ -421,7 +421,7 @@ def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(p
     with pytest.raises(DPConvexError, match="exceed"):
         budget.spend(Privacy(1e-3), "on a ledger that is overspent")
     path.write_bytes(content + line_of(json.loads(SPEND.replace("0.5", "true")), content))
-    with pytest.raises(DPConvexError, match=r"line 20012.*epsilon"):
+    with pytest.raises(DPConvexError, match=r"line 8012.*epsilon"):
         budget.spend(Privacy(1e-3), "on a line that is none")
 
 

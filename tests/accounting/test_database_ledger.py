@@ -25,7 +25,7 @@ sa = pytest.importorskip("sqlalchemy")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=["sqlite", "wal", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("wal", marks=pytest.mark.slow), "postgresql"])
 def address(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("server").new()

@@ -147,7 +147,7 @@ def successes(template, adjacency, fit, runs, mechanism=None):
     return found
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("adjacency", [pytest.param("add-remove", marks=pytest.mark.slow), "replace-one"])
 def test_published_releases_are_told_apart_and_repaired_ones_are_not(adjacency):
     template = dp.load("pathak_raj_2012", features=3, regularization=0.1, trace=0.01, width=0.5)
     privacy = dp.Privacy(1.0, adjacency=adjacency)

@@ -188,7 +188,7 @@ def test_fits_are_certified_replayed_and_paid_once(make):
         make(budget=budget).fit(TABLE, SICK if make is classifier else PAINS)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("delta", [0.0, pytest.param(1e-5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [classifier, pytest.param(regressor, marks=pytest.mark.slow)])
 def test_no_claim_is_broken(make, delta):
     model = make(delta=delta, knots={"age": [50], "dose": [50]}, monotone={"age": "increasing"})

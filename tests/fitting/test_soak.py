@@ -17,7 +17,7 @@ def test_a_few_random_fits():
 
 
 # Zeros alone in sparse data; components of a mixture; a minimiser where all records meet an edge of their loss.
-@pytest.mark.parametrize("number", [51, 83, 70615])
+@pytest.mark.parametrize("number", [pytest.param(51, marks=pytest.mark.slow), 83, 70615])
 def test_cases_that_failed_once(number):
     assert attempt(*case(number)) == "released"
 

@@ -249,12 +249,12 @@ def test_all_measures_follow_from_one_release():
         assert own.auc == pytest.approx(roc_auc_score(yes[sex == name], p[sex == name]), abs=0.02)
     assert "group" not in str(found.group("f"))
     for name in ("y", "x"):
-        with pytest.raises(dp.TemplateError, match="another name"):
+        with pytest.raises(dp.TemplateError, match="rename the column"):
             dp.evaluate(LOGISTIC, model, {"x": x, "y": y}, dp.Privacy(1.0), group=name, groups=[-1, 1], budget=budget)
-    with pytest.raises(dp.TemplateError, match="no field 's'"):
+    with pytest.raises(dp.TemplateError, match="by groups="):
         dp.evaluate(LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(1.0), group="s", budget=budget)
     assert len(budget.entries) == 1
-    with pytest.raises(dp.TemplateError, match="no group 'x'"):
+    with pytest.raises(dp.TemplateError, match="not 'x'"):
         found.group("x")
     with pytest.raises(dp.TemplateError, match="residuals"):
         _ = found.absolute_error
