@@ -18,7 +18,7 @@ DATA = Path(os.environ.get("DPCONVEX_DATA") or ROOT.parent / "shared" / "data")
 
 settings.register_profile(
     "dpconvex",
-    max_examples=30,
+    max_examples=20,
     deadline=None,  # the first example pays for imports and compilation
     derandomize=bool(os.environ.get("CI")),  # a failure there must be repeatable here
     suppress_health_check=[HealthCheck.too_slow],

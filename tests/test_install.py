@@ -66,6 +66,7 @@ def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_pa
     assert problems == list(dpconvex.problems())
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_only_its_estimators_are_missing():
     code = """
 import importlib.util, sys

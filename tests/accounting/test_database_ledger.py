@@ -444,6 +444,7 @@ def test_no_spend_is_lost_where_processes_are_killed(address, size):
     soaked(address, *size, lambda names: chance.choice(names) if names and chance.random() < rate else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_no_spend_is_lost_where_the_network_is_cut(server, size):
     proxy = Proxy(server.port, 0.01)
@@ -456,6 +457,7 @@ def test_no_spend_is_lost_where_the_network_is_cut(server, size):
         proxy.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_no_spend_is_lost_where_the_server_is_restarted(server, size):
     begun, restarts, chance = time.monotonic(), 0, random.Random(2)

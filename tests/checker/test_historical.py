@@ -368,6 +368,7 @@ def test_it_ends_soon(name):
     assert time.process_time() - began < 2  # a second where nothing else runs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["losses maximum 4900", "a place far out", "many constraints"])
 def test_it_needs_little_memory(name):
     text = STALLING[name]()

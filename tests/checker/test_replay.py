@@ -44,7 +44,7 @@ def proof_of(name, promise, mechanism=None):
     return dp.verify(small(name), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None).proof
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("promise", PROMISES)
 def test_all_problems_are_replayed(name, promise):
@@ -110,7 +110,7 @@ CASES += [("sparse_logistic", "delta", "vertices")]
 MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
 def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism):
     try:
@@ -196,7 +196,7 @@ FURTHER = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FURTHER)
 def test_what_is_paid_beside_the_noise_is_replayed(name):
     certify, mutations = FURTHER[name]

@@ -163,6 +163,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fit_to_partitions_is_one_to_the_table(name, tmp_path):
     model, y = MODELS[name]

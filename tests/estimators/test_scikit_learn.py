@@ -161,6 +161,7 @@ ESTIMATORS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["logistic", "kernel", "mixture", "linear"])
 def test_a_fitted_estimator_survives_pickling(name, tmp_path):
     fitted = clone(ESTIMATORS[name]).fit(X, Y)

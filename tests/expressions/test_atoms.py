@@ -255,7 +255,7 @@ def test_slopes_and_hessians(name):
             assert found == pytest.approx(bend, rel=1e-4, abs=1e-6 * (1 + np.abs(bend).max(initial=0.0))), str(case)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @EVERY
 def test_compiled_functions_agree(name):
     pytest.importorskip("jax")
@@ -321,7 +321,7 @@ def template_of(case):
     return dp.Template(record, lambda **fields: loss, sum(cp.sum_squares(w) for w in ws)) if sign else None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @BOXED
 def test_gradients_and_curvatures_stay_below_what_is_proved(name):
     proved, step = 0, 1e-4

@@ -218,7 +218,7 @@ def gain(template, data, found):
     return (none - own) / (none - least)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_of_any_form_are_learnt(form):
     template, data = FORMS[form]()

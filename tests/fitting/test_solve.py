@@ -174,6 +174,7 @@ def template_of(case, w):
     return dp.Template(record, lambda x, y: loss(x, y, w), regularizer(w), [c for made in constraints for c in made(w)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [case for case in CASES if "without" not in case])
 def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case):
     loss, regularizer, *constraints = CASES[case]

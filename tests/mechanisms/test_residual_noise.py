@@ -175,7 +175,7 @@ def observed_floor(problem, theta):
     return floor(composite, step(composite, theta, value, gradient, composite.curvature_ahead(theta, gradient)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):

@@ -88,6 +88,7 @@ def test_options_that_a_solver_does_not_take_cost_nothing(options):
     assert budget.spent.epsilon == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 @pytest.mark.parametrize("known", [0, 1])
 def test_whether_it_is_released_depends_on_no_record(solver, known, capfd):
@@ -185,7 +186,7 @@ def test_nothing_that_a_solver_says_leaves(fails, capfd, caplog):
     assert logging.root.manager.disable == disabled
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 def test_solvers_are_silent_whatever_the_data(solver, capfd):
     """OSQP said "Polishing not needed" of some data, and not of their neighbours."""

@@ -122,6 +122,7 @@ def largest_loss(found, scale):
     return max(np.abs(one - other).sum() for one in found for other in found) / scale
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(
     ("kind", "keep", "visits"),

@@ -133,6 +133,7 @@ def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for():
     assert best.risk <= dp.calibrate(kinked, whole, 4000, 10, dp.OutputPerturbation("gaussian")).risk
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency):
     whole = dp.Privacy(3.0, 1e-5, adjacency)

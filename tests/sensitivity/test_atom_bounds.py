@@ -137,6 +137,7 @@ TIGHTNESS = {"replacement": 0.2}
 LEAST = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_ENTRIES)
 def test_atoms_of_entries_are_sound_and_tight(name):
     loss, constraints, points = OF_ENTRIES[name]
@@ -334,6 +335,7 @@ def test_a_wrong_rule_is_broken(monkeypatch):
         dp.falsify(dp.load("logistic_regression", features=2), **FAST)
 
 
+@pytest.mark.slow
 def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
     template = dp.load("softmax_regression", features=2, classes=3)
     form = verify.analyse(template).form

@@ -115,6 +115,7 @@ def logistic(more, constraints):
     return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), public, constraints)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_curvature_is_at_least_what_is_observed(name):
     template, rng, largest = logistic(*SMOOTH[name]), np.random.default_rng(0), 0.0

@@ -285,7 +285,7 @@ def test_coefficients_that_cancel_in_regularizers():
     assert 0.6 <= weights.modulus <= 6 * Fraction(0.1) + 2 * Fraction(1e-17)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("start", range(0, 80, 20))
 def test_bounds_are_not_too_small(start):
     assert sum(map(compare, range(start, start + 20))) > 5

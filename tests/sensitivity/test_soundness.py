@@ -258,7 +258,7 @@ def test_vertices_are_those_of_the_theory(case):
         assert pair.behind == pytest.approx(behind)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(
     ("problem", "options"),

@@ -158,7 +158,7 @@ def test_matrices_with_wide_kernels_that_share_a_block_are_certified():
     assert region.excess(found.point).max() <= 1e-12
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CONIC)
 def test_bounds_hold_whatever_the_multipliers_are(name):
     """At points that are far off, for a function and for half-spaces that contain K."""
@@ -263,6 +263,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BOUNDED)
 def test_bounds_hold_wherever_a_linear_function_is_largest(name):
     variable, constraints, norm = BOUNDED[name]

@@ -138,7 +138,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("template", TEMPLATES + SHARED)
 def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
     rng = np.random.default_rng(3)
@@ -181,7 +181,7 @@ def test_float32_records_have_the_sums_of_the_same_numbers():
         assert (a == b).all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("template", TEMPLATES[:3] + SHARED)
 @pytest.mark.parametrize(
     "privacy", [dp.Privacy(1.0, 1e-6, adjacency, unit="who", most=4) for adjacency in ("add-remove", "replace-one")]

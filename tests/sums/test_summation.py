@@ -59,6 +59,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -132,6 +133,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "options"), FORMS)
 def test_sums_of_forms_are_not_much_larger_than_gradients(name, options):
     """The factor by which errors of the forms' sums can exceed those of the gradients' sums is the one that is counted."""
