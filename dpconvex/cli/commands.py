@@ -112,7 +112,7 @@ def fit(chosen: argparse.Namespace) -> None:
     out, data, options = prepared(chosen, declared, promise, further)
     if declared.model is not None:
         unit, known = options.pop("unit", None), {item.name: getattr(promise, item.name) for item in fields(promise)}
-        declared.model.set_params(**known, **options, mechanism=mechanism).fit(chosen.data, data["y"], unit=unit)
+        declared.model.set_params(**known, **options, mechanism=mechanism).fit_features(**data, unit=unit)
         return save(chosen, declared.model.released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
     found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
@@ -275,8 +275,9 @@ class Declared:
     def table(self, path: str, *, empty: bool) -> Any:
         """Read and check a table, or a folder of Parquet files, before anything is paid; return it as the problem takes it."""
         if not Path(path).is_dir():
-            found = dict(zip("xy", self.schema.encode(path, empty=empty), strict=True))
-            return coded(self.values, found if self.model is None else found | {"x": self.model.features(path)})
+            given = table_of(path)  # which is read once: features and labels are of the same rows
+            found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
+            return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
         if self.model is not None:
             raise TemplateError("an additive model needs its records in one file, not a folder of several.")
         parts = dp.Partitions(path, self.schema)
@@ -307,14 +308,13 @@ def curved(learner: Template, model: Any) -> Declared:
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if problem in CURVES:
-        known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
         try:
-            model = getattr(dp, CURVES[problem])(schema, **known, **options)
+            model = getattr(dp, CURVES[problem]).of_schema(schema, **options)
         except TypeError as error:
             raise TemplateError(f"{problem}: {error}.") from error
         return curved(model.template(len(schema.features)), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())
-    known = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
+    known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     known |= {"classes": len(labels), "labels": labels} if labels else {}
     learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))

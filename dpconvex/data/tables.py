@@ -101,6 +101,8 @@ def name_of(name: Any) -> Any:
 
 def table_of(data: Any, header: bool = False) -> Table:
     """Return a table; with `header`, of a file only the names of its columns are read."""
+    if isinstance(data, Table):
+        return data
     if isinstance(data, Mapping):
         check_aligned(data)
         own = {name_of(name): name for name in data}

@@ -186,7 +186,14 @@ class AdditiveModel(Private):
 
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
         """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
-        data = self._data(X, y)
+        return self._fit(X, y, unit)
+
+    def fit_features(self, x: Array, y: Any, *, unit: Any = None) -> Any:
+        """Fit as `fit` does to the table whose features these are, as `features` returned them."""
+        return self._fit(None, y, unit, x)
+
+    def _fit(self, X: Any, y: Any, unit: Any, x: Array | None = None) -> Any:
+        data = self._data(X, y, x)
         self._weights_of_features, moved = self._released_weights(data, unit)
         roots = self.encoder.roots(self._blocks())
         ends = pairwise([0, *accumulate(root.shape[1] for root in roots)])
@@ -224,17 +231,22 @@ class AdditiveModel(Private):
         self.released().save(path)
 
     @classmethod
+    def of_schema(cls, schema: Schema, **options: Any) -> Any:
+        """Return the estimator of a schema, with its labels or its bounds of the target."""
+        known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
+        return cast(Any, cls)(schema, **known, **options)
+
+    @classmethod
     def read(cls, release: Release) -> Any:
         """Return the fitted estimator of a release that `save` wrote."""
         name, options = release.source or ("", {})
         if release.schema is None or name != cls.problem or not options.get("curves"):
             raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
-        curves, kind, schema = options["curves"], cast(Any, cls), release.schema
-        known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
-        known |= {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
+        curves = options["curves"]
+        known = {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
         try:
-            model = kind(schema, **{name: curves[name] for name in CURVES}, **known)
-            model._noted(schema)
+            model = cls.of_schema(release.schema, **{name: curves[name] for name in CURVES}, **known)
+            model._noted(release.schema)
             model.release_, model._weights_of_features = release, release["w"]
             return model._drawn(curves["deviations"])
         except (TypeError, ValueError, LookupError) as error:
@@ -262,14 +274,17 @@ class AdditiveModel(Private):
         return weights, deviation * np.eye(len(weights)) if release.noise is None else release.noise
 
     @unquoted()
-    def _data(self, X: Any, y: Any) -> Any:
+    def _data(self, X: Any, y: Any, x: Array | None = None) -> Any:
         in_one_place(type(self).__name__, X)
         self._blocks()
         assert self.schema is not None
         check_unit(self.schema, self.unit)
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
-        return {"x": self.features(X), "y": self._target(column_or_1d(self._in_units(y), warn=True))}
+        return {
+            "x": self.features(X) if x is None else x,
+            "y": self._target(column_or_1d(self._in_units(y), warn=True)),
+        }
 
     @property
     def intercept_(self) -> Any:
