@@ -15,15 +15,20 @@ NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
 
 def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Claim) -> None:
     """Check that one part of the event is of this noise, and has for each kind of neighbours differences as many and as long."""
-    parts = [event]
-    for part in parts:
-        parts += part.get("parts", ())
-    found = [part for part in parts if "kinds" in part]
+    found = [part for part in parts_of(event) if "kinds" in part]
     sigma = claim["noise_scale"]
     same = len(found) == 1 and sigma <= Fraction(found[0]["sigma"]) * NEAR <= sigma * NEAR**2
     require(same, "the event is not of this noise")
     enough = all(any(covers(hull, kind) for hull in found[0]["kinds"]) for kind in kinds(losses, rows, claim))
     require(enough, "the event has fewer or shorter differences of gradients than the graph")
+
+
+def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an event and the parts that it is composed of, whatever they are composed of in turn."""
+    parts = [event]
+    for part in parts:
+        parts += part.get("parts", ())
+    return parts
 
 
 def covers(hull: dict[str, Any], kind: PairKind) -> bool:

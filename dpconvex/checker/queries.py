@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.constants import person
+from dpconvex.checker.event import parts_of
 from dpconvex.checker.exact import exp
 from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, values
 from dpconvex.checker.reading import require
@@ -37,8 +38,5 @@ def check_queries(claim: dict[str, Any], event: Any) -> None:
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
     require(enough, "gaussian noise is too small for its level")
     if event is not None and RUNS not in settings:
-        parts = [event]
-        for part in parts:
-            parts += part.get("parts", ())
-        paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
+        paid = sum(Fraction(part["mu"]) ** 2 for part in parts_of(event) if part["kind"] == "gaussian")
         require(level**2 <= paid, "the event is cheaper than the level of the queries")

@@ -329,9 +329,10 @@ class Evaluation:
     def _squares(self) -> Array:
         table = self._table("residuals")
         found = ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table))
-        return (
-            np.maximum(found, ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2) * self._range**2
-        )  # No less than that
+        least = (
+            ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2
+        )  # squares are no less on average than their roots, squared
+        return np.maximum(found, least) * self._range**2
 
     @property
     def _variances(self) -> Array:

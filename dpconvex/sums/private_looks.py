@@ -19,6 +19,7 @@ from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.batch_loss import kept, part_of
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
+    Exact,
     ExactRows,
     Leverage,
     Widest,
@@ -84,8 +85,7 @@ class PrivateLooks:
         """Return noisy counts of records by the length of x, shape (bins,); edges are upper ends, in increasing order."""
         found = self.batch.added_up(length_counts, self.batch.share(self.rows), np.sort(edges / self.rows.grid))
         found = np.zeros(len(edges), dtype=np.int64) if found is None else found
-        moved = 2.0**COUNT_BITS * self.counted(1.0, ROOT_TWO)
-        return np.asarray(self.queries.noisy(found * 2**COUNT_BITS, moved, level), dtype=float) / 2.0**COUNT_BITS
+        return self._noisy_counts(found, self.counted(1.0, ROOT_TWO), level)
 
     def shorten(self, longest: float) -> None:
         """Cut x to a length in second moments of rows from now on, and make the constant of rows about half of that.
@@ -173,9 +173,7 @@ class PrivateLooks:
         )
         found = self._sums(look)
         if edges.size:
-            moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
-            noisy = self.queries.noisy(found.histogram[: edges.size] * 2**COUNT_BITS, moved, level)
-            return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
+            return self._noisy_counts(found.histogram[: edges.size], self.counted_people(ROOT_TWO), level)
         # A person's part is positive semidefinite, and its trace is bounded.
         moved = 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO)
         noisy = self.queries.noisy_symmetric(whole(found.moment), moved, level)
@@ -236,11 +234,14 @@ class PrivateLooks:
             noisy = self.queries.noisy(found.along, self.counted(2.0**CURVATURE_BITS, 2.0), along_level)
             along = np.asarray(noisy * (reach / 2.0**CURVATURE_BITS), dtype=float)
         if len(look.edges):
-            moved = 2.0**COUNT_BITS * self.counted_people(ROOT_TWO)
-            noisy = self.queries.noisy(found.histogram * 2**COUNT_BITS, moved, histogram_level)
-            counts = np.asarray(noisy, dtype=float).reshape(2, -1) / 2.0**COUNT_BITS
+            counts = self._noisy_counts(found.histogram, self.counted_people(ROOT_TWO), histogram_level).reshape(2, -1)
         gradient = self._gradient(found, look, level) if level else NO_NUMBERS
         return Answer(gradient, curvature, along, counts)
+
+    def _noisy_counts(self, found: Exact, moved: float, level: float) -> Array:
+        """Add noise to counts that neighbours move by so much."""
+        noisy = self.queries.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * moved, level)
+        return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
     def _coefficients(self, table: Array) -> Array:
         rescaled = table.copy()
