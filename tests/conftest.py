@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(config, items):
     """Of the cases of a test that is `sampled(k)`, leave one in k, unless `-k` names some; the others are slow."""
     seen = Counter()
     for item in items:
-        if not config.option.keyword and (mark := item.get_closest_marker("sampled")):
+        mark = item.get_closest_marker("sampled")
+        if mark and not config.option.keyword and not item.get_closest_marker("slow"):
             test = item.path, item.originalname
             if seen[test] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)

@@ -27,7 +27,7 @@ EMPTY = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", EMPTY)
 def test_columns_with_nothing_in_them_are_fitted(kind):
     """Whether there is a release must not show that there are no records, or that all entries are 0."""

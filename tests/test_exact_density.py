@@ -181,6 +181,7 @@ def families(learner):
         yield others, [(m, m.without(0)) if removed else (others, m) for m in [others, *moved]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("problem", DIMENSIONS)
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ MECHANISMS = [
 EXTREME = [(5e-324, 0.0), (1.7e308, 0.0), (1e-300, 1e-6), (1e300, 1e-6), (1.0, 5e-324), (1.0, 1e-300), (1e-99, 1e-99)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("promise", EXTREME, ids=str)
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 def test_extreme_promises_are_kept_or_refused(promise, mechanism):

@@ -116,6 +116,7 @@ def test_another_way_to_write_a_loss_changes_no_constant(family, way):
     check(of_family(family, next(iter(FAMILIES[family][0]))), of_family(family, way))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "way"), [("softmax", "less its own"), ("quadratic", "product")])
 @given(angle=st.floats(0.01, 3))
 @settings(max_examples=5)
@@ -152,6 +153,7 @@ def test_the_order_of_labels_and_labels_without_a_loss_change_no_constant():
         check(mixed(name), mixed("of no variable", name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
 def test_the_order_of_coordinates_and_of_classes_changes_no_constant(order):
     lower, upper, weights = np.array([-1.0, 0.0, -0.2]), np.array([1.0, 3.0, 0.5]), np.array([1.0, 0.5, 2.0])

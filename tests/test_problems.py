@@ -30,7 +30,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
         assert re.search(rf"^(\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
     template = dp.load(problem, features=3, **given)

@@ -254,6 +254,7 @@ ATOMS = sorted(
 SLOW = [pytest.param(SHAPES, {**bounded}, marks=pytest.mark.slow) for bounded in ({}, {"bounds": [0.0, 2.0]})]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("shapes", "attributes"), [(SHAPES[:1], {}), (SHAPES[2:], {"bounds": [0.0, 2.0]}), *SLOW])
 @pytest.mark.parametrize("name", ATOMS)
 def test_every_atom_is_certified_or_refused(name, shapes, attributes):

@@ -111,7 +111,7 @@ def violation(template, values):
     return max([0.0, *declared, *attributes])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):

@@ -46,9 +46,10 @@ OCTAVE = 1000  # Numbers beyond 2^1000 count as such, those below 2^-1000 as 0
 # Shares of the squared level: of the label against one feature, of a noisy number of people, of a column's kind, and of the
 # three counts of numbers.  Part of delta for levels that one person alone has.
 TARGET, COUNTING, KIND, LOOKS, STABLE = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3), 0.1
-# In deviations of the noise: a cell above SURE holds records, one beside it above NEAR, and a sum of others above SOME.  So many
-# times SURE must a column have records.  With probability 0.95, no run of cells has noise beyond COVERED roots of their number.
-SURE, NEAR, SOME, ENOUGH, COVERED = 4.5, 2.5, 3.0, 3.0, 2.2415
+# In deviations of the noise: a cell above SURE holds records (above FAR for numbers beyond 2^COMMON, so that noise in their many
+# cells passes for a number in one column of 10,000), one beside it above NEAR, and a sum of others above SOME.  So many times
+# SURE must a column have records.  With probability 0.95, no run of cells has noise beyond COVERED roots of their number.
+SURE, FAR, COMMON, NEAR, SOME, ENOUGH, COVERED = 4.8, 6.0, 64, 2.5, 3.0, 3.0, 2.2415
 COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewer than so many deviations
 # Bounds keep a run of so many cells, where each costs FLOOR deviations, or the part SPARSE of an even share of the people.
 # An end that is so near 0, in lengths of the interval, is 0.
@@ -288,7 +289,8 @@ class Counts:
         few = self.people * WHOLE / deviation(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
         found, sigma = self.noisy(*octaves(values, width), first)
-        large = np.flatnonzero(found[2:] > SURE * sigma)
+        upper_ends = (np.arange(2, len(found)) - 1) * width - OCTAVE  # as powers of two
+        large = np.flatnonzero(found[2:] > np.where(abs(upper_ends) > COMMON, FAR, SURE) * sigma)
         if not len(large):
             return None
         top = int(large[-1]) + 2

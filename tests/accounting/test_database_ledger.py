@@ -437,6 +437,7 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
 SIZES = [(2, 4), pytest.param((8, 200), marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", SIZES)
 def test_no_spend_is_lost_where_processes_are_killed(address, size):
     chance = random.Random(1)

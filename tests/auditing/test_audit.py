@@ -131,7 +131,7 @@ def audited(case):
     return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, effort=effort, share=case.share)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if n in LONG else n for n in CASES])
 def test_a_tenth_too_little_noise_is_found(name, monkeypatch):
     case = CASES[name]
@@ -174,6 +174,7 @@ GALLERY = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("problem", "options"), [pytest.param(*case, marks=[SLOW] * (k > 2)) for k, case in enumerate(GALLERY)]
 )
@@ -182,6 +183,7 @@ def test_the_promise_holds(problem, options):
     assert found.holds, str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace-one", pytest.param("add-remove", marks=SLOW)])
 @pytest.mark.parametrize(
     ("problem", "tight"), [("logistic_regression", 0.3), pytest.param("softmax_regression", 0.1, marks=SLOW)]
@@ -242,7 +244,7 @@ SELDOM = (
 )  # where what draws them is tried by another case, too
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=[SLOW] * (case.part in SELDOM)) for case in SAMPLERS],
@@ -350,6 +352,7 @@ NOT_FOR = {"sums twice": "people", "people twice": "records", "one side of two":
 NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", [ONE[0], pytest.param(ONE[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("people", [{}, pytest.param(MANY, marks=pytest.mark.slow)], ids=["records", "people"])
 @pytest.mark.parametrize(
@@ -375,7 +378,7 @@ def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch
 
 
 # Where adaptive steps of one score are tried for the same error, the case with shared parameters is slow.
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

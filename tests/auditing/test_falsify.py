@@ -42,7 +42,7 @@ def test_the_worst_place_is_where_it_says():
     assert y in (-1, 1)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("field", "factor", "name"),
     [

@@ -85,6 +85,7 @@ def test_a_variant_with_every_premise_repaired_is_certified_and_runs():
     assert release["Phi_0"].shape == (3, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_noise_has_the_printed_law(shared):
     # ||b|| ~ Gamma(m, s) with mean square m (m + 1) s^2, spread evenly over the m entries; only the symmetric part acts.

@@ -274,6 +274,7 @@ def test_events_with_fewer_differences_than_the_graph_has_are_rejected(name, mor
 GAUSSIAN = dp.ObjectivePerturbation("gaussian")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["logistic_regression", "quantile_regression"])
 def test_events_whose_curvature_is_less_than_the_graph_has_where_slopes_move_are_rejected(name):
     certificate = dp.verify(dp.load(name, features=3), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
@@ -286,6 +287,7 @@ def test_events_whose_curvature_is_less_than_the_graph_has_where_slopes_move_are
         check(certificate.proof, event)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sigma", [1e3, 1e-3, None])
 def test_events_of_other_noise_or_of_none_are_rejected(sigma):
     certificate = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
@@ -309,6 +311,7 @@ def test_events_of_people_whose_records_never_stand_alone_are_rejected():
         check(certificate.proof, event)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("keep", [None, "weights"])
 def test_true_events_of_people_on_the_line_are_replayed(keep, adjacency):
@@ -355,6 +358,7 @@ def objects(part, key=""):
         yield from objects(inner, name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", STRICT)
 def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
     proof = json.loads(STRICT[name]())

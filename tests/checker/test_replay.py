@@ -44,7 +44,7 @@ def proof_of(name, promise, mechanism=None):
     return dp.verify(small(name), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None).proof
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("promise", PROMISES)
 def test_all_problems_are_replayed(name, promise):
@@ -110,7 +110,7 @@ CASES += [("sparse_logistic", "delta", "vertices")]
 MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
 def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism):
     try:
@@ -355,7 +355,7 @@ OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbati
 OBJECTIVE |= {"add-remove": OBJECTIVE["delta"]}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", DECLARED)
 @pytest.mark.parametrize("promise", OBJECTIVE)
 def test_what_users_declare_is_replayed_and_nothing_better(name, promise):

@@ -461,6 +461,8 @@ _, where, when, *sys.argv[1:] = sys.argv
 struck(*{"loaded": (cli, "import_module"), "paid": (Budget, "spend")}[where])
 sys.exit(cli.main())
 """
+# Tests may run where SIGINT is ignored, and what they start inherits that.
+HEARD = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 FIT_ALONE = f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --ledger ledger.jsonl --budget 3 --out model.npz"
 
 
@@ -468,11 +470,8 @@ def started(*python):
     environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
     for file in ("ledger.jsonl", "model.npz"):
         Path(file).unlink(missing_ok=True)
-    command = [sys.executable, *python, *FIT_ALONE.split()]
-    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - tests may run where it is ignored
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard
-    )
+    command = [sys.executable, "-c", HEARD, sys.executable, *python, *FIT_ALONE.split()]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def spends():

@@ -101,6 +101,7 @@ def expected():
     return {privacy: bits({"x": X, "y": Y}, privacy) for privacy in PROMISES}
 
 
+@pytest.mark.sampled(2)
 def test_a_query_gives_the_release_of_arrays_to_the_bit(source, expected):
     connection, sql, by = source
     for privacy, expect in expected.items():

@@ -114,6 +114,7 @@ def remembered(name, **options):
     return once(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @checks_of(QUICK)
 def test_scikit_learns_own_checks(estimator, check, monkeypatch):

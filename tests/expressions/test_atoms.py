@@ -255,7 +255,7 @@ def test_slopes_and_hessians(name):
             assert found == pytest.approx(bend, rel=1e-4, abs=1e-6 * (1 + np.abs(bend).max(initial=0.0))), str(case)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @EVERY
 def test_compiled_functions_agree(name):
     pytest.importorskip("jax")
@@ -277,6 +277,7 @@ def boxes(case):
     return [(0.25, 1.5) if away else (-1.5, 1.0) for away in apart]
 
 
+@pytest.mark.sampled(3)
 @BOXED
 def test_ranges_hold(name):
     proved = 0
@@ -321,7 +322,7 @@ def template_of(case):
     return dp.Template(record, lambda **fields: loss, sum(cp.sum_squares(w) for w in ws)) if sign else None
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @BOXED
 def test_gradients_and_curvatures_stay_below_what_is_proved(name):
     proved, step = 0, 1e-4

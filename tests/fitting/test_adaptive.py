@@ -78,7 +78,7 @@ def same(one, other):
         np.testing.assert_array_equal(one[name], other[name])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("privacy", [ADD, REPLACE], ids=lambda privacy: privacy.adjacency)
 @pytest.mark.parametrize(
     "kind",
@@ -105,6 +105,7 @@ def test_seeded_fits_repeat_and_say_that_they_are_not_private_and_others_differ(
     assert not np.isclose(drawn[0]["w"], drawn[1]["w"], rtol=1e-12, atol=0).any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["linear", "softmax of 5"])
 def test_partitions_give_the_release_of_arrays_to_the_bit(kind, tmp_path):
     template, y = LEARNERS[kind]

@@ -146,7 +146,7 @@ def test_events_come_back_as_what_they_were(certificates):
     assert twice == pytest.approx(2 * once)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("privacy", [dp.Privacy(40.0, 1e-3), dp.Privacy(40.0, 1e-3, "add-remove")])
 @pytest.mark.parametrize("kind", ["gaussian", "many", "laplace", "mixed", "sampled"])
 def test_a_ledger_never_counts_less_than_dp_accounting(privacy, kind):

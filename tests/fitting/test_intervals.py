@@ -234,6 +234,7 @@ def whole_releases(monkeypatch, privacy, seed, n, kind):
 MANY = {"unit": "patient", "most": 3}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("n", "kind", "people"),

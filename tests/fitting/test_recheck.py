@@ -113,6 +113,7 @@ def distance(problem, theta, proof):
     return min(far / mu, at_point(composite, theta, nan, slopes).distance_bound)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(set(dp.problems()) - OTHERS))
 def test_answers_are_as_near_as_certified_and_moved_ones_are_not(name, fitted):
     template = dp.load(name, features=3)

@@ -326,6 +326,7 @@ def used(release, x):
     release.predict(x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["plain", "statistics", "mixture", "centres"])
 def test_every_edit_of_a_header_is_refused_or_means_something(kind):

@@ -23,7 +23,7 @@ def test_cases_that_failed_once(number):
 
 
 # Heights that cost a 1e-15th of what records add up to; steep losses in a small box; a solver that finds no point.
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("number", [63, 140, 144, 1029, 1063, 1209, 1507, 10470, 10856])
 def test_templates_that_failed_once(number):
     assert attempt(*case(number, own=True)) == "released"

@@ -106,7 +106,7 @@ def delta_of(certificate, first, second, pull, epsilon):
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(("keep", "most"), [(None, 2), (None, 3), ("weights", 3)])
 @pytest.mark.parametrize("noise", ["gamma", "gaussian"])
@@ -384,7 +384,7 @@ def test_groups_cost_what_the_noise_says():
     assert float(gaussian_delta(two.epsilon / 2, 2 / perturbed.noise_scale)) > 1e-6
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 def test_the_audit_of_whole_people_comes_near_the_claim(name):
     template, mechanism, delta = CASES[name]

@@ -68,6 +68,7 @@ def test_the_bound_on_the_norm(rows, columns):
         assert (norms > noise_bound(rows, columns, 1.0, probability)).sum() <= stats.binom.isf(1e-6, count, probability)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (6, 4), (10, 10)])
 def test_what_errors_of_the_draw_do_to_the_noise(rows, columns):
     # The steps of the sampler, twice: with errors of the worst kind, a share `error` of each row, in the direction in which

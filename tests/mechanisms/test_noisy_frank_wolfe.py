@@ -71,6 +71,7 @@ def largest_delta(width, count, epsilon, strategy):
     return total
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("width", "count"), [(0.05, 1), (0.3, 2), (1.0, 3), (3.0, 5), (0.2, 8)])
 def test_adaptive_choices_lose_no_more_than_their_level_says(width, count):
     level, nearest = choices_level(width, count), 0.0
@@ -156,7 +157,7 @@ def law(form, batch, privacy, count, vertices, level=0.8):
     return np.array(found, dtype=float)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("people", [{}, MANY], ids=["records", "people"])
 @pytest.mark.parametrize(("features", "vertices"), [(2, 1), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow)])
@@ -258,7 +259,7 @@ def planted(error, monkeypatch):
         monkeypatch.setattr(Queries, "choose", unpaid)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("error", ["none", "noise times 0.7", "a record twice", "scores unpaid"])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_an_audit_finds_errors_that_are_planted_in_choices(error, adjacency, monkeypatch):

@@ -165,6 +165,7 @@ def worst_choice(factor, adjacency):
     return worst
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_a_choice_costs_its_epsilon_and_no_more(adjacency):
     rng = seeded_generator(5)

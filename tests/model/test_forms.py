@@ -88,6 +88,7 @@ def test_a_wrong_form_costs_nothing(make, said):
     assert charged("solve", make, "add-remove", said) == charged("solve", make, "replace-one") == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_no_entry_charges_for_a_wrong_form(entry):
     for form in ("a missing field", "too many columns", "other lengths", "texts", "labels in two axes"):

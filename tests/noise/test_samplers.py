@@ -51,6 +51,7 @@ def norms(b):
     return np.linalg.norm(b, axis=1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dimension", "scale"), [(1, 1.0), (10, 3.0), (24, 1.5)])
 def test_the_norm_has_a_gamma_law(dimension, scale):
     drawn = norms(sample(dimension, scale))
@@ -59,6 +60,7 @@ def test_the_norm_has_a_gamma_law(dimension, scale):
         assert stats.kstest(drawn, wrong.cdf).pvalue < ALARM
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("dimension", "scale", "draw"),
     [(2, 1.0, gamma_direction), (10, 3.0, gamma_direction), (6, 2.5, gaussian)],

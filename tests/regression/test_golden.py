@@ -17,6 +17,7 @@ from dpconvex.sets import certified_minimum
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do.  Another NumPy may draw other noise from a seed."
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GALLERY)
 def test_no_certificate_has_moved(name):
     change = told(load(CERTIFICATES + name), certificates(name))
@@ -41,6 +42,7 @@ def marked(case):
     return pytest.param(case, id=f"{case.golden}-{case.name}".replace(" ", "-"), marks=marks)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_fits_are_where_they_were(case):
     golden = load(case.golden)[case.name]
@@ -133,6 +135,7 @@ def passes_of(learner, data, monkeypatch):
     return passes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PASSES)
 def test_fits_take_no_more_passes(name, monkeypatch):
     problem, options, most, private = PASSES[name]
@@ -142,6 +145,7 @@ def test_fits_take_no_more_passes(name, monkeypatch):
     assert found[1] <= private, f"{found[1]} passes with privacy"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*SEMIDEFINITE, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
 def test_learners_with_semidefinite_matrices_take_at_most_40_passes(name, monkeypatch):
     problem, options, classes, size = (SEMIDEFINITE | LARGE)[name]
@@ -186,6 +190,7 @@ def calls(function, *arguments):
     return count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GROWTH)
 def test_work_grows_no_faster_than_what_is_written(name):
     work, sizes, written = GROWTH[name]

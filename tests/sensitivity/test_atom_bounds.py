@@ -74,6 +74,7 @@ OF_NUMBERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OF_NUMBERS)
 def test_atoms_of_a_number_are_sound_and_tight(name):
     """Observed constants are at least half of the certified ones: of G, G_adj, the Hessian's eigenvalue, trace, log det."""
@@ -137,7 +138,7 @@ TIGHTNESS = {"replacement": 0.2}
 LEAST = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OF_ENTRIES)
 def test_atoms_of_entries_are_sound_and_tight(name):
     loss, constraints, points = OF_ENTRIES[name]

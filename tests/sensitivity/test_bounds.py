@@ -133,6 +133,7 @@ def test_no_hessian_exceeds_the_bounds(seed, which):
 APART = [(4e-13, 1.0, 1e-28), (4e-13, 1e14, 1.0), (2.0**-52, 1e17, 1.0), (1e-10, 1e11, 1.0), (3e-9, 1.0, 1e-18)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("apart", "largest", "modulus"), APART)
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_entries_that_differ_in_their_last_digits_curve(count, apart, largest, modulus):

@@ -108,7 +108,7 @@ def violation(feasible, case, point):
         return max([0.0, *(float(np.max(c.violation())) for c in case[1])])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("name", [*CLOSED, *CONIC])
 def test_projections(name):

@@ -138,7 +138,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("template", TEMPLATES + SHARED)
 def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
     rng = np.random.default_rng(3)
@@ -158,6 +158,7 @@ def test_a_record_adds_what_it_adds_alone_and_no_more_than_the_bound(template):
                 assert length <= moved**2 * (1 + 1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("template", [softmax(), *SHARED])
 def test_sums_do_not_depend_on_blocks_formats_or_partitions(template):
     rng = np.random.default_rng(0)
@@ -181,7 +182,7 @@ def test_float32_records_have_the_sums_of_the_same_numbers():
         assert (a == b).all()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("template", TEMPLATES[:3] + SHARED)
 @pytest.mark.parametrize(
     "privacy", [dp.Privacy(1.0, 1e-6, adjacency, unit="who", most=4) for adjacency in ("add-remove", "replace-one")]
@@ -242,6 +243,7 @@ ODD += [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("template", [softmax(), choice()])
 @pytest.mark.parametrize("odd", ODD)
 def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):

@@ -222,6 +222,7 @@ def each(template, space, batch, theta):
     return np.array([BatchedLoss(template, space, one).gradient(theta) for one in some])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_clipped_sums_are_those_of_single_gradients(name):
     template, rng = TEMPLATES[name](), np.random.default_rng(0)
