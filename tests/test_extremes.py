@@ -90,6 +90,7 @@ CALLS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
 def test_what_is_wrong_is_said_in_words(call, tmp_path, monkeypatch):

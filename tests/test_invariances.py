@@ -110,7 +110,7 @@ def of_family(family, way, scale=1.0, turn=None):
     return constants(loss, *variables, weight=scale, x=dp.Ball(D), y=label)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("family", "way"), [(family, way) for family in FAMILIES for way in FAMILIES[family][0]])
 def test_another_way_to_write_a_loss_changes_no_constant(family, way):
     check(of_family(family, next(iter(FAMILIES[family][0]))), of_family(family, way))

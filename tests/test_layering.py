@@ -172,6 +172,7 @@ def test_importing_is_light():
     assert not after & (HEAVY | {"narwhals"})  # nor jax, which CVXPY would import to ask whether a solver is there
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["--version", "--help", "fit --help", "budget show ledger.jsonl"])
 def test_what_a_shell_asks_often_is_answered_without_what_learns(tmp_path, command):
     ledger = tmp_path / "ledger.jsonl"

@@ -87,6 +87,7 @@ def warned(call):
     return f"PrivacyWarning: {found[0].message}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WARNINGS)
 def test_what_is_warned_of_once_and_in_the_line_of_the_user(name):
     check("warnings", name, warned(WARNINGS[name]))
@@ -101,6 +102,7 @@ def test_nothing_is_warned_of_where_fits_are_counted_or_are_no_releases():
         make_pipeline(PolynomialFeatures(2), dp.LogisticRegression(clip=True)).fit(X, Y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_what_is_said(name):
     check("messages", name, words(MESSAGES[name]))

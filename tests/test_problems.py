@@ -30,7 +30,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
         assert re.search(rf"^(\w+, )*{name}(, \w+)*( : |$)", told, flags=re.MULTILINE), f"{name} is not documented"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
     template = dp.load(problem, features=3, **given)
@@ -56,6 +56,7 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem,
                 same(found, expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("labels", [("benign", "malignant"), (7, 3)])
 @pytest.mark.parametrize("problem", ["huber_svm", "large_margin_gaussian", "logistic_regression"])
 def test_it_tells_two_classes_apart_whatever_they_are_called_and_in_any_unit(problem, labels):

@@ -425,6 +425,7 @@ def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(p
         budget.spend(Privacy(1e-3), "on a line that is none")
 
 
+@pytest.mark.slow
 def test_hundreds_of_spends_by_renyi_divergences_take_no_time_each():
     budget, begun = Budget(Privacy(5, 1e-5), accounting="renyi"), time.process_time()
     for number in range(400):

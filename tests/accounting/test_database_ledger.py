@@ -270,6 +270,7 @@ def test_a_spend_that_another_overtook_while_its_commit_was_lost_is_refused_and_
     assert [entry.label for entry in Budget.open(address).entries] == ["other"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "READ COMMITTED"])
 def test_threads_of_several_budgets_never_overspend_whatever_the_isolation(address, level, monkeypatch):
     """Serialisable transactions are one guard, and the numbers of rows another, which does without them."""

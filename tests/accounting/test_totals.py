@@ -222,6 +222,7 @@ class Exact:
 CASES = [(13.4, 40.7, 0.0), (13.4, 40.7, 9.0), (4.0, 2.0, 0.0), (4.0, 2.0, 20.0), (2.0, 0.5, 3.0)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sigma", "mu", "shift"), CASES)
 def test_no_exact_composition_in_one_dimension_costs_more_than_its_events(sigma, mu, shift):
     event, count = logistic(sigma, mu), 5
@@ -242,6 +243,7 @@ def test_no_exact_composition_in_one_dimension_costs_more_than_its_events(sigma,
         assert claims[0].epsilon <= 1.08 * epsilon  # where the slope is 1 wherever the answer may be, little is lost
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sigma", "mu", "shift"), CASES)
 @pytest.mark.parametrize("order", [1.5, 4.0, 20.0])
 def test_renyi_divergences_bound_those_of_exact_densities(sigma, mu, shift, order):
@@ -305,6 +307,7 @@ EXTREMES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("event", EXTREMES, ids=str)
 def test_extreme_events_have_totals_or_none(event):
     own = Privacy(1e9, 1e-7)

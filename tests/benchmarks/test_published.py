@@ -55,6 +55,7 @@ def test_the_noise_of_algorithm_1_has_its_law():
 # Pathak and Raj
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("epsilon", [1e-3, 1e3])
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("year", "fitted"), [("2010", ()), ("2012", ()), ("2012_mixture", ("m",))])

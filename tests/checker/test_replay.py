@@ -44,7 +44,7 @@ def proof_of(name, promise, mechanism=None):
     return dp.verify(small(name), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None).proof
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("promise", PROMISES)
 def test_all_problems_are_replayed(name, promise):
@@ -110,7 +110,7 @@ CASES += [("sparse_logistic", "delta", "vertices")]
 MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
 def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism):
     try:
@@ -196,7 +196,7 @@ FURTHER = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FURTHER)
 def test_what_is_paid_beside_the_noise_is_replayed(name):
     certify, mutations = FURTHER[name]
@@ -355,7 +355,7 @@ OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbati
 OBJECTIVE |= {"add-remove": OBJECTIVE["delta"]}
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", DECLARED)
 @pytest.mark.parametrize("promise", OBJECTIVE)
 def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
@@ -368,6 +368,7 @@ def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
         assert not follows(mutated(proof, path, factor)), path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", [1, 2, "inf"])
 @pytest.mark.parametrize("offset", [False, True])
 def test_l1_balls_are_read(first, offset):

@@ -111,6 +111,7 @@ def test_a_query_gives_the_release_of_arrays_to_the_bit(source, expected):
             assert bits(parts, privacy) == expect
 
 
+@pytest.mark.sampled(2)
 def test_a_query_without_a_schema_gives_fields(source):
     connection, sql, by = source
     learner, privacy = dp.load("ridge_regression", features=2), dp.Privacy(2.0)
@@ -124,6 +125,7 @@ def test_a_query_without_a_schema_gives_fields(source):
     assert (one["w"] == two["w"]).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "change",
     [

@@ -335,7 +335,7 @@ TYPED = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TYPED)
 def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tmp_path):
     column, entries, same = TYPED[name]

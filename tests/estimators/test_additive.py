@@ -164,6 +164,7 @@ def test_regressions_are_in_the_units_of_the_target():
     assert free.score(table, pain) > 0.85
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_the_bands_hold_the_noise(make):
     fits = [make(seed=seed).fit(TABLE, SICK if make is classifier else PAINS) for seed in range(12)]

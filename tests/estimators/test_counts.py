@@ -99,6 +99,7 @@ def test_powers_without_a_convex_loss_are_refused():
             dp.TweedieRegressor(power=power, delta=1e-5, bounds=(0, 60)).fit(X, COUNTS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrong", [-0.1, 3.5, np.nan, np.inf])
 def test_exposures_and_weights_beyond_their_bounds_are_refused_or_clipped(wrong):
     years = np.where(np.arange(SIZE) == 7, wrong, YEARS)

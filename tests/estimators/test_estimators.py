@@ -238,6 +238,7 @@ FITS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize("kind", FITS, ids=lambda kind: kind.__name__)
 def test_what_a_fit_leaves_undetermined_is_an_attribute_that_is_not_there(kind, delta):
@@ -342,6 +343,7 @@ def fits_of(x, y):
 NUMBERED = [[0, 1], pd.MultiIndex.from_tuples([("u", "a"), ("u", "b")]), ["a", 1], pd.to_datetime(["2020", "2021"])]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", [["a", "b"], *NUMBERED], ids=str)
 def test_every_fit_remembers_names_of_whatever_type(names):
     frame = FRAME.set_axis(names, axis=1)
@@ -474,7 +476,7 @@ def test_what_is_not_private_compares_indexes_too():
 PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [dp.Ridge, dp.LinearRegression, dp.HuberRegressor, dp.QuantileRegressor])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):

@@ -206,7 +206,7 @@ PROMISES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("promise", PROMISES, ids=str)
 @pytest.mark.parametrize("kind", LINEAR, ids=lambda kind: kind.__name__)
 def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, promise):
@@ -249,7 +249,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("labels", "kind"),
     [*product([("survived", "died"), (1, "a")], KINDS), *product([(True, False), (5, 2.5)], KINDS[:1])],
@@ -403,6 +403,7 @@ def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, cap
         assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["voting", "soft voting", "stacking", "bagging"])
 def test_ensembles_number_labels(kind):
     rng = np.random.default_rng(0)

@@ -201,7 +201,7 @@ def test_rankings_are_those_of_the_strengths(ties):
     assert float(release["b"]) * 0.5 == pytest.approx(home, abs=0.25)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize(
     ("problem", "given", "bound"),

@@ -184,6 +184,7 @@ def test_the_value_is_that_of_cvxpy_and_survives_writing_and_reading(name):
         np.testing.assert_allclose(evaluate(again, numbers), value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @EVERY
 def test_records_come_last(name):
     for case in full(name):
@@ -240,6 +241,7 @@ def prepared(case, records):
     return own, here, there - here
 
 
+@pytest.mark.sampled(2)
 @EVERY
 def test_slopes_and_hessians(name):
     step = 1e-6
@@ -277,7 +279,7 @@ def boxes(case):
     return [(0.25, 1.5) if away else (-1.5, 1.0) for away in apart]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @BOXED
 def test_ranges_hold(name):
     proved = 0

@@ -87,6 +87,7 @@ def by_definition(image, J, L, dropping):
     return np.array(found + later)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "J", "L"), [((8, 8), 2, 3), ((9, 6), 2, 2), ((2, 3), 1, 8), ((8, 11), 3, 1)])
 def test_scattering_is_what_it_is_by_definition(shape, J, L):
     images = RNG.random((2, *shape))
@@ -280,6 +281,7 @@ def name_of(step):
     return type(step).__name__ if hasattr(step, "fit") else None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("step", "table"), SILENT, ids=name_of)
 def test_steps_that_learn_nothing_are_silent_and_do_learn_nothing(step, table):
     with warnings.catch_warnings():
@@ -299,6 +301,7 @@ def test_steps_that_learn_are_warned_of(step, table):
         make_pipeline(step, dp.LogisticRegression(epsilon=5.0, clip=True)).fit(table, LABELS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [dp.LogisticRegression, dp.SoftmaxRegression, dp.KernelSVC])
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_hashed_texts_stay_sparse_until_they_are_fitted(kind, delta):

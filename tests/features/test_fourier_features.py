@@ -36,6 +36,7 @@ def test_bad_records_are_refused():
         features.transform([[np.nan, 0.0]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("features", "components"), [(1, 1), (3, 7), (13, 33), (40, 100)])
 def test_a_records_features_do_not_depend_on_the_others(features, components, paired):

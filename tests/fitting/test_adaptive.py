@@ -375,6 +375,7 @@ def test_offsets_and_weights_are_those_of_the_loss():
     np.testing.assert_allclose(found["b"], -0.2, atol=0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("few", [0, 1, 20])
 @pytest.mark.parametrize(
     "privacy", [ADD, dp.Privacy(1e-3, 1e-5, "add-remove")], ids=lambda privacy: f"epsilon {privacy.epsilon:g}"
@@ -384,6 +385,7 @@ def test_noise_alone_makes_no_large_answer(few, privacy):
         assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 200
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("epsilon", [10.0, 100.0])
 @pytest.mark.parametrize("kind", ["linear", "counts"])
 def test_large_guarantees_lose_next_to_nothing(kind, epsilon):

@@ -37,7 +37,7 @@ def certificates():
     return {name: dp.verify(learner, privacy, 3000, mechanism) for name, (learner, privacy, mechanism) in CASES.items()}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_certificate_comes_back_from_json_and_fits_the_schema(certificates, name, tmp_path, capsys):
     validator = pytest.importorskip("jsonschema").Draft202012Validator

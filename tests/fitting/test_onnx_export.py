@@ -44,7 +44,7 @@ def is_same(found, model, rows, labelled):
         near(found["probability"], model.predict_proba(rows))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 @pytest.mark.parametrize(
     ("name", "y", "options"),

@@ -113,7 +113,7 @@ def distance(problem, theta, proof):
     return min(far / mu, at_point(composite, theta, nan, slopes).distance_bound)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(set(dp.problems()) - OTHERS))
 def test_answers_are_as_near_as_certified_and_moved_ones_are_not(name, fitted):
     template = dp.load(name, features=3)
@@ -131,6 +131,7 @@ NONE = {"x": np.zeros((0, 3)), "y": []}
 BOX = logistic(constraints=lambda w: [w >= 0, w[0] <= 0.01])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("template", "data", "privacy", "options"),
     [

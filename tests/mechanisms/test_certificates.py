@@ -306,7 +306,7 @@ MECHANISMS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("mechanism", "privacy"), MECHANISMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_units_change_nothing(kind, mechanism, privacy):

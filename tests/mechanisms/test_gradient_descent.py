@@ -62,6 +62,7 @@ def transcript_delta(slopes, first, second, clip, step, sigma, epsilon):
     return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clipped", [True, False])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_two_adaptive_steps_keep_their_promise(adjacency, clipped):

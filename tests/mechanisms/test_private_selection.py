@@ -47,7 +47,7 @@ def excess(epsilon, first, second):
     return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [1.5, 10.0])
 def test_the_number_of_runs_has_its_law(mean, shape):

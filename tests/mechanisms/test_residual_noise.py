@@ -52,7 +52,7 @@ def hockey_stick(first, second, epsilon):
 # The law of the noise.
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [None, 1], ids=["OpenDP", "seeded"])
 @pytest.mark.parametrize(
     ("kind", "scale"),

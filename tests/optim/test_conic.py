@@ -18,7 +18,7 @@ from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("solver", ["CLARABEL", "SCS"])
 def test_solvers_agree_with_first_order(name, solver):

@@ -42,6 +42,7 @@ def problem_of(constraint, x):
     return cp.Problem(cp.Minimize(cp.sum_squares(x - 20)), [constraint, x <= 30])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", SAFE)
 def test_answers_keep_the_true_bounds(kind):
     b, x = bound(), cp.Variable(2, nonneg=True, name="x")

@@ -231,7 +231,7 @@ def cells(x, y, centers, radius):
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("ratio", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("features", [1, 3])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

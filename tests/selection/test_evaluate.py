@@ -66,6 +66,7 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
     assert [counter.mistakes(template.record.validate(data)) for data in several] in ([0] * 11, list(range(1, 12)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("parts", [None, [400, 600], [999, 1]], ids=str)
 def test_one_record_that_fails_changes_its_own_mistake_alone(adjacency, parts):
@@ -122,7 +123,7 @@ def largest_loss(found, scale):
     return max(np.abs(one - other).sum() for one in found for other in found) / scale
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(
     ("kind", "keep", "visits"),

@@ -235,6 +235,7 @@ def test_numbers_of_any_size(scale):
     assert 4 < column.upper / scale < 9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [5e-324, 1e-305, 1e305, 1.7e308])
 def test_numbers_beyond_any_use_are_zeros_or_the_largest(scale):
     rng = np.random.default_rng(0)

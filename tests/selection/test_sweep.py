@@ -115,6 +115,7 @@ def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once():
     assert len(list(fits)) == 2
 
 
+@pytest.mark.slow
 def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for():
     whole, noise = dp.Privacy(1.0, 1e-6, "add-remove"), dp.ObjectivePerturbation("gaussian", added=0.7)
     ten = dp.calibrate(learner(0.01), whole, 4000, 10, noise)
@@ -170,6 +171,7 @@ MECHANISMS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_certificates_say_what_they_are_and_no_less_than_promised(mechanism, kind, adjacency):

@@ -115,6 +115,7 @@ def visits(adjacency, keep, epsilon=3.0, delta=1e-6, most=3):
     return dp.Privacy(epsilon, delta, adjacency, unit="patient", most=most, keep=keep)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("keep", [None, "first", "random", "weights"])
 def test_a_persons_records_are_in_one_fit_or_in_the_choice_which_pays_for_all(adjacency, keep, monkeypatch):
@@ -207,7 +208,7 @@ OTHERS = {
 CLASSIFIERS = [kind for kind in vars(classifiers).values() if isinstance(kind, type) and issubclass(kind, Private)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [k for k in CLASSIFIERS if k.problem], ids=lambda kind: kind.__name__)
 def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
     """Whoever adds an option adds a value here, and sees that it is not dropped."""

@@ -138,7 +138,7 @@ TIGHTNESS = {"replacement": 0.2}
 LEAST = dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OF_ENTRIES)
 def test_atoms_of_entries_are_sound_and_tight(name):
     loss, constraints, points = OF_ENTRIES[name]

@@ -80,7 +80,7 @@ def scalars_of(expander, fields):
     return np.concatenate([np.reshape(a, -1, order="F") for a in [*(fields[n] for n in RECORD.parameters), *functions]])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 @settings(max_examples=10)
 @given(seed=SEEDS)

@@ -35,6 +35,7 @@ def random_template(rng):
     return dp.Template(record, lambda x, t, y: sum(term(x, t, y) for term in kept))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_of_losses_are_recovered_from_sums_of_moments(seed):
     rng = np.random.default_rng(seed)
@@ -121,7 +122,7 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("residuals", [False, True])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_no_two_records_are_farther_apart_and_some_nearly_are(name, residuals):

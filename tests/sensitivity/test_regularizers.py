@@ -75,7 +75,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", QUADRATICS | BOUNDED)
 def test_strong_convexity_is_exact_for_quadratics_and_what_a_bounded_set_leaves(name):
     regularizer, expected, *constraints = (QUADRATICS | BOUNDED)[name]
@@ -115,7 +115,7 @@ def logistic(more, constraints):
     return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), public, constraints)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_curvature_is_at_least_what_is_observed(name):
     template, rng, largest = logistic(*SMOOTH[name]), np.random.default_rng(0), 0.0
@@ -242,7 +242,7 @@ def test_proximal_maps_agree_with_cvxpy(case):
         assert change @ change <= change @ (other - theta) + 1e-12
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("case", [*MAPPED, *LIFTED])
 def test_every_regularizer_is_released(case):
@@ -303,6 +303,7 @@ TERMS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TERMS)
 def test_a_domain_becomes_a_part_of_k(name):
     feasible = analysed(cp.sum_squares(two) + TERMS[name](two - 0.25)).form.feasible

@@ -176,6 +176,7 @@ CANCELLED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CANCELLED)
 def test_losses_whose_terms_cancel_to_less_than_rounding_are_refused(name):
     """Bounds are those of what is left, and programs compute all terms: gradients were 10^4 times as long."""
@@ -210,7 +211,7 @@ ZERO = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ZERO)
 @pytest.mark.parametrize("degree", [1, 3])
 def test_what_cancels_in_a_loss_leaves_no_rounding_to_what_enlarges_it(name, degree):

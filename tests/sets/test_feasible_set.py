@@ -158,7 +158,7 @@ def test_matrices_with_wide_kernels_that_share_a_block_are_certified():
     assert region.excess(found.point).max() <= 1e-12
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CONIC)
 def test_bounds_hold_whatever_the_multipliers_are(name):
     """At points that are far off, for a function and for half-spaces that contain K."""
@@ -223,7 +223,7 @@ WITHOUT_A_POINT = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("constraints", WITHOUT_A_POINT)
 def test_constraints_without_a_common_point_are_refused_before_payment(constraints):
     template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)

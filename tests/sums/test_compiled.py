@@ -120,6 +120,7 @@ def template_of(loss):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", AFFINE)
 def test_affine_atoms(name):
     check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
@@ -200,6 +201,7 @@ def test_margins_of_all_classes_share_their_forms(classes):
     assert form_of(template, space) is form
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")

@@ -243,7 +243,7 @@ ODD += [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("template", [softmax(), choice()])
 @pytest.mark.parametrize("odd", ODD)
 def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):

@@ -222,7 +222,7 @@ def each(template, space, batch, theta):
     return np.array([BatchedLoss(template, space, one).gradient(theta) for one in some])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_clipped_sums_are_those_of_single_gradients(name):
     template, rng = TEMPLATES[name](), np.random.default_rng(0)
@@ -340,6 +340,7 @@ def clipped_each(monkeypatch, template, batch, rows, theta):
     return np.concatenate(found, axis=1)[:, : len(rows)].T
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*TEMPLATES, "table", "long", "sparse"])
 def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name, monkeypatch):
     more = {"table": public_table, "long": long_rows, "sparse": TEMPLATES["softmax"]}
