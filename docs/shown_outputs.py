@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,13 @@ GUIDES = ("quickstart", "data", "certificates", "estimators", "features", "budge
 GUIDES += ("evaluation", "from_scikit_learn", "from_diffprivlib", "from_opacus", "intervals", "predictions", "interop")
 GUIDES += ("counts_and_costs", "hospital", "own_problems")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", flags=re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"^```toml\n# (\w+\.toml)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def write_files(markdown: str) -> None:
+    """Write the files that a page shows, with their names in their first lines, for its examples to read."""
+    for name, content in FILE.findall(markdown):
+        Path(name).write_text(content, encoding="utf-8")
 
 
 def fenced(output: str) -> str:
@@ -59,6 +67,7 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                write_files(markdown)
                 return BLOCK.sub(shown, markdown)
         finally:
             os.chdir(here)

@@ -98,8 +98,7 @@ LONG = ("pictures", "features")  # pages whose examples take ten seconds
 def test_examples_run_as_printed(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names, text = {}, text_of(page)
-    for name, content in re.findall(r"^```toml\n# (\w+\.toml)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
-        Path(name).write_text(content, encoding="utf-8")
+    script("shown_outputs").write_files(text)
     for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
     assert names
