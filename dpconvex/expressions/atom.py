@@ -76,6 +76,7 @@ class AtomDefinition:
     # vjp(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
     vjp: Callable[..., Sequence[Any]]
+    vjp_reads_value: bool = True  # Else no value is computed where slopes alone are asked for
     # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = lambda e: (None,) * len(e.args)
     # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.

@@ -16,7 +16,7 @@ from dpconvex.data.columns import chosen as taken, dense, itself, readers
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Product, product, product_apart
-from dpconvex.sums.exact_sums import Look, Sums, block_sums
+from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
 from dpconvex.sums.grouped_sums import bent_moment, person_sums, vector_sums
 from dpconvex.sums.programs import LANES
@@ -40,6 +40,8 @@ class Share(NamedTuple):
 
     parts: tuple[tuple[Label, slice], ...]  # the last axis of what is computed for the share, by label
     rows: Any  # where the records are in the block: places, or a slice of all
+    # Where losses are one function of one leaf, which is a multiple of one form: the multiples, by record or of all
+    factors: Array | None = None
 
     @property
     def size(self) -> int:
@@ -51,6 +53,8 @@ class Share(NamedTuple):
 
     def leaves(self, forms: Array) -> Array:
         """Return leaves without their offsets; one column if all records share it."""
+        if self.factors is not None:
+            return np.asarray(forms * self.factors)
         own = self.of(forms)
         if len(self.parts) == 1:
             return np.asarray(self.parts[0][0].combine @ own)
@@ -58,6 +62,8 @@ class Share(NamedTuple):
 
     def back(self, slopes: Array) -> Array:
         """Turn slopes by the leaves into those by the forms."""
+        if self.factors is not None:
+            return slopes * self.factors
         return np.concatenate([label.back @ slopes[:, some] for label, some in self.parts], axis=1)
 
 
@@ -97,6 +103,9 @@ class RecordSums:
             apart = -1 if self.design.columns else number
             kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
         self._kinds = list(kinds.values())
+        factors = [label.combine for label in form.labels if len(form.labels) == 1 or not label.offset.any()]
+        alone = len(kinds) == 1 and [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(form.labels)
+        self._factors = np.concatenate([factor.data for factor in factors]) if alone else None
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
         # Blocks of sparse columns are kept: they share the column's numbers.
         self._columns = {
@@ -107,6 +116,7 @@ class RecordSums:
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
         self._keeps = fixed and (self.design.pairs is None or batch.size * self.design.count <= KEPT)
         self._made: dict[tuple[str, int], Any] = {}
+        self._looked: dict[int, RecordBlock] = {}  # Gradients are often asked for where a histogram was
         self._own = None if self._keeps else local()  # Memory for monomials that are not kept, a thread's own
         self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
 
@@ -125,8 +135,9 @@ class RecordSums:
 
     def _plan(self, group: Indices) -> SumPlan:
         """Deal records with these labels to outer functions."""
-        if len(self.form.labels) == 1:
-            return SumPlan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None))])
+        if len(self.form.labels) == 1 or self._factors is not None:
+            factors = self._factors if self._factors is None or len(self._factors) == 1 else self._factors[group]
+            return SumPlan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None), factors)])
         shares = []
         for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
@@ -164,9 +175,9 @@ class RecordSums:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
     def _slopes(
-        self, forms: NDArray[Any], block: Records, plan: SumPlan, product: Product = product
+        self, forms: NDArray[Any], block: Records, plan: SumPlan, product: Product = product, valued: bool = False
     ) -> tuple[Array, Array]:
-        """Losses of a block's records, and their gradients by the forms, shape (forms, records), at forms, maybe complex."""
+        """Losses of a block's records, or NaN, and gradients by the forms, (forms, records), at forms, maybe complex."""
         forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
         losses, slopes = np.empty(plan.size, forms.dtype), np.empty((len(forms), plan.size), forms.dtype)
         for share in plan.shares:
@@ -176,8 +187,10 @@ class RecordSums:
                     offset = share.of(self.design.forward(block, label.offset, product))
                     leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
             fields = [dense(block[name])[share.rows] for name in own.fields]
-            losses[share.rows], found = own.gradient(leaves, fields, share.size)
-            slopes[:, share.rows] = share.back(found)
+            values, found = own.gradient(leaves, fields, share.size, valued)
+            if isinstance(share.rows, slice):
+                return values, share.back(found)
+            losses[share.rows], slopes[:, share.rows] = values, share.back(found)
         return losses, slopes
 
     def gradient_and_value(self, theta: Array) -> Array:
@@ -185,7 +198,7 @@ class RecordSums:
         coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: SumPlan) -> Array:
-            losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan)
+            losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan, valued=True)
             return np.append(self.design.backward(block, slopes), losses.sum())
 
         found = np.zeros(coefficients.size + 1) + summed(self._each(one))
@@ -232,8 +245,15 @@ class RecordSums:
         def one(number: int, block: Records, plan: SumPlan) -> Sums:
             count, own = plan.size, self.batch.group[number * self._step :]
             if count % LANES:
-                block, plan, _ = self._kept("whole", number, lambda: self._part(block, plan, np.arange(count), own))
-            return block_sums(self, look, block, plan, count)
+                make = partial(self._part, block, plan, np.arange(count), own, normed=False)
+                block, plan, _ = self._kept("whole", number, make)
+            part = self._looked.pop(number, None)
+            if part is None or not np.array_equal(part.look.coefficients, look.coefficients):
+                part = RecordBlock(self, look, block, plan, count)
+            part.look = look
+            if look.edges.size and self._keeps:
+                self._looked[number] = part
+            return block_sums(part)
 
         with np.errstate(all="ignore"):
             if look.leverage is None:
@@ -245,7 +265,7 @@ class RecordSums:
             total = look.nothing
             for number, some in enumerate(by_person(people, step)):
                 block, plan, _ = self._kept(f"look {step}", number, partial(self._rows, filled(some)))
-                total += of_block(self, look, block, plan, people[some])
+                total += of_block(RecordBlock(self, look, block, plan, len(some)), people[some])
             return total
 
     def _rows(self, every: Indices) -> tuple[Records, SumPlan, None]:
@@ -257,13 +277,13 @@ class RecordSums:
         return block, self._plan(self.batch.group[every]), None
 
     def _part(
-        self, block: Records, plan: SumPlan, some: Indices, group: Indices
+        self, block: Records, plan: SumPlan, some: Indices, group: Indices, normed: bool = True
     ) -> tuple[Records, SumPlan, Array | None]:
         """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
         if len(some) < plan.size or plan.size % LANES:
             every = filled(some)
             block, plan = {name: column[every] for name, column in block.items()}, self._plan(group[every])
-        lengths = None if self._norms is None else self._norms.lengths(self.design, block)
+        lengths = self._norms.lengths(self.design, block) if normed and self._norms is not None else None
         return block, plan, lengths
 
     def hessian(self, theta: Array, every: int) -> Array:

@@ -118,10 +118,10 @@ class Leverage:
     def turned(self, column: Any) -> Array:
         """Return ``matrix @ row`` of all rows of records, whole numbers, shape (n * each, rows)."""
         rows = self.rows.read(column)
-        x = rows.shape[1]
-        found = np.asarray(rows @ self.matrix[:, :x].T)
-        found /= self.rows.grid
-        return found + self.rows.constant * self.matrix[:, x] if self.rows.constant else found
+        found = np.asarray(rows @ (self.matrix[:, : rows.shape[1]].T / self.rows.grid))
+        if self.rows.constant:
+            found += self.rows.constant * self.matrix[:, -1]
+        return found
 
     def __call__(self, column: Any) -> Array:
         step = self.rows.in_cache
@@ -171,7 +171,7 @@ def length_counts(batch: Batch, rows: ExactRows, edges: Array) -> Exact:
     """Count records, which `on_grid` made, by the length of their x in multiples; the last bin has no end."""
     column, total = batch.fields[rows.name], np.zeros(len(edges), dtype=np.int64)
     for start in range(0, batch.size, rows.in_cache):
-        lengths = lengths_of(rows.read(column[start : start + rows.in_cache]) / rows.grid, rows.each)
+        lengths = lengths_of(rows.read(column[start : start + rows.in_cache]), rows.each) / rows.grid
         total += np.bincount(np.minimum(np.searchsorted(edges, lengths), len(edges) - 1), minlength=len(edges))
     return total
 
@@ -191,15 +191,17 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
     total = np.zeros((2, count, count), dtype=np.int64)
     step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
     for start in range(0, batch.size, step):
-        levels = rows.read(column[start : start + step]) / rows.grid
+        levels, unit = rows.read(column[start : start + step]), rows.grid
+        if most is not None or rows.jacobian is not None:  # squares of others neither overflow nor lose digits
+            levels, unit = levels / unit, 1.0
         if most is not None:
             levels = shortened_rows(levels, rows.each, most)
         part = levels.T @ levels
         own = np.empty((count, count))
         x = part.shape[0]
-        own[:x, :x] = part.toarray() if sp.issparse(part) else part
+        own[:x, :x] = (part.toarray() if sp.issparse(part) else part) / unit**2
         if rows.constant:
-            sums = np.asarray(levels.sum(axis=0)).ravel() * rows.constant
+            sums = np.asarray(levels.sum(axis=0)).ravel() / unit * rows.constant
             own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
         total += halves(own)
     return total

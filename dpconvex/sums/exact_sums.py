@@ -7,6 +7,7 @@ workers, and what one record adds depends on that record and on released numbers
 
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -97,15 +98,22 @@ class RecordBlock:
         self.forms = np.broadcast_to(forms, (len(forms), self.plan.size))
         self.leverages = np.asarray(dense(self.block[LEVERAGE]))
 
+    @cached_property
+    def slopes(self) -> Array:
+        return self.slopes_at(self.forms)
+
     def slopes_at(self, forms: NDArray[Any]) -> NDArray[Any]:
         return self.engine._slopes(forms, self.block, self.plan, product_apart)[1]
 
     def units(self) -> Array:
         """Return slopes in units, shape (columns, records); those of a record with one that is no number, or of others, are 0."""
-        self.slopes = self.slopes_at(self.forms)
-        units = np.asarray(self.look.kinds @ self.slopes) / self.look.unit
-        good = np.isfinite(units).all(axis=0) & (np.arange(units.shape[1]) < self.count)
-        return np.clip(np.where(good, units, 0.0), -LARGEST, LARGEST)
+        units = np.asarray(self.look.kinds @ self.slopes)
+        units /= self.look.unit
+        units[:, self.count :] = 0.0
+        finite = np.isfinite(units)
+        if not finite.all():
+            units[:, ~finite.all(axis=0)] = 0.0
+        return np.clip(units, -LARGEST, LARGEST, out=units)
 
     def bends(self, probe: Array) -> Array:
         """Return curvatures along a direction of the columns, shape (count,)."""
@@ -144,8 +152,8 @@ class RecordBlock:
         if len(look.probe):
             found.curvature = whole_sum(capped(self.bends(look.probe), look.cap))
         if len(edges := look.edges):
-            places = [np.minimum(np.searchsorted(edges, lengths[side]), len(edges) - 1) for side in (up, ~up)]
-            found.histogram = np.concatenate([np.bincount(place, minlength=len(edges)) for place in places])
+            places = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1) + len(edges) * ~up
+            found.histogram = np.bincount(places, minlength=2 * len(edges))
         return found
 
 
@@ -159,15 +167,17 @@ def whole_sum(shares: Array) -> Exact:
     return np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 
-def block_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", count: int) -> Sums:
-    """Sum over the first `count` records of a block; the norm of one's slopes times its leverage is cut to the bound."""
-    part, gradient = RecordBlock(engine, look, block, plan, count), look.nothing.gradient
+def block_sums(part: RecordBlock) -> Sums:
+    """Sum over records; the norm of one's slopes times its leverage is cut to the bound."""
+    look, count, gradient = part.look, part.count, part.look.nothing.gradient
     units, leverages = part.units(), part.leverages
-    lengths = np.sqrt(np.einsum("kn,kn->n", units, units))
+    lengths = np.abs(units[0]) if len(units) == 1 else np.sqrt(np.einsum("kn,kn->n", units, units))
     if look.bound:
-        most = np.minimum(2.0**LONGEST_BITS, look.bound / np.maximum(leverages, 1.0)) * INSIDE
-        clipped = np.trunc(units * np.minimum(1.0, most / np.maximum(lengths, 1.0)))
-        rows = look.rows.read(block[look.rows.name])
+        share = np.minimum(2.0**LONGEST_BITS, look.bound / np.maximum(leverages, 1.0)) * INSIDE
+        share /= np.maximum(lengths, 1.0)
+        clipped = units * np.minimum(share, 1.0, out=share)
+        np.trunc(clipped, out=clipped)
+        rows = look.rows.read(part.block[look.rows.name])
         gradient = halves(gradient_sum(look, rows, clipped, look.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
@@ -178,6 +188,6 @@ def gradient_sum(look: Look, rows: Any, units: Array, grid: float = 1.0) -> Arra
     Rows may be without a constant.
     """
     columns = units if look.rows.jacobian is None else units.T.reshape(1, -1)
-    found = np.asarray((rows.T @ columns.T).T if sp.issparse(rows) else columns @ rows) / grid
+    found = np.asarray(rows.T @ (columns[0] if len(columns) == 1 else columns.T)).T.reshape(len(columns), -1) / grid
     own = [look.rows.constant * units.sum(axis=1, keepdims=True)] if found.shape[1] < look.rows.count else []
     return np.concatenate([found, *own], axis=1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +17,17 @@ from dpconvex.util.summation import BLOCK
 # Bits of squared lengths next to the longest, and at most; of a person's gradient next to the longest, and of a record's at most.
 WHOLE_BITS, LONG_BITS, FINER_BITS, SUMMED_BITS = 20, 36, 26, 38
 
-if TYPE_CHECKING:
-    from dpconvex.sums.engine import Records, RecordSums, SumPlan
 
-
-def person_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
+def person_sums(part: RecordBlock, people: Indices) -> Sums:
     """Sum over whole people, whose records stand together; the sum of a person's products has at most the bound's length.
 
     Slopes of a person are made whole numbers of up to 21 bits, so that the sum of products with rows is exact, and so is its
     length in the metric, but for some rounding.  Then slopes are shortened alike.  Rounding them towards 0 moves the sum by at
     most the sum of leverages, times the root of the number of slopes; that is set aside.
     """
-    part, count, leverage = RecordBlock(engine, look, block, plan, len(people)), len(people), look.leverage
+    look, count, leverage = part.look, part.count, part.look.leverage
     assert leverage is not None
-    units, levels = part.units(), whole_rows(look.rows, block[look.rows.name])[: count * look.rows.each]
+    units, levels = part.units(), whole_rows(look.rows, part.block[look.rows.name])[: count * look.rows.each]
     first = np.flatnonzero(np.diff(people, prepend=-1))
     counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
     longest = np.maximum.reduceat(np.sqrt(np.einsum("kn,kn->n", units, units))[:count], first)
@@ -75,25 +72,25 @@ def products(look: Look, levels: Array, units: Array) -> Iterator[Array]:
         yield (units.T[:, :, None] * levels.reshape(-1, look.rows.each, look.rows.count)).sum(axis=1)
 
 
-def bent_moment(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
+def bent_moment(part: RecordBlock, people: Indices) -> Sums:
     """Sum ``t t'`` over rows in the metric that are multiplied by roots of curvatures, those of one record cut together."""
-    part, found, leverage = RecordBlock(engine, look, block, plan, len(people)), look.nothing, look.leverage
+    look, found, leverage = part.look, part.look.nothing, part.look.leverage
     assert leverage is not None
     roots = np.sqrt([capped(part.bends(along), look.cap) for along in np.eye(look.rows.each)])
-    turned = leverage.turned(block[look.rows.name])[: roots.size] * roots.T.reshape(-1, 1)
+    turned = leverage.turned(part.block[look.rows.name])[: roots.size] * roots.T.reshape(-1, 1)
     lengths = np.sqrt((turned**2).sum(axis=1).reshape(-1, look.rows.each).sum(axis=1))
     found.moment = cut_moment(turned, lengths, look.longest)
     return found
 
 
-def vector_sums(engine: "RecordSums", look: Look, block: "Records", plan: "SumPlan", people: Indices) -> Sums:
+def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     """Sum ``t t'`` over people, and count these by length: t are their gradients in the metric, or roots of their Hessians.
 
     All t of a person are cut together, so that the trace of what one adds is that of the longest at most.
     """
-    part, found, leverage = RecordBlock(engine, look, block, plan, len(people)), look.nothing, look.leverage
+    look, found, leverage = part.look, part.look.nothing, part.look.leverage
     assert leverage is not None
-    turned = leverage.turned(block[look.rows.name])[: len(people) * look.rows.each]
+    turned = leverage.turned(part.block[look.rows.name])[: len(people) * look.rows.each]
     turned = turned.reshape(len(people), look.rows.each, -1)
     first, longest = np.flatnonzero(np.diff(people, prepend=-1)), look.longest
     if look.vectors == "gradients":

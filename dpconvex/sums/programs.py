@@ -27,8 +27,10 @@ class Program:
     fields: tuple[Expression, ...]
     numbers: tuple[Expression, ...]
 
-    def values(self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> dict[Expression, Any]:
-        """Evaluate every node by NumPy or JAX: entries, in column order, have the records last, and fields first."""
+    def values(
+        self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any], whole: bool = True
+    ) -> dict[Expression, Any]:
+        """Evaluate every node, or all but the root: entries, in column order, have the records last, and fields first."""
         leaves = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
         for slot, field in zip(self.fields, fields, strict=True):
             leaves[slot] = xp.moveaxis(field, 0, -1)
@@ -37,7 +39,7 @@ class Program:
             part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
             leaves[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
             start += slot.size
-        return over_records([self.root], leaves, xp)
+        return over_records([self.root] if whole else self.root.args, leaves, xp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +51,16 @@ class Lowered:
     constants: tuple[Array, ...]
     place: Indices  # where the slots' entries lie in a table of all entries
 
-    def gradient(self, entries: Array, fields: Sequence[Array], size: int) -> tuple[Array, Array]:
+    def gradient(self, entries: Array, fields: Sequence[Array], size: int, valued: bool = True) -> tuple[Array, Array]:
         """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
 
         Entries have the records last, or one column if these share them; fields have the records first.
+        Without `valued`, values may be NaN.
         """
         program = self.program
-        found = program.values(np, entries, fields, self.constants)
+        read = valued or program.root.atom is None or program.root.atom.vjp_reads_value
+        found = program.values(np, entries, fields, self.constants, read)
+        found.setdefault(program.root, np.full(1, np.nan))
         # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
         with np.errstate(all="ignore"):
             known = slopes(list(found), found, program.root)
@@ -66,7 +71,7 @@ class Lowered:
 
     def hessian_product(self, entries: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
         """Hessians by the entries of the slots times directions, shape (entries, size)."""
-        return np.imag(self.gradient(entries + 1j * STEP * along, fields, size)[1]) / STEP
+        return np.imag(self.gradient(entries + 1j * STEP * along, fields, size, valued=False)[1]) / STEP
 
 
 def lowered(expression: Expression, rows: Mapping[Expression, Indices]) -> Lowered:

@@ -102,6 +102,7 @@ LOGISTIC = AtomDefinition(
     name="logistic",
     value=log_one_plus_exp,
     vjp=lambda expression, value, slope, a: [slope * (1.0 / (1.0 + np.exp(np.minimum(-a, 700.0))))],
+    vjp_reads_value=False,
     from_cvxpy="elementwise.logistic.logistic",
     sign=always(1),
     monotonicity=always(1),
