@@ -125,7 +125,7 @@ def learnt(train: Any, test: Any, target: str, total: dp.Privacy, seed: Any) -> 
 
 def budget_share(total: dp.Privacy) -> tuple[float, float]:
     """Return the guarantee that a share of the squared level of another is worth, at a fifth of its delta."""
-    from dpconvex.noise.profiles import gaussian_sigma, profile_epsilon
+    from dpconvex.noise.gaussian import gaussian_sigma, profile_epsilon
 
     level = SHARE**0.5 / gaussian_sigma(total.epsilon, total.delta, 1.0)
     return profile_epsilon(level, total.delta / 5), total.delta / 5

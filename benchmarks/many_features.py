@@ -32,7 +32,8 @@ from sklearn.linear_model import LogisticRegression
 
 import dpconvex as dp
 from benchmarks import chosen
-from dpconvex.noise.profiles import choice_width, gaussian_sigma
+from dpconvex.noise.choices import choice_width
+from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.util.arrays import Array
 
 __all__ = ["main"]

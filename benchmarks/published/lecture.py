@@ -25,7 +25,7 @@ from dpconvex.datasets import breast_cancer
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
-from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.samplers import seeded_generator
 
 __all__ = ["lecture_delta", "lecture_rate", "lecture_sigma"]

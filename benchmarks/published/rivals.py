@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from benchmarks.utility.competitors import Predict, classifier
 from benchmarks.utility.tables import Split
-from dpconvex.noise.profiles import gaussian_delta, gaussian_sigma
+from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma
 
 __all__ = ["minima_perturbation", "tight_perturbation", "tukey_weights"]
 

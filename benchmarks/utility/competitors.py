@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.utility.tables import Split
-from dpconvex.noise.profiles import gaussian_sigma
+from dpconvex.noise.gaussian import gaussian_sigma
 
 __all__ = [
     "adassp",

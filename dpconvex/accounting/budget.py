@@ -15,7 +15,7 @@ from dpconvex.accounting.ledger import FileLedger
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance
 from dpconvex.util.markup import aligned, bar, paragraph

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from dpconvex.errors import TemplateError
-from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, gaussian_delta, swing, table
+from dpconvex.noise.gaussian import gaussian_delta
+from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, table
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.util.plain_data import built, is_real, names_of
 

@@ -12,8 +12,9 @@ import numpy as np
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
 from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy, text
+from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
-from dpconvex.noise.profiles import LARGEST_LOSS, bisect, gaussian_delta, profile_epsilon, smallest_scale
+from dpconvex.noise.profiles import LARGEST_LOSS
 from dpconvex.util.arguments import one_of
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)

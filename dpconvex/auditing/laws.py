@@ -9,7 +9,7 @@ from scipy.special import ndtr
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
-from dpconvex.noise.profiles import bisect
+from dpconvex.noise.gaussian import bisect
 from dpconvex.numerics import EIGENVALUE_ROUNDING
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom

@@ -15,8 +15,8 @@ from dpconvex.checker.reading import Rejected
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
+from dpconvex.noise.gaussian import gaussian_delta, profile_epsilon
 from dpconvex.noise.loss_distributions import sampled_delta
-from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments

@@ -16,7 +16,7 @@ from dpconvex.certificates.integer_noise import GAUSSIAN
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, cut
-from dpconvex.noise.profiles import GRID_VARIANCE
+from dpconvex.noise.gaussian import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array, Indices
 

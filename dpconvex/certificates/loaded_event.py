@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
 from dpconvex.certificates.text import PARTS, RUNS
-from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arrays import Array
 

@@ -31,7 +31,7 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.model.people import People, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.noise.profiles import gaussian_level
+from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
 from dpconvex.util.arguments import instance

@@ -14,7 +14,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import UNSEEN, Engine, ForUnits, check_delta
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
+from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm

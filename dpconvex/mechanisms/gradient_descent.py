@@ -17,8 +17,8 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms import base, clipped_descent as clipped
 from dpconvex.mechanisms.added_quadratic import ADDED, GUESS
 from dpconvex.model.privacy import Privacy, left
+from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
-from dpconvex.noise.profiles import gaussian_sigma
 from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis

@@ -12,7 +12,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.base import check_delta
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import smallest_scale
+from dpconvex.noise.gaussian import smallest_scale
 from dpconvex.noise.samplers import SPHERICAL, Spherical, in_subspace
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.sensitivity.analysis import Analysis

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from dpconvex.certificates.integer_noise import GAUSSIAN, drawn
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.profiles import GRID_VARIANCE, TOGETHER, choice_width, integer_level
+from dpconvex.noise.choices import TOGETHER, choice_width
+from dpconvex.noise.gaussian import GRID_VARIANCE, integer_level
 from dpconvex.noise.samplers import below
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Indices

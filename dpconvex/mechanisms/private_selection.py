@@ -16,7 +16,7 @@ import numpy as np
 
 from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import bisect
+from dpconvex.noise.gaussian import bisect
 from dpconvex.noise.samplers import accepts, below
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arguments import BELOW_ONE, between

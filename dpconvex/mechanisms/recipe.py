@@ -24,7 +24,7 @@ from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import gaussian_level
+from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures

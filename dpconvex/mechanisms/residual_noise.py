@@ -26,7 +26,7 @@ from dpconvex.mechanisms.rounding import (
     largest_floor,
 )
 from dpconvex.model.privacy import Privacy, left
-from dpconvex.noise.profiles import gaussian_sigma, grid_loss, on_integers
+from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, on_integers
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import FRACTION, POSITIVE

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate
-from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile, gaussian_delta, gaussian_sigma, smallest_scale
+from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma, smallest_scale
+from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile
 from dpconvex.numerics import LOSS_ROUNDING, NORM_SLACK, TAIL_SLACK, UNIT_ROUNDOFF
 from dpconvex.util.arrays import Array
 

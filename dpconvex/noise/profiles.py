@@ -1,4 +1,4 @@
-"""Privacy profiles, the smallest delta for each epsilon: of Gaussian noise in closed form, of anything else as a table.
+"""Privacy profiles, the smallest delta for each epsilon, of noise whose law is no plain Gaussian: by quadrature, or as a table.
 
 A table bounds ``H(a) = sup_S P(S) - a Q(S)``, convex, also between points and by symmetry below 1 (docs/theory.md, section 20).
 """
@@ -6,14 +6,14 @@ A table bounds ``H(a) = sup_S P(S) - a Q(S)``, convex, also between points and b
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import scipy  # what is used of it is imported on first use
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.errors import NotPrivate
+from dpconvex.noise.gaussian import bisect, gaussian_delta
 from dpconvex.numerics import FUNCTION_SLACK, NORM_SLACK, SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array
 
@@ -24,51 +24,9 @@ Orders = TypeVar("Orders", float, NDArray[np.float64])
 CELLS, TAIL = 240, 1e-9
 # Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
 SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
-# The largest shift that is told from infinity; logarithms of the largest multiple of a guessed scale, and of the largest scale.
-FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
-# Integers with probability proportional to ``exp(-k^2/(2 s^2))`` are as private as normal noise of variance
-# ``s^2 - GRID_VARIANCE``, but for this loss, which counts 1 + exp(epsilon) times (docs/theory.md, section 8, on the integers).
-GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
 # Points of a table.  Where delta is below this, the rest is given up: added to the delta of any total.
 NODES, LOST = 160, 1e-31
 LARGEST_LOSS = 300.0  # Losses beyond this are given up: their exponentials are to stay far from overflow
-# Choices: so many at most are bounded together, with so many losses of one, and points of the curve on each side; ranges between
-# which they are; and the most that a level grows by with the range of one choice, a quarter of the root of 2 pi.
-TOGETHER, SHIFTS, SIDE = 16, 100, 250
-NARROW, WIDEST, STEEPEST = 1e-3, 8.0, 0.62666
-
-
-def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
-    """Narrow an interval at whose lower end something holds, and at whose upper end it need not."""
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low, high
-
-
-def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
-    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or with a sign of -1 down."""
-    epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
-    safe = np.where(a > 0, a, 1.0)
-    # Whose exponentials are 0 anyway need not overflow.
-    first, second = (np.maximum(scipy.special.log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
-    pad = sign * (FUNCTION_SLACK + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
-    with np.errstate(over="ignore"):
-        delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
-    still = -np.expm1(np.minimum(epsilon, 0.0))  # without any shift
-    return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
-
-
-def profile_epsilon(shift: float, delta: float) -> float:
-    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
-    ends = np.append(0.0, 2.0 ** np.arange(20))
-    enough = np.flatnonzero(gaussian_delta(ends, shift) <= delta)
-    if not shift < LARGEST_LOG or not len(enough):
-        return math.inf
-    if enough[0] == 0:
-        return 0.0
-    low, high = ends[enough[0] - 1 : enough[0] + 1].tolist()
-    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
@@ -128,103 +86,6 @@ def swing(
         s = np.clip(steepest / 2, ends[:-1], ends[1:]) / steepest
         bend = np.minimum(bend, np.log1p(ratio * s * (1 - s)) * (1 + NORM_SLACK))
     return (steepest - flattest) * float(moving_delta(epsilon, ends[1:] + behind, bend).mean())
-
-
-def smallest_scale(
-    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10, reach: float = REACH
-) -> float | None:
-    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that is near it."""
-
-    def excess(log_scale: float) -> float:
-        found = delta_of(math.exp(log_scale))
-        return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # what is no number proves nothing
-
-    high, stride = math.log(start), 0.7
-    while excess(high) > 0:
-        high, stride = high + stride, 1.4 * stride
-        if high > min(math.log(start) + reach, LARGEST_LOG):
-            return None
-    low = high - stride
-    while excess(low) <= 0:
-        high, low, stride = low, low - 1.4 * stride, 1.4 * stride
-        if low < -300:
-            return math.exp(high)
-    root = float(scipy.optimize.brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
-    step = accuracy
-    while excess(root) > 0:
-        root, step = min(root + step, high), 4 * step
-    return math.exp(root)
-
-
-@lru_cache(maxsize=1024)
-def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Return the smallest standard deviation of Gaussian noise for a guarantee, rounded up."""
-    found = smallest_scale(
-        lambda s: gaussian_delta(epsilon, sensitivity / s).item(), delta, sensitivity, reach=math.inf
-    )
-    if found is None:
-        why = "no Gaussian noise that a floating-point number describes keeps the guarantee"
-        raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "ask for a larger epsilon or delta")
-    return found
-
-
-def gaussian_level(epsilon: float, delta: float) -> float:
-    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a guarantee; 0 without a delta."""
-    return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
-
-
-def on_integers(sigma: float) -> float:
-    """Return the scale of integer noise that is as private as normal noise of this deviation."""
-    return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
-
-
-def integer_level(sensitivity: float, scale: float) -> float:
-    """Return the shift of the Gaussian mechanism that integer noise is as private as, if neighbours are so far apart."""
-    variance = scale**2 * (1 - 1e-15) - GRID_VARIANCE
-    return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
-
-
-@lru_cache(maxsize=1024)
-def choices_level(width: float, count: int) -> float:
-    """Return the shift of a Gaussian mechanism that adaptive choices are as private as, each of this bounded range.
-
-    The logarithms of the ratios of a choice's probabilities lie in an interval of length `width`, wherever it is.  The curve H of
-    all choices follows by a recursion, whose every rounding is upwards (docs/theory.md, proposition 8.10).
-    """
-    if count == 1 or width < NARROW:
-        one = 2 * float(scipy.special.ndtri(scipy.special.expit(width / 2)))
-        return max(one * (1 + SUM_SLACK), STEEPEST * width * (width < NARROW)) * math.sqrt(count)
-    step = width / SHIFTS
-    wide = width + step  # of all intervals that begin between two shifts
-    top = np.linspace(step, width, SHIFTS)[:, None]
-    share = np.expm1(wide - top) / (np.exp(-top) * math.expm1(wide))
-    logs = count * wide * np.arange(-SIDE, SIDE + 1) / SIDE
-    ratios = np.exp(logs)
-    bound = np.maximum(1 - ratios, 0.0)
-
-    def at(moved: Array) -> Array:
-        points = np.exp(logs - moved - NORM_SLACK)
-        return np.where(points < ratios[0], 1 - points, np.interp(points, ratios, bound))
-
-    for _ in range(count):
-        bound = (share * at(top) + (1 - share) * at(top - wide)).max(axis=0) * (1 + 1e-13)
-    deltas = np.append(np.minimum.accumulate(bound[SIDE:-1]), 0.0)  # no loss exceeds the last
-    return Profile(logs[SIDE:], deltas).level
-
-
-@lru_cache(maxsize=1024)
-def choice_width(level: float, count: int) -> float:
-    """Return the range of each of so many adaptive choices at which they have a level together, rounded down."""
-    width = min(level / (STEEPEST * math.sqrt(count)), WIDEST)  # enough for choices one by one
-    for _ in range(4 * (width > NARROW)):
-        width = min(width * level / choices_level(width, count), WIDEST)
-    while not choices_level(width, count) <= level:
-        width *= 1 - 1e-4
-    return width
-
-
-def grid_loss(epsilon: float) -> float:
-    return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
 
 
 @dataclass(frozen=True, eq=False)

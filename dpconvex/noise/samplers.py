@@ -11,7 +11,7 @@ from scipy.stats import chi, gamma
 
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import gaussian_sigma
+from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.numerics import DRAW_TOLERANCE, TAIL_SLACK
 from dpconvex.util.arguments import number, whole
 from dpconvex.util.arrays import Array

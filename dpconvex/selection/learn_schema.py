@@ -33,7 +33,7 @@ from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.model.people import People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
-from dpconvex.noise.profiles import GRID_LOSS
+from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_looks import ROOT_TWO

@@ -22,7 +22,7 @@ from dpconvex.accounting.events import (
 from dpconvex.accounting.totals import SPARE, Amount, best_total, converted, rule_of, totals
 from dpconvex.errors import BudgetExceeded, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.noise.profiles import gaussian_delta, gaussian_sigma, profile_epsilon
+from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma, profile_epsilon
 
 TOTAL = Privacy(1.0, 1e-6)
 SIGMA = gaussian_sigma(1.0, 1e-6, 1.0)

@@ -15,7 +15,7 @@ from benchmarks.published import rivals
 from benchmarks.utility import competitors
 from benchmarks.utility.tables import Split
 from dpconvex.errors import DomainError
-from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 
 FOLDER = Path(benchmarks.__file__).parent
 FILES = {

@@ -17,7 +17,7 @@ from dpconvex.fitting import adaptive
 from dpconvex.fitting.adaptive import estimate_with_covariance
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
-from dpconvex.noise.profiles import GRID_VARIANCE, gaussian_delta
+from dpconvex.noise.gaussian import GRID_VARIANCE, gaussian_delta
 from dpconvex.noise.samplers import NoiseSource
 
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.checker import Rejected, check
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.fitting.verify import analyse, form_of
-from dpconvex.noise.profiles import gaussian_delta, profile_epsilon
+from dpconvex.noise.gaussian import gaussian_delta, profile_epsilon
 from dpconvex.sums.batch_loss import BatchedLoss
 
 LINE = dp.load("logistic_regression", features=1, regularization=0.05)

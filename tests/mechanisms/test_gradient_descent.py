@@ -17,7 +17,7 @@ from dpconvex.mechanisms.clipped_descent import (
 )
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
-from dpconvex.noise.profiles import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 
 ADJACENCIES = ("replace-one", "add-remove")
 ADD = dp.Privacy(1.0, 1e-5, "add-remove")

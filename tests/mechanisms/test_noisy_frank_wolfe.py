@@ -18,7 +18,8 @@ from dpconvex.data.batch import Batch
 from dpconvex.fitting import adaptive
 from dpconvex.mechanisms import noisy_queries
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights
-from dpconvex.noise.profiles import GRID_VARIANCE, choice_width, choices_level, gaussian_delta
+from dpconvex.noise.choices import choice_width, choices_level
+from dpconvex.noise.gaussian import GRID_VARIANCE, gaussian_delta
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores

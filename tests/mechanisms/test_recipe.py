@@ -8,7 +8,7 @@ from learners_of_tests import logistic
 import dpconvex as dp
 from dpconvex.fitting.verify import FitOptions, analyse
 from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, Automatic, foreseen
-from dpconvex.noise.profiles import gaussian_level
+from dpconvex.noise.gaussian import gaussian_level
 
 ADJACENCIES = ("replace-one", "add-remove")
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")

@@ -19,7 +19,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise, for_count, margin, noise_cap, room_above
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
-from dpconvex.noise.profiles import gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
 from dpconvex.optim.distance import Composite, floor, step

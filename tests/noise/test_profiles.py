@@ -15,8 +15,9 @@ from scipy.special import ndtr
 import dpconvex as dp
 from dpconvex.accounting.events import Hull
 from dpconvex.certificates.bound_certificate import TruncatedLaplace, truncated_laplace
+from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma, smallest_scale
 from dpconvex.noise.loss_distributions import sampled_delta, sampled_multiplier
-from dpconvex.noise.profiles import chi_delta, gaussian_delta, gaussian_sigma, moving_delta, smallest_scale, swing
+from dpconvex.noise.profiles import chi_delta, moving_delta, swing
 
 
 def hockey_stick(epsilon, a):

@@ -183,7 +183,7 @@ def test_the_threshold_covers_the_law_on_the_integers():
     assert (1 + math.exp(0.5)) * lost <= 1e-7
     mu = event.parts[0].mu
     assert sum(shares.values()) + module.COUNTING == pytest.approx(1)
-    from dpconvex.noise.profiles import gaussian_delta, grid_loss
+    from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 
     assert gaussian_delta(0.5, mu) + grid_loss(0.5) + (1 + math.exp(0.5)) * lost <= 1e-6
 

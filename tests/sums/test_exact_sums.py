@@ -12,7 +12,7 @@ import dpconvex as dp
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
-from dpconvex.noise.profiles import integer_level
+from dpconvex.noise.gaussian import integer_level
 from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
 from dpconvex.sums.exact_sums import SLOPE_BITS
