@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpconvex.data.tables import one_below_the_other
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.util.plain_data import is_whole
 
@@ -170,7 +171,10 @@ def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = pieces
     if not others:
         return dict(first)
-    return {name: np.concatenate([column, *(o[name] for o in others)]) for name, column in first.items()}
+    several = {name: [column, *(other[name] for other in others)] for name, column in first.items()}
+    return {
+        name: (np.concatenate if np.ndim(own[0]) > 1 else one_below_the_other)(own) for name, own in several.items()
+    }
 
 
 def stacked(table: Any, columns: str | Sequence[str]) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.tables import (
     MISSING,
+    SINGLE,
     day,
     listed,
     lost_digits,
@@ -88,7 +89,7 @@ class Column:
         return values if read.all() else found
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        plain = self.reads is number and values.dtype.kind in "iuf" and values.dtype != np.float16
+        plain = self.reads is number and values.dtype.kind in "iuf"
         return np.array(values if plain else read_each(self.reads, listed(values)), float)
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
@@ -104,7 +105,7 @@ class Column:
             remedy = "; write decimal points, and no commas" * comma
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
-            single = np.array(self.ends, dtype=np.float32).astype(float)
+            single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in SINGLE])
         inside = (numbers >= lower) & (numbers <= upper)
         outside = np.flatnonzero(~inside & ~np.isin(numbers, single))
         if len(outside) and not clip:

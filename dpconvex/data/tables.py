@@ -172,7 +172,8 @@ def entries(name: str, column: Any) -> Values:
     if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if isinstance(column, np.ma.MaskedArray):  # what is masked is missing
-        column = np.ma.filled(column.astype(object), None)
+        masked, column = np.ma.getmaskarray(column), column.data.astype(object)
+        column[masked] = None
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
     column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
@@ -191,6 +192,13 @@ def objects(values: Iterable[Any]) -> Values:
 def listed(values: Values) -> list[Any]:
     """Return the entries of a column, those in single precision as such: 1.1 is another number there."""
     return list(values) if values.dtype in SINGLE else values.tolist()
+
+
+def one_below_the_other(pieces: Sequence[Values]) -> Values:
+    """Return the columns of several tables as one; where their types differ, each entry stays what it is in its own."""
+    if len({piece.dtype for piece in pieces}) == 1:
+        return np.concatenate(pieces)
+    return objects(entry for piece in pieces for entry in listed(piece))
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -322,10 +330,10 @@ def is_missing(value: Any) -> bool:
 
 def number(value: Any) -> float:
     """Return the number that an entry holds or spells, NaN if it is none."""
-    try:  # single precision is read as it is written
+    try:  # in single precision its exact value, so that an entry alone and a column of them are read alike
         if not isinstance(value, str):
             known = isinstance(value, Number) and not isinstance(value, (bool, *DURATIONS))
-            return float(str(value) if isinstance(value, SINGLE) else value) if known else math.nan
+            return float(value) if known else math.nan
         return math.nan if "_" in value else float(int(value, 16) if spells_hex(value) else value)
     except (TypeError, ValueError, OverflowError):
         return math.nan

@@ -27,7 +27,18 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import tables_in
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
-from dpconvex.data.tables import MISSING, day, is_missing, listed, number, plain, text_of, value_of, values_of
+from dpconvex.data.tables import (
+    MISSING,
+    day,
+    is_missing,
+    listed,
+    number,
+    one_below_the_other,
+    plain,
+    text_of,
+    value_of,
+    values_of,
+)
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
@@ -131,7 +142,7 @@ def learn_schema(
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
     Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
     every = [part.columns([*names, label, *mine]) for part in chain([given], parts)]
-    columns = {name: np.concatenate([own[name] for own in every]) for name in every[0]}
+    columns = {name: one_below_the_other([own[name] for own in every]) for name in every[0]}
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}

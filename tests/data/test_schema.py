@@ -508,3 +508,29 @@ def test_drafts_of_codes_and_flags(tmp_path, capsys):
         path.write_text("\n".join(["size,sick", *(f'"{entry}",{k % 2}' for k in range(40))]), encoding="utf-8")
         assert drafted(path, path.with_suffix(".toml")) == 2
         assert "'size' has numbers with commas" in capsys.readouterr().err
+
+
+CONTAINERS = {
+    "array": lambda values, last: values,
+    "list": lambda values, last: list(values),
+    "masked": lambda values, last: np.ma.array(values, mask=values == -1),
+    "pandas": lambda values, last: pd.Series(values),
+    "pandas, nullable": lambda values, last: pd.array([*values[:-1], pd.NA if last == -1 else last], dtype="Float32"),
+    "pandas, categories": lambda values, last: pd.Series(pd.Categorical(values)),
+    "polars": lambda values, last: pl.Series(values),
+    "pyarrow": lambda values, last: pa.array(values),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_an_entry_is_read_alike_whatever_stands_beside_it(container, kind):
+    schema = Schema({"d": {"bounds": [0.1, 1], "missing": "indicator"}}, "y", labels=["no", "yes"], absent=["-1"])
+    if kind is np.float16 and container in ("pandas, nullable", "pandas, categories"):
+        pytest.skip("has no such numbers")
+    found = []
+    for last in (0.5, -1):
+        column = CONTAINERS[container](np.array([0.1, 0.3, last], kind), last)
+        found.append(schema.encode({"d": column, "y": ["no"] * 3})[0])
+    assert (found[0][:2] == found[1][:2]).all()
+    assert (found[0][2] != found[1][2]).any()

@@ -583,3 +583,31 @@ def test_partitions_and_masked_entries_are_the_table_that_they_hold(tmp_path):
     with pytest.raises(dp.errors.DomainError, match="no column"):
         dp.learn_schema(short, dp.Privacy(1.0, 1e-6), budget=budget, **options)
     assert not budget.entries
+
+
+@pytest.mark.parametrize("odd", [np.array([np.nan]), np.array([None]), np.array(["x"]), np.array([0.5], np.float32)])
+def test_a_partition_of_another_type_leaves_the_entries_of_others_what_they_are(odd, monkeypatch):
+    """Numbers above 2^53 are others in floating point: one record beside them may move one count."""
+    seen = []
+
+    def counts(self, places, cells, level):
+        seen.append(np.bincount(places, minlength=cells))
+        return seen[-1].astype(float) * 100, 1e-3
+
+    monkeypatch.setattr(module.Counts, "noisy", counts)
+    codes = 2**60 + 1 + 2 * (np.arange(600) % 4)
+    tables = [{"code": own, "y": np.linspace(0, 1, len(own))} for own in (codes, odd)]
+    for parts in (tables[:1], tables):
+        schema = dp.learn_schema(dp.Partitions(parts), PRIVACY, label="y", known={"code": "category"})
+        assert {str(code) for code in codes[:4]} <= set(schema.features["code"].levels)
+
+
+def test_people_are_who_they_are_beside_identifiers_of_another_type():
+    privacy = dp.Privacy(3.0, 1e-6, unit="p", most=1, keep="first")
+    codes = 2**60 + 1 + 2 * np.arange(900)
+    parts = [
+        {"p": own, "x": np.linspace(0, 1, len(own)), "y": np.linspace(0, 1, len(own))}
+        for own in (codes, np.array([0.5]))
+    ]
+    schema = dp.learn_schema(dp.Partitions(parts), privacy, label="y", unit="p", seed=0)
+    assert schema.features["x"].lower < 0.1  # of one person nothing would be seen
