@@ -125,6 +125,13 @@ class Corrected:
         result = self.model(vector)
         return result - self.wide.T @ (self.small @ (self.wide @ vector)) if self.pairs else result
 
+    def shifted(self, more: float) -> LinearMap:
+        """Return the model with its eigenvalues moved, as a matrix if it was one."""
+        if not isinstance(self.model, Dense):
+            return lambda vector: self(vector) + more * vector
+        moved = self.model.matrix + more * np.eye(len(self.model.matrix))
+        return Dense(moved - self.wide.T @ (self.small @ self.wide) if self.pairs else moved)
+
     def update(self, step: Array, change: Array) -> None:
         """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
         if not float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):

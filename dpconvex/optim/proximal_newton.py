@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.optim.distance import Composite, Iterate, at_point
-from dpconvex.optim.hessian_models import Corrected, LinearMap, sampled_hessian, second_moments
+from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
 from dpconvex.optim.problem import Problem
 from dpconvex.optim.spectral_coordinates import Coordinates, Derivative
 from dpconvex.util.arrays import Array
@@ -25,8 +25,9 @@ PAIRS, PATIENCE, MOST = 20, 8, 60
 # the predicted decrease.  A model stays that is RIGHT where the shift adds HELD of its curvature to a step.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.15, 0.1
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
-# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most.
-FRACTION, EXACT, INNER_STEPS, PRODUCTS = 0.1, 1e-14, 30, 200
+# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; of a matrix that is
+# at hand, systems that need more than a few are solved.
+FRACTION, EXACT, INNER_STEPS, PRODUCTS, FEW = 0.1, 1e-14, 30, 200, 20
 
 
 @dataclass(eq=False)
@@ -51,7 +52,7 @@ class Modelled:
         more = shift * self.largest
         corrected, self.along = largest_eigenvalue(self.curvature, len(start), self.along)
         largest = max(self.largest, corrected) + more
-        found = minimise(self.coordinates, lambda x: self.curvature(x) + more * x, gradient, start, largest)
+        found = minimise(self.coordinates, self.curvature.shifted(more), gradient, start, largest)
         return self.coordinates.original(found)
 
     def decrease(self, now: Iterate, theta: Array, shift: float) -> tuple[float, bool]:
@@ -121,7 +122,7 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
     scale = weights * max(average, EXACT) + (1 - weights)
     found, left, along = np.zeros(len(target)), target, target / scale
     square, enough = float(left @ along), 0.001 * float(left @ left)
-    for _ in range(PRODUCTS):  # conjugate gradients
+    for _ in range(FEW if isinstance(model, Dense) else PRODUCTS):  # conjugate gradients
         image = bent(root * along) + (1 - weights) * along
         curvature = float(along @ image)
         if float(left @ left) <= enough or not curvature > 0:
@@ -130,6 +131,11 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         scaled = left / scale
         square, last = float(left @ scaled), square
         along = scaled + square / last * along
+    else:
+        if isinstance(model, Dense):
+            system = derivative.written(model.matrix)[free][:, free] / largest
+            system = root[free][:, None] * system * root[free] + np.diag(1 - weights[free] + EXACT)
+            found[free] = np.linalg.solve(system, target[free])
     return derivative.turned(root * found - rest, back=True)
 
 

@@ -44,6 +44,16 @@ class Derivative:
             result[place] = svec(left @ smat(vector[place]) @ right)
         return result
 
+    def written(self, matrix: Array) -> Array:
+        """Return the matrix in the turned coordinates."""
+        for _ in range(2):
+            matrix = matrix.T.copy()
+            for place, turn in self.vectors:
+                units = smat(np.eye(place.shape[1]))
+                table = svec(turn.swapaxes(-1, -2)[:, None] @ units @ turn[:, None])
+                matrix[:, place] = (matrix[:, place].swapaxes(0, 1) @ table).swapaxes(0, 1)
+        return matrix
+
 
 class Coordinates:
     """K, with or without congruences of its cones: theta is the original point, x the point in new coordinates."""

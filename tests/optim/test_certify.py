@@ -253,6 +253,9 @@ def test_derivative_of_the_projection(seed):
     expected = (chart.project(x + step * move)[0] - chart.project(x - step * move)[0]) / (2 * step)
     turned = derivative.turned(derivative.weights * derivative.turned(move), back=True)
     np.testing.assert_allclose(turned, expected, atol=1e-6)
+    whole = bend @ bend.T
+    along = derivative.turned(whole @ derivative.turned(move, back=True))
+    np.testing.assert_allclose(derivative.written(whole) @ move, along, atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])  # at which no records bend, some do, and many do
@@ -263,7 +266,10 @@ def test_models_are_hessians(scale, monkeypatch):
     exact = problem.hessian(theta) @ move
     ahead, behind = (problem.value_and_gradient(theta + sign * 1e-6 * move)[1] for sign in (1, -1))
     np.testing.assert_allclose((ahead - behind) / 2e-6, exact, atol=1e-7)
-    np.testing.assert_allclose(sampled_hessian(problem, theta, problem.batch.size)(move), exact, rtol=1e-12)
+    written = Corrected(sampled_hessian(problem, theta, problem.batch.size), 3)
+    np.testing.assert_allclose(written(move), exact, rtol=1e-12)
+    written.update(move, exact + move)
+    np.testing.assert_allclose(written.shifted(0.5)(theta), written(theta) + 0.5 * theta, rtol=1e-9, atol=1e-9)
     monkeypatch.setattr("dpconvex.sums.batch_loss.LARGEST_HESSIAN", 0)
     np.testing.assert_allclose(sampled_hessian(problem, theta, problem.batch.size)(move), exact, atol=1e-6)
     model = second_moments(problem, theta, problem.batch.size)
