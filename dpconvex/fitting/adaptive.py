@@ -32,7 +32,7 @@ from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
-STEPS = 0.3  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
+STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
 
@@ -63,14 +63,14 @@ def estimate_with_covariance(
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
     with overflows():
         if start is None:
-            table, hessian, _ = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
+            table, hessian, _, longer = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
             level *= math.sqrt(1 - STEPS)
         else:
-            table = form.space.pack(start)[scores.places] * scores.scale / row_units(scores, looks.constant)
+            table = longer = form.space.pack(start)[scores.places] * scores.scale / row_units(scores, looks.constant)
             metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
             hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
             level *= math.sqrt(1 - MOMENT)
-        found = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian).estimate()
+        found = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian, longer).estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
     return found

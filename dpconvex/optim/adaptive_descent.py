@@ -73,19 +73,20 @@ class Metric:
 class ScoreModel(NamedTuple):
     """Where steps end: the table of the scores, the Hessian by one of its columns, and what noise of the steps moved it by.
 
-    The table's columns are moved by ``noise @ z`` for standard normal z, at most.
+    The table's columns are moved by ``noise @ z`` for standard normal z, at most.  `longer` is the table before it is shortened.
     """
 
     table: Array
     hessian: Array
     noise: Array
+    longer: Array
 
 
 def descend(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, hessian, noise = model_of(looks, settings, size, public)
+    table, hessian, noise, _ = model_of(looks, settings, size, public)
     return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
 
 
@@ -139,12 +140,13 @@ def model_of(
         point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
+    longer = matrix.T @ point
     point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
     table = matrix.T @ point
     if start and public.is_bent:
         table = last_constant(looks, table, start.share, level, clip, number * bend, lengths)
     inverse = np.linalg.inv(matrix)
-    return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance))
+    return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
 
 def cosine(one: Array, other: Array) -> float:

@@ -36,7 +36,7 @@ def descend_for_classes(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, _, moved = class_model_of(looks, form, settings, size, public)
+    table, _, moved, _ = class_model_of(looks, form, settings, size, public)
     return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), moved
 
 
@@ -74,7 +74,9 @@ def class_model_of(
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
     factor = length(looks, table, spread, curved, size * public.curvature, look_level)
     inverse = np.linalg.inv(matrix)
-    return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise / unit * matrix.T)
+    return ScoreModel(
+        table * factor, public.curvature * inverse @ inverse.T, factor * step * noise / unit * matrix.T, table
+    )
 
 
 def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:

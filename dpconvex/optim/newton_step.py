@@ -19,8 +19,9 @@ from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."
 STAYS = 0.03  # Part of the squared level of the question whether curvature stays; the step has the rest
-# Of the step: of the Hessian, of the second moment of gradients, and of histograms of lengths; the gradient has the rest.
-HESSIAN, MOMENT, LENGTHS = 0.35, 0.05, 0.06
+# Of the step: of the Hessian, of the second moment of gradients, of histograms of lengths, and of a gradient of a step before;
+# the gradient has the rest.
+HESSIAN, MOMENT, LENGTHS, NEARER = 0.35, 0.05, 0.07, 0.05
 ROUGH = 0.06  # ... of a first look at the Hessian
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
 STANDS_OUT = 3.5  # By how many deviations a count stands out
@@ -57,6 +58,8 @@ class NewtonStep:
         Where the step begins, as `model_of` returns it.
     hessian : ndarray, shape (rows, rows)
         About the Hessian by one of the columns.
+    longer : ndarray, shape (rows, columns)
+        The table as it was before the steps shortened it for its noise.
     """
 
     looks: PrivateLooks
@@ -66,6 +69,7 @@ class NewtonStep:
     public: Public
     table: Array
     hessian: Array
+    longer: Array
 
     def __post_init__(self) -> None:
         self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
@@ -82,37 +86,37 @@ class NewtonStep:
         NotConverged
             If the Hessian nowhere exceeds its noise, or changes within the error of the estimate.
         """
-        before, every = self.table, np.eye(self.form.basis.shape[1])
+        every = np.eye(self.form.basis.shape[1])
         self.step(self.level * math.sqrt(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
         of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
-        self.check_curvature(before, self.inverse @ (self.spread + of_noise) @ self.inverse)
+        self.check_curvature(self.inverse @ (self.spread + of_noise) @ self.inverse)
         back, few = self.back @ self.inverse, self.number / max(self.number - len(every), 1.0)
         unknown = self.back @ self.unknown @ self.back.T
         of_records, of_noise = back @ self.spread @ back.T * few, back @ of_noise @ back.T + unknown
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
         if hidden.all():
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        return Estimate(self.theta, of_records, of_noise, hidden)
+        # Along directions that no loss sees, such as equal changes of all classes, the estimate is 0.
+        theta = self.theta if len(back) == len(every) else self.back @ np.linalg.lstsq(self.back, self.theta)[0]
+        return Estimate(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
-        looks, table, part = self.looks, self.table, (lambda share: level * math.sqrt(share))
+        looks, part = self.looks, (lambda share: level * math.sqrt(share))
         self.turn_coordinates()
-        self.find_long_rows(part(LENGTHS / 4), part(ROUGH))
-        count, most = self.onto.shape[1], looks.privacy.most
-        longest = self.longest_root(part(LENGTHS / 4))
-        usual = math.sqrt(count * most / self.number)
-        wide = usual * self.public.slope / math.sqrt(self.public.curvature)
-        clip = min(self.length("gradients", part(LENGTHS / 2), wide), self.longest_row * self.public.most_slope * most)
+        bent = self.find_long_rows(part(LENGTHS / 5), part(ROUGH))
+        count = self.onto.shape[1]
+        self.come_nearer(bent, part(LENGTHS / 5), part(NEARER))
+        self.before = table = self.table
+        longest = self.longest_root(part(LENGTHS / 5))
         both = looks.counted_people(math.sqrt(2))
         self.hessian_noise = both * longest**2 / part(HESSIAN)
         found = self.onto.T @ looks.vectors(table, "roots", longest, part(HESSIAN)) @ self.onto
-        rest = part(1 - HESSIAN - MOMENT - LENGTHS - ROUGH)
-        self.gradient_noise = (2 if looks.replaced else 1) * clip / rest
-        slope = self.onto.T @ looks.look(table, clip / usual, usual, rest).gradient.T.ravel()
+        rest = part(1 - HESSIAN - MOMENT - LENGTHS - ROUGH - NEARER)
+        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS * 2 / 5), rest)
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT)) @ self.onto
         parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
@@ -127,9 +131,10 @@ class NewtonStep:
         self.inverse = (axes / lowered) @ axes.T
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
-        # Along hidden axes the error may be as long as parameters are on average, in the metric.
-        place = np.linalg.lstsq(self.back, self.theta)[0]
-        self.unknown = (place @ place) / count * hidden.shape[1] * hidden @ hidden.T
+        # Along hidden axes the error may be as long as parameters are on average, in the metric.  Much noise makes steps short.
+        places = [self.scores.coordinates(part * self.units) for part in (self.table, self.longer)]
+        most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
+        self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
     def turn_coordinates(self) -> None:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
@@ -142,16 +147,41 @@ class NewtonStep:
         self.onto = np.linalg.qr(np.linalg.solve(whole, self.form.basis.toarray()))[0]
         self.back = whole @ self.onto
 
-    def find_long_rows(self, length_level: float, level: float) -> None:
-        """Shorten directions in which the Hessian is larger than the metric says, such as those of rare levels."""
+    def gradient(self, length_level: float, level: float) -> tuple[Array, float, float]:
+        """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its noise."""
+        most = self.looks.privacy.most
+        usual = math.sqrt(self.onto.shape[1] * most / self.number)
+        wide = usual * self.public.slope / math.sqrt(self.public.curvature)
+        clip = min(self.length("gradients", length_level, wide), self.longest_row * self.public.most_slope * most)
+        found = self.looks.look(self.table, clip / usual, usual, level).gradient
+        return self.onto.T @ found.T.ravel(), clip, (2 if self.looks.replaced else 1) * clip / level
+
+    def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
+        """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length.
+
+        Steps with clipped gradients can end far away along a rare level, the further in standard errors the more records.
+        """
+        slope, _, noise = self.gradient(length_level, level)
+        certain = max(0.0, 1 - 2 * noise**2 * len(slope) / max(float(slope @ slope), 1e-300))
+        rows = (self.onto @ slope).reshape(self.table.shape[::-1])
+        self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
+
+    def find_long_rows(self, length_level: float, level: float) -> Array:
+        """Shorten directions in which the Hessian is larger than the metric says, such as those of rare levels.
+
+        Return about the Hessian in the new metric, shape (rows, rows).
+        """
         longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
         edge = self.looks.counted_people(math.sqrt(2)) * longest**2 / level * math.sqrt(2 * self.onto.shape[1])
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.onto_columns))
         inverse = np.linalg.inv(self.matrix)
-        self.hessian = inverse @ (axes * np.maximum(values - edge / 2, 1.0)) @ axes.T @ inverse.T
+        lengths = np.maximum(values - edge / 2, 1.0)
+        self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
+        found = inverse @ (axes * np.where(values > edge, values, lengths)) @ axes.T @ inverse.T
         self.turn_coordinates()
+        return np.asarray(self.matrix @ found @ self.matrix.T)
 
     @property
     def longest_row(self) -> float:
@@ -172,8 +202,8 @@ class NewtonStep:
         seen = np.flatnonzero(counts > STANDS_OUT * self.looks.deviation_of_counts(level))
         return float(room * (edges[seen[-1]] if len(seen) else usual))
 
-    def check_curvature(self, before: Array, around: Array) -> None:
-        """Refuse where curvature is not the same on both sides of the estimate, as far away as it may err."""
+    def check_curvature(self, around: Array) -> None:
+        """Refuse where curvature is hidden, or not the same on both sides of the estimate, as far away as it may err."""
         if not self.public.is_bent:
             return
         values, axes = np.linalg.eigh(around)
@@ -181,9 +211,11 @@ class NewtonStep:
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
         cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 4)
         probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "curvature_level": own}
-        points = (before, self.table, self.table - away, self.table + away)
+        points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).curvature[0]) for point in points]
         doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own
+        if float(np.mean(found)) < doubt / 2:  # as the mean of four deviates half as much
+            raise NotConverged(f"intervals: noise hides whether the curvature of the loss stays the same. {REMEDY}")
         if max(found) - min(found) > TURNED * float(np.mean(found)) + doubt:
             why = "noise, or chance, moves the estimate so far that the curvature of the loss changes on the way"
             raise NotConverged(f"intervals: {why}. {REMEDY}")

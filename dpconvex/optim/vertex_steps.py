@@ -56,11 +56,11 @@ def descend_on_vertices(
     last = part(np.sort(np.array(found, dtype=np.int64)))
     rest = {**settings, "level": level * math.sqrt(left)}
     if public.is_flat and form.template.record.discrete:
-        table, hessian, _ = class_model_of(last, form, rest, size, public)
+        table, hessian, *_ = class_model_of(last, form, rest, size, public)
         table = table / farthest(last.scores.coordinates(table * row_units(last.scores, last.constant)), form)
     else:
         begin = start_of(form)[last.scores.places] * last.scores.scale
-        table, hessian, _ = model_of(last, rest, size, public, begin)
+        table, hessian, *_ = model_of(last, rest, size, public, begin)
     units = row_units(last.scores, last.constant)
     theta = last.scores.coordinates(table * units)
     inside = last.scores.scale[:, 0] / units[:, 0]

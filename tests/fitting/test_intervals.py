@@ -13,6 +13,7 @@ from scipy.signal import fftconvolve
 from scipy.special import expit, softmax
 
 import dpconvex as dp
+from benchmarks import intervals as coverage
 from dpconvex.fitting import adaptive
 from dpconvex.fitting.adaptive import estimate_with_covariance
 from dpconvex.fitting.verify import analyse
@@ -138,6 +139,32 @@ def test_a_median_between_two_clusters_is_covered_or_has_no_intervals():
             found = dp.intervals(learner, None, data, dp.Privacy(0.5, 1e-6), seed=seed)
             missed += not found.lower[0] < 0 < found.upper[0]
     assert missed <= 1
+
+
+@pytest.mark.slow
+def test_intervals_are_right_where_steps_end_far_away_along_a_rare_level():
+    size, kind = 40_000, "logistic_regression"
+    data, true = coverage.drawn(kind, "rare", size, np.random.default_rng([0, size]))
+    found = dp.intervals(coverage.loaded(kind), None, data, dp.Privacy(8.0, 1e-5, "add-remove"), size=size, seed=0)
+    right = expit(data["x"] @ true)
+    plain = np.sqrt(np.diag(np.linalg.inv((data["x"].T * right * (1 - right)) @ data["x"])))
+    assert found.standard_errors == pytest.approx(plain, rel=0.15)  # 1.36 times as much, after one step
+
+
+def test_intervals_are_refused_where_noise_hides_the_curvature():
+    learner, privacy = coverage.loaded("quantile_regression"), dp.Privacy(0.3, 1e-5, "add-remove")
+    for seed in (0, 24, 37):  # intervals of some 1e6 times their usual width missed here
+        data, _ = coverage.drawn("quantile_regression", "clusters", 1000, np.random.default_rng([seed, 1000]))
+        with pytest.raises(dp.NotConverged):
+            dp.intervals(learner, None, data, privacy, size=1000, seed=seed)
+
+
+def test_coefficients_of_classes_sum_to_zero():
+    data, true = drawn("softmax_regression", 4_000, np.random.default_rng(0))
+    found = dp.intervals(loaded("softmax_regression"), None, data, dp.Privacy(8.0, 1e-6), seed=0)
+    estimates = found.estimates.reshape(3, 3)
+    assert estimates.sum(axis=0) == pytest.approx(np.zeros(3), abs=1e-9)
+    assert np.mean((found.lower < true) & (true < found.upper)) > 0.7
 
 
 def test_ratios_are_for_one_unit_of_each_column():
