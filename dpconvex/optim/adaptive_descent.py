@@ -31,9 +31,9 @@ MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, 
 # is asked; bins; how many records may be cut, and by how many deviations more stand out.
 COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
-# Steps, fewest of them; there are fewer where there are fewer records than so many for each direction and unit of the level.
-# Where curvature depends on scores, steps are short, and there are more of them.
-ROUNDS, FEWEST, ENOUGH, BENT_FEWEST, BENT_ENOUGH = 24, 5, 30.0, 12, 10.0
+# Steps; there are fewer where there are fewer records than so many for each direction and unit of the level, and at most one for
+# each so many records.  Where curvature depends on scores, steps are short: there are more of them, and so many at least.
+ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 12, 10.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
@@ -100,9 +100,10 @@ def model_of(
     begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
     metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin, spent)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
-    fewest, enough = (BENT_FEWEST, BENT_ENOUGH) if public.is_bent else (FEWEST, ENOUGH)
-    many = number * level / (sides * enough * metric.directions * columns)
-    rounds = int(settings.get("rounds", min(max(round(ROUNDS * min(1.0, many)), fewest), ROUNDS)))
+    many, single = number * level / (sides * metric.directions * columns), number * level / (sides * SINGLE)
+    usual = ROUNDS * min(1.0, many / (BENT_ENOUGH if public.is_bent else ENOUGH))
+    usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
+    rounds = int(settings.get("rounds", round(usual)))
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
     left += histograms - start.spent - (LAST + start.share) * public.is_bent if start else 0.0
     each = 1 if public.is_bent else SELDOM
@@ -117,6 +118,7 @@ def model_of(
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, start.clip(loud * 4)
+    first = point if start and not public.is_bent else None
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -141,7 +143,7 @@ def model_of(
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
     longer = matrix.T @ point
-    point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant)
+    point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant, first)
     table = matrix.T @ point
     if start and public.is_bent:
         table = last_constant(looks, table, start.share, level, clip, number * bend, lengths)
@@ -215,13 +217,15 @@ def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> 
     return np.asarray(found / np.linalg.norm(found))
 
 
-def shortened(point: Array, variance: Array, weights: Array, constant: Array | None) -> tuple[Array, float]:
-    """Shorten the answer by what noise made it longer: one James-Stein factor for all directions but that of the constant.
+def shortened(
+    point: Array, variance: Array, weights: Array, constant: Array | None, first: Array | None
+) -> tuple[Array, float]:
+    """Shorten the steps by what noise made them longer: one James-Stein factor for all directions.
 
-    Return it with the factor.
+    That of the constant is left out, unless steps began where the constant alone was found.  Return the answer with the factor.
     """
-    fixed = np.zeros_like(point)
-    if constant is not None:
+    fixed = np.zeros_like(point) if first is None else first
+    if constant is not None and first is None:
         along = weights * constant
         fixed = np.outer(constant, along @ point / (along @ constant))
     moving = point - fixed

@@ -15,6 +15,9 @@ from dpconvex.util.arrays import Array
 RISING = 4.0  # By how much the curvature rises in one step at most
 # Noise of a count next to the number of records, what such a histogram costs at most, and all of them, of the squared level.
 FINE, COSTLY, ALL_COSTLY = 0.02, 0.03, 0.2
+# What the mean slope costs at most where curvature is constant, the share below which it is not worth a pass, and how large a
+# mean is expected to be, next to the largest slope.
+AVERAGED, WORTH_ASKING, EXPECTED = 0.12, 0.01, 0.15
 # Slopes are on one side if their sum is so much of the sum of their lengths; how many histograms there are at most, and the
 # interval that need not be halved.
 SIDED, GUESSES, NARROW = 0.6, 12, 1.0
@@ -42,10 +45,12 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
     """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
 
     The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
-    depends on scores, moves double until slopes change sides; then they halve the interval.
+    depends on scores, moves double until slopes change sides; then they halve the interval.  Elsewhere a noisy mean slope follows
+    if records are few: all later steps may turn out to be noise, and then this is the prediction.
     """
     turn, people = constant_alone(looks), people_of(looks, number)
-    fine = min((1 / (FINE * people * level)) ** 2, COSTLY)
+    needed = (1 / (FINE * people * level)) ** 2
+    fine, averaged = min(needed, COSTLY), min(needed, AVERAGED)
     place, low, high, reach, spent, settled = 0.0, -math.inf, math.inf, 1.0, 0.0, not public.is_bent
     bend, usual, probe = public.curvature, USUAL * public.slope, np.zeros(0)
     for guess in range(GUESSES):
@@ -66,7 +71,25 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
         place = place + move if low < place + move < high else (low + high) / 2
         probe = np.ones(int(public.is_bent))
-    return Start(place, bend, spent, fine, partial(lengths.clip, answer.histogram, usual=usual, last=size))
+    clip = partial(lengths.clip, answer.histogram, usual=usual, last=size)
+    if averaged > WORTH_ASKING and not public.is_bent:
+        own, expected = level * math.sqrt(averaged), EXPECTED * public.slope / public.curvature
+        loud, table = (LOUD * sides_of(looks) / own) ** 2, begin + turn.T * place
+        place, spent = place - constant_step(looks, table, clip(loud), own, number * bend, expected), spent + averaged
+    return Start(place, bend, spent, fine, clip)
+
+
+def sides_of(looks: PrivateLooks) -> int:
+    return 2 if looks.replaced else 1
+
+
+def constant_step(
+    looks: PrivateLooks, table: Array, clip: float, level: float, curvature: float, expected: float = math.inf
+) -> float:
+    """Return the step of the constant alone, shorter by what of it may be noise, and where noise exceeds what is expected."""
+    step = float(looks.look(table, clip, 1.0, level).gradient[0, 0]) / curvature
+    noise = sides_of(looks) * clip / level / curvature
+    return step * max(0.0, 1 - (noise / step) ** 2) / (1 + (noise / expected) ** 2) if step else 0.0
 
 
 def last_constant(
@@ -80,14 +103,12 @@ def last_constant(
 ) -> Array:
     """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
 
-    The noise of one number is small.  The step becomes shorter by what of it may be noise.
+    The noise of one number is small.
     """
-    own, sides = level * math.sqrt(share), 2 if looks.replaced else 1
+    own = level * math.sqrt(share)
     constant_alone(looks)
     counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
-    wide = max(there.clip(counts, (LOUD * sides / level) ** 2 / LAST, clip, clip), WIDER * clip)
-    slope = float(looks.look(table, wide, 1.0, level * math.sqrt(LAST)).gradient[0, 0])
-    noise = sides * wide / (level * math.sqrt(LAST))
-    move = np.clip(slope / curvature * max(0.0, 1 - (noise / slope) ** 2), -1.0, 1.0) if slope else 0.0
+    wide = max(there.clip(counts, (LOUD * sides_of(looks) / level) ** 2 / LAST, clip, clip), WIDER * clip)
+    move = np.clip(constant_step(looks, table, wide, level * math.sqrt(LAST), curvature), -1.0, 1.0)
     return table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]

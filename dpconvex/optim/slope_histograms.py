@@ -17,6 +17,7 @@ STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
+BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one stands out by chance
 LEAST_SEEN = 0.1  # The least part of records that is seen
 
 
@@ -48,7 +49,7 @@ class LengthHistograms:
 
     def sides(self, counts: Array) -> tuple[float, float, float]:
         """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
-        for width in (1, 2, 4, 8):
+        for width in (1, 2, 4, 8) if self.number > FAR_OUT * self.deviation else ():  # Else only noise stands out
             near = np.stack([np.convolve(side, np.ones(width), "valid") for side in counts]).max(axis=0)
             seen = np.flatnonzero(near > max(LEAST_SEEN * self.number, FAR_OUT * self.deviation * math.sqrt(width)))
             if len(seen):
@@ -63,7 +64,7 @@ class LengthHistograms:
         stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
         up, down = np.where(counts > stands_out, counts, 0.0)
         seen = float((up + down).sum())
-        if not seen >= SEEN * self.number:
+        if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual
         middle = self.edges / math.sqrt(2)
         excess = np.maximum(middle - self.edges[:, None], 0.0)
