@@ -450,7 +450,7 @@ def test_no_record_whose_matrix_has_no_decomposition_makes_a_fit_fail(atom, mech
 
 def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monkeypatch):
     """Answers of any size, which noise can have, though it hardly ever does: matrices made of them may be singular."""
-    answers, failed = np.random.default_rng(0), 0
+    answers, failed = np.random.default_rng(1), 0
 
     def drawn(law, scale, sums, rng):
         size = np.minimum(2.0 ** answers.uniform(0, 62, len(sums)), 2.0**61)
