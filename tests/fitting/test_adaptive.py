@@ -478,3 +478,14 @@ def test_whole_gradients_of_many_parameters_are_clipped_by_other_steps_unless_th
 def test_classes_with_further_fields_take_steps_by_default():
     learner = dp.load("conditional_logit", features=2, availability=True)
     assert "adaptive" in dp.verify(learner, dp.Privacy(1.0, 1e-6), 1000).mechanism
+
+
+def test_regressions_of_few_records_stay_near_a_constant():
+    """300 records whose features tell nothing, at epsilon = 0.1: steps of noise alone had 1.2 times the variance."""
+    rng, found = np.random.default_rng(2), []
+    x = rng.normal(size=(300, 8)) / 4
+    y = 0.1 + rng.uniform(-0.5, 0.5, size=300)
+    for seed in range(5):
+        model = dp.Ridge(epsilon=0.1, delta=1e-5, adjacency="add-remove", size=300, radius=2.0, clip=True, seed=seed)
+        found.append(np.mean((model.fit(x, y).predict(x) - y) ** 2) / y.var())
+    assert np.mean(found) < 1.15
