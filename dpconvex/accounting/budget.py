@@ -10,12 +10,13 @@ from typing import Any, Self
 
 from dpconvex.accounting import ledger
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
-from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
 from dpconvex.accounting.ledger import FileLedger
-from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, totals
+from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
+from dpconvex.data.learnt import Learnt
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.noise.gaussian import gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance
 from dpconvex.util.markup import aligned, bar, paragraph
@@ -26,6 +27,7 @@ from dpconvex.util.runtime import Interrupt, this_process
 VERSION = 1
 AS_IT_IS: Any = dict.fromkeys((Privacy, Event), lambda made: made)
 ORIGIN = ("time", "user", "host", "dataset")
+RARE = 0.1  # Part of the delta of a learnt schema for levels that one person alone has
 
 
 class Budget:
@@ -325,20 +327,25 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
         budget.spend(privacy, label, event)
 
 
-def settle(budget: Budget | None, schema: Any) -> None:
-    """Charge what it cost to learn a schema, unless the ledger has it already, or the schema was declared."""
-    for learnt in getattr(getattr(schema, "learnt", None), "costs", ()):
-        if isinstance(budget, Budget) and learnt.entry not in {item.label for item in budget.entries}:
-            promise, event = cost_of(learnt)
-            budget.spend(promise, learnt.entry, event)
+def settle(budget: Budget | None, learnt: Learnt | None) -> None:
+    """Check the costs of a learnt schema, and charge those that the ledger does not have."""
+    for one in learnt.costs if learnt else ():
+        promise, event = cost_of(one)
+        known = budget.entries if isinstance(budget, Budget) else ()
+        if budget is not None and (one.entry, event) not in {(item.label, item.event) for item in known}:
+            budget.spend(promise, one.entry, event)
 
 
-def cost_of(learnt: Any) -> tuple[Privacy, Event]:
-    """Return the guarantee of a learnt schema, and its event, which must not cost more."""
-    promise, event = Privacy(**learnt.privacy), event_of(learnt.event)
-    level, lost = event.level()
-    if not gaussian_delta(promise.epsilon, level) + lost <= promise.delta * (1 + TAIL_SLACK):
-        raise TemplateError(f"the schema says that it cost {promise}, and its event costs more; learn it again.")
+def cost_of(learnt: Learnt) -> tuple[Privacy, Event]:
+    """Return the guarantee of a learnt schema, and its event: Gaussian noise that uses the guarantee up, but for rare levels."""
+    promise, event = built(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
+    lost = tails_delta(sum(count * probability for probability, count in tails(event)), promise.epsilon)
+    rare = RARE * promise.delta + grid_loss(promise.epsilon)
+    spent = gaussian_delta(promise.epsilon, event.level()[0]) + lost
+    most = all(isinstance(leaf, Gaussian | Tail) for leaf in event.leaves()) and lost <= rare * (1 + TAIL_SLACK)
+    if not (most and 0.999 * promise.delta <= spent <= promise.delta * (1 + TAIL_SLACK)):
+        other = "more" if spent > promise.delta else "less"
+        raise TemplateError(f"the schema says that it cost {promise}, and its event costs {other}; learn it again.")
     return promise, event
 
 

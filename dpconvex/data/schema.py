@@ -4,7 +4,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
+from dpconvex.data.encoded import Encoded, EncodedRows, carrying
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, table
@@ -189,8 +190,8 @@ class Schema:
         X = sp.diags_array(1 / lengths) @ X
         if self.constant:
             X = (sp if sparse else np).hstack([X, np.full((count, 1), self.constant)])
-        X, y = sp.csr_array(X) if sparse else X.view(Encoded), np.zeros(0)
-        X.schema, X.index = self, index_of(data)  # a sparse array, too, keeps them until something is made of it
+        X, y = carrying(EncodedRows(X) if sparse else X.view(Encoded), self), np.zeros(0)
+        X.schema, X.index = self, index_of(data)
         if labelled:
             try:
                 y = self.targets(columns[self.label], table.where(self.label), clipped)
@@ -199,8 +200,8 @@ class Schema:
                 how = "declare all that there are; whose label is unknown is no record of this task"
                 raise DomainError(f"{said}. It is the label: {how}.") from None
             if self.labels is None:
-                y = y.view(Encoded)
-                y.schema = self
+                y = carrying(y.view(Encoded), self)
+                y.schema = self  # type: ignore[attr-defined]
         return X, y
 
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
@@ -290,52 +291,12 @@ class Schema:
         return "\n".join([*(f"{key} = {toml(value)}" for key, value in said.items()), "", "[features]", *columns, ""])
 
 
-class Encoded(np.ndarray[Any, Any]):
-    """Features, or targets, with the schema that made them, which some of their rows keep, and the index of their table."""
-
-    schema: Schema | None = None
-    index: Any = None
-
-    def __getitem__(self, key: Any) -> Any:
-        found, (_, *others) = super().__getitem__(key), key if isinstance(key, tuple) and key else (key,)
-        whole = all(part is ... or (isinstance(part, slice) and part == slice(None)) for part in others)
-        if whole and isinstance(found, Encoded) and found.ndim == self.ndim:
-            found.schema = self.schema
-        return found
-
-    def copy(self, order: Any = "C") -> Any:
-        found = super().copy(order)
-        found.schema, found.index = self.schema, self.index
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.schema = self.index = None
-        super().__setitem__(key, value)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        plain, out = [np.asarray(one) for one in inputs], options.pop("out", ())
-        return getattr(ufunc, method)(*plain, **options, **({"out": tuple(map(np.asarray, out))} if out else {}))
-
-    def __repr__(self) -> str:
-        return repr(np.asarray(self))
-
-
 def schema_of(data: Any) -> Schema | None:
     """Return the schema that made the features in settled data, None where none is known."""
     whole = isinstance(data, Partitions)
     parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
-    return most_paid(getattr(part, "schema", None) for part in parts)
-
-
-def most_paid(found: Iterable[Any]) -> Schema | None:
-    """Return the first schema, or a learnt one that was paid with all others, so that its cost is that of all."""
-    schemas = [one for one in found if isinstance(one, Schema)]
-    paid = {id(one): {cost.entry for cost in one.learnt.costs} if one.learnt else set() for one in schemas}
-    most = max(schemas, key=lambda one: len(paid[id(one)]), default=None)
-    if most is not None and not set().union(*paid.values()) <= paid[id(most)]:
-        why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"
-        raise TemplateError(f"{why}; learn the second with known= the first, and encode all fields with it.")
-    return most
+    schemas = [made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)]
+    return max(schemas, key=lambda one: len(one.learnt.costs) if one.learnt else 0, default=None)
 
 
 def check_encoded(caller: str, known: Schema | None, made: Any) -> None:

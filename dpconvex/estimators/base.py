@@ -21,7 +21,8 @@ from dpconvex.accounting.budget import Budget, settle
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
-from dpconvex.data.schema import Schema, check_encoded, check_unit, most_paid
+from dpconvex.data.encoded import carrying, learnt_of, most_paid
+from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
@@ -209,6 +210,7 @@ class Private(BaseEstimator):
         self.schema_ = before if parts is None else parts.schema
         check_unit(self.schema_ or self.encoder_, self.unit)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
+        self._learnt = most_paid([X, y] if parts is None else [learnt_of(parts)])
         y = self._in_units(y)
         if parts is not None:
             return prepared(parts, self)
@@ -220,7 +222,7 @@ class Private(BaseEstimator):
             and set(known.labels or ()) == set(getattr(self, "classes", [0]))
         ):
             labels = known.targets(entries("y", labels))
-        return {"x": turned(rows, self._features), "y": self._target(labels)}
+        return {"x": carrying(turned(rows, self._features), X), "y": self._target(labels)}
 
     @unquoted()
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
@@ -250,14 +252,14 @@ class Private(BaseEstimator):
         """Call what releases, with the options that every release takes."""
         warn_of_more(self)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
-        label, known = (
-            f"fit {type(self).__name__}",
-            most_paid(vars(self).get(n) for n in ("schema_", "encoder_", "bounds")),
-        )
-        learnt = known if known is not None and known.learnt else None
+        known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
+        label, learnt = f"fit {type(self).__name__}", most_paid(known)
         settle(self.budget, learnt)
         found = fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
-        return found if learnt is None or not hasattr(found, "schema") else replace(found, schema=learnt)
+        if learnt is None or not hasattr(found, "schema"):
+            return found
+        schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), found.schema)
+        return replace(found, schema=schema, learnt=learnt)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
         """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.

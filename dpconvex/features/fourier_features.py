@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.data.columns import dense
+from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import finite_numbers
 from dpconvex.errors import DomainError
 from dpconvex.noise.samplers import seeded_generator
@@ -114,4 +115,4 @@ class RandomFourierFeatures:
             waves = [np.cos(angles), np.sin(angles)] if self.paired else [np.sqrt(2) * np.cos(angles)]
             made = np.concatenate([wave[:, : self.components] for wave in waves], axis=1)
             result[first : first + step] = made / np.sqrt(self.components)
-        return result
+        return carrying(result, x)

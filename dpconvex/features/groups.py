@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import at_once
+from dpconvex.data.encoded import carrying
 from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
 from dpconvex.util.arguments import COUNT, POSITIVE
@@ -64,7 +65,7 @@ class GroupNormalizer(LearnsNothing):
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)
             result[start : start + step] = parts.reshape(-1, rows.shape[1])
-        return result
+        return carrying(result, X)
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
         COUNT.check("GroupNormalizer", groups=self.groups)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
@@ -54,7 +55,7 @@ class PublicPreconditioner(LearnsNothing):
         result = np.empty_like(rows)
         for start in range(0, len(rows), step := max(BLOCK // max(len(matrix), 1), 1)):
             result[start : start + step] = turned(rows[start : start + step].astype(float), matrix)
-        return result  # multiples of 2^-20, which single precision holds
+        return carrying(result, X)  # multiples of 2^-20, which single precision holds
 
     def _matrix(self) -> Array:
         """Return the matrix on a grid, made once for the same options and values of the records."""

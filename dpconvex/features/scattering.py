@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import fft
 
+from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
@@ -87,7 +88,7 @@ class ScatteringFeatures(LearnsNothing):
 
         with one_blas_thread() as workers:
             deque(in_order((partial(fill, start) for start in range(0, len(result), BLOCK)), workers, "images"), 0)
-        return result.reshape(len(images), math.prod(self.coefficients))
+        return carrying(result.reshape(len(images), math.prod(self.coefficients)), X)
 
     @property
     def coefficients(self) -> tuple[int, int, int]:

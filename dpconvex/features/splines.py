@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.data.encoded import carrying
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
 from dpconvex.errors import TemplateError
@@ -174,7 +175,7 @@ class SplineEncoder(TableTransformer):
 
     def transform(self, X: Any) -> Array:
         """Return features, shape (n, features), rows of length at most 1."""
-        return self.rows(self.blocks(), self.encoded(X))
+        return carrying(self.rows(self.blocks(), self.encoded(X)), self.schema)
 
     def rows(self, blocks: Sequence[SplineBlock], encoded: Mapping[str, Array]) -> Array:
         """Return the features of columns that the schema encoded."""

@@ -12,8 +12,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.budget import settle
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.encoded import most_paid
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
@@ -27,39 +30,42 @@ PROOF = "proof.json"  # the member of the archive that is the proof of the certi
 UNPROVED = "The file has no proof of this certificate: nobody can check its numbers."
 
 
-class Released:
+class Stated:
+    """What states its guarantee, or why it has none, and the cost of a learnt schema behind it."""
+
+    spent: Privacy | None
+    not_private_because: str
+    learnt: Learnt | None
+
+    @property
+    def private(self) -> bool:
+        """Whether a guarantee was kept, also by what learnt the schema; if not, the `status` says why."""
+        costs = self.learnt.costs if self.learnt else []
+        return not (self.not_private_because or any(one.not_private_because for one in costs))
+
+    @property
+    def status(self) -> str:
+        """The guarantee, or a warning, in one line."""
+        said = f"spent: {self.spent or 'nothing'}"
+        said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else said
+        return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
+
+
+class Released(Stated):
     """What was released for a guarantee, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
 
     form: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
-    spent: Privacy | None
-    not_private_because: str
 
     def check_paid(self) -> None:
         typed = isinstance(self.spent, Privacy | None) and isinstance(self.not_private_because, str)
         if not typed or (self.spent is None) == (not self.not_private_because):
             raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
         certificate = getattr(self, "certificate", None)
+        object.__setattr__(self, "learnt", most_paid([self.learnt, getattr(self, "schema", None)]))
+        settle(None, self.learnt)  # which refuses an edited one
         if self.learnt is not None and isinstance(certificate, Certificate):
             object.__setattr__(self, "certificate", certificate.beside(self.learnt))
-
-    @property
-    def private(self) -> bool:
-        """Whether a guarantee was kept, also by what learnt the schema; if not, the `status` says why."""
-        return not (
-            self.not_private_because or any(one.not_private_because for one in getattr(self.learnt, "costs", ()))
-        )
-
-    @property
-    def learnt(self) -> Any:
-        """The cost of a schema that was learnt, None without one."""
-        return getattr(getattr(self, "schema", None), "learnt", None)
-
-    @property
-    def status(self) -> str:
-        """The guarantee, or a warning, in one line."""
-        said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else f"spent: {self.spent}"
-        return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""
@@ -75,7 +81,7 @@ class Released:
             arrays[str(len(arrays))] = value
             return len(arrays) - 1
 
-        fields = {name: getattr(self, name) for name in self.kept}
+        fields = {name: getattr(self, name) for name in self.kept if name != "learnt" or self.learnt}
         text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(text), **arrays)

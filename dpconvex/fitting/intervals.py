@@ -78,7 +78,7 @@ def intervals(
     check_template(template)
     instance(Release, "such as model.release_, or None").or_none.check("intervals", release=release)
     options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)
-    job = FitJob(data, privacy, [template], options)
+    job = FitJob(data, privacy, [template], options, release=release)
     learner = job.templates[0]
     form = analyse(learner, options.mechanism).form
     check_loss(form)
@@ -98,12 +98,11 @@ def intervals(
         start = None if release is None else release.parameters
         estimate = estimate_with_covariance(form, found.certificate, batch, job.source, people, start)
     check_inside(form, estimate)
-    paid = job.source.spending(privacy)
-    if release is not None:
-        paid["not_private_because"] = release.not_private_because or paid["not_private_because"]
     theta, of_noise = (np.where(estimate.hidden, np.nan, part) for part in (estimate.theta, np.diag(estimate.of_noise)))
     both = of_noise + np.diag(estimate.of_records)
-    return Coefficients.around(form.space, theta, both, of_noise, confidence, ratio=template.ratio, **paid)
+    return Coefficients.around(
+        form.space, theta, both, of_noise, confidence, ratio=template.ratio, **job.stated(privacy)
+    )
 
 
 def check_start(release: Release, template: Template) -> None:

@@ -20,6 +20,8 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
 from dpconvex.data.domains import Box, Choice
+from dpconvex.data.encoded import learnt_of
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
@@ -66,6 +68,8 @@ class Release(Released, Mapping[str, Array]):
     noise : ndarray, shape (k, k), optional
         Just after adaptive steps: noise of the steps moved each score's k coefficients by ``noise @ z`` at most, for standard
         normal z.
+    learnt : Learnt, optional
+        The cost of a learnt schema behind the features; that of `schema`, if it was learnt.
 
     Examples
     --------
@@ -79,7 +83,7 @@ class Release(Released, Mapping[str, Array]):
     """
 
     form = "dpconvex release"
-    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "names")
+    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "names", "learnt")
 
     parameters: Mapping[str, Array]
     certificate: Certificate | BoundCertificate | None = None
@@ -94,6 +98,7 @@ class Release(Released, Mapping[str, Array]):
     labels: tuple[Any, ...] | None = None
     scaled: bool = False
     noise: Array | None = None
+    learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
@@ -207,7 +212,9 @@ class Release(Released, Mapping[str, Array]):
 
 def knowing(found: Any, data: Any) -> Any:
     """Return a release, or statistics, that know the columns and the schema of settled data that they were made of."""
-    return found if isinstance(data, Batch) else replace(found, names=feature_names(data), schema=schema_of(data))
+    if isinstance(data, Batch):
+        return found
+    return replace(found, names=feature_names(data), schema=schema_of(data), learnt=learnt_of(data))
 
 
 def functions_of(template: Template) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from dpconvex.certificates.certificate import DescentCertificate, QueriesCertifi
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
+from dpconvex.data.encoded import learnt_of, most_paid
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, counted, in_one_place
-from dpconvex.data.schema import check_unit, schema_of
+from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
@@ -159,6 +160,7 @@ class FitJob:
     options: FitOptions
     record: Any = None
     people: People | None = None
+    release: Release | None = None  # What the call is about
 
     def __post_init__(self) -> None:
         options = self.options
@@ -176,6 +178,7 @@ class FitJob:
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         elif options.unit is not None:
             raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
+        self.learnt = most_paid([learnt_of(self.data), self.release])
         self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
         self.backend = resolved(options.backend, *self.templates)
         check_place(self.data, self.backend)
@@ -187,8 +190,6 @@ class FitJob:
     def check(self, *fits: CertifiedFit) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
-        if fits:
-            settle(self.options.budget, getattr(self.data, "schema", None) or schema_of(self.data))
         for fit in fits:
             confirm(fit.certificate)
             if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):
@@ -197,6 +198,7 @@ class FitJob:
             warn(said)
         if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
             warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
+        settle(self.options.budget, self.learnt)
 
     def doubts(self, fits: Sequence[CertifiedFit]) -> Iterator[str]:
         """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
@@ -222,6 +224,11 @@ class FitJob:
         pay(self.options.budget, self.privacy, self.options.entry, event)
         if self.uncounted:
             note_fit(self.data)
+
+    def stated(self, privacy: Privacy) -> dict[str, Any]:
+        """Return what a result states of its cost, and of the release that it is about."""
+        paid, because = self.source.spending(privacy), self.release.not_private_because if self.release else ""
+        return paid | {"not_private_because": because or paid["not_private_because"], "learnt": self.learnt}
 
     def proved_and_paid(self) -> CertifiedFit:
         found = self.options.prove(self.templates[0], self.privacy, self.size)

@@ -11,10 +11,11 @@ import numpy as np
 from scipy.stats import norm
 
 from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.fitting.files import Released
+from dpconvex.fitting.files import Released, Stated
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.verify import form_of
 from dpconvex.model.privacy import Privacy
@@ -41,23 +42,14 @@ class Statistics(Released):
     ----------
     values : ndarray, shape (statistics,)
         Noisy sums over the records, on a fixed grid.  `moments` names the summed terms, `fields` the domains.
-    certificate, spent, not_private_because, schema, names
+    certificate, spent, not_private_because, schema, names, learnt
         As for `Release`.
     template : Template or None
         The template of the release.
     """
 
     form = "dpconvex statistics"
-    kept = (
-        "values",
-        "moments",
-        "fields",
-        "certificate",
-        "spent",
-        "not_private_because",
-        "schema",
-        "names",
-    )
+    kept = ("values", "moments", "fields", "certificate", "spent", "not_private_because", "schema", "names", "learnt")
 
     values: Array
     moments: Moments
@@ -68,6 +60,7 @@ class Statistics(Released):
     template: Template | None = None
     schema: Schema | None = None
     names: tuple[str, ...] | None = None
+    learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=float)
@@ -107,7 +100,7 @@ class Statistics(Released):
         form, noisy = form_of(chosen), self.quadratic(chosen)
         theta = least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size)
         found = form.space.unpack(theta)
-        known: Any = {"schema": self.schema, "names": self.names, **functions_of(chosen)}
+        known: Any = {"schema": self.schema, "names": self.names, "learnt": self.learnt, **functions_of(chosen)}
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)
 
     def noise_map(self, release: Release) -> Array:
@@ -148,7 +141,7 @@ def fields_of(template: Template) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Coefficients:
+class Coefficients(Stated):
     """Hold estimates with standard errors and confidence intervals; print them as a table.
 
     Attributes
@@ -170,6 +163,8 @@ class Coefficients:
         Reason why they are not private, such as a seed of the fit; empty if they are.
     ratio : str
         What `exp` of a coefficient is, such as "odds ratio"; empty if it is not known.
+    learnt : Learnt or None
+        The cost of a learnt schema behind the features.
     """
 
     names: tuple[str, ...]
@@ -183,6 +178,7 @@ class Coefficients:
     spent: Privacy | None = None
     not_private_because: str = ""
     ratio: str = ""
+    learnt: Learnt | None = None
 
     @classmethod
     def around(
@@ -226,7 +222,8 @@ class Coefficients:
         own = {item.name: getattr(self, item.name) for item in fields(self)}
         arrays = {name: part.tolist() for name, part in own.items() if isinstance(part, np.ndarray)}
         plain = own | {name: [None if math.isnan(v) else v for v in part] for name, part in arrays.items()}
-        return {"format": FORM, **plain, "spent": self.spent and self.spent.to_dict()}
+        learnt = {"learnt": self.learnt and self.learnt.to_dict()}
+        return {"format": FORM, **plain, "spent": self.spent and self.spent.to_dict(), **learnt}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -249,8 +246,7 @@ class Coefficients:
         foot = f"{100 * self.confidence:g} % intervals"
         foot += "" if self.residual_deviation is None else f"; residual deviation {self.residual_deviation:.4g}"
         foot += f"; hidden by noise, not determined: {', '.join(self.undetermined)}" if self.undetermined else ""
-        foot += "" if self.spent is None else f"; spent: {self.spent}"
-        foot += f"; NOT PRIVATE: {self.not_private_because}" if self.not_private_because else ""
+        foot += "" if self.spent is None and self.private else f"; {self.status}"
         return "\n".join([*(f"{row[0]:<{wide}}" + "".join(f"{v:>12}" for v in row[1:]) for row in rows), foot])
 
 
@@ -300,7 +296,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
     both, noise = (np.diag(part) for part in (of_noise + of_residuals, of_noise))
     estimates, deviation = theta - inverse @ bias, float(np.sqrt(variance))
-    return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation)
+    paid: Any = {"not_private_because": statistics.not_private_because, "learnt": statistics.learnt}
+    return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation, **paid)
 
 
 def names(space: Space) -> Iterator[str]:

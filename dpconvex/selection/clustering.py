@@ -19,9 +19,10 @@ from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.data.domains import Ball
+from dpconvex.data.encoded import learnt_of
+from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, feature_names, table
-from dpconvex.data.schema import schema_of
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
@@ -56,6 +57,8 @@ class ComponentCenters(Released):
         The noise and proof of learnt centres, their cost, or the reason for no guarantee; None for declared centres.
     names : tuple of str, optional
         Names of the features' columns; `assign` requires the same.
+    learnt : Learnt, optional
+        The cost of a learnt schema behind the features.
 
     Examples
     --------
@@ -69,7 +72,7 @@ class ComponentCenters(Released):
     form = "dpconvex clustering"
     kept = (
         *("centers", "classes", "radius", "middle", "step"),
-        *("noise", "derivation", "spent", "not_private_because", "names"),
+        *("noise", "derivation", "spent", "not_private_because", "names", "learnt"),
     )
 
     centers: Array
@@ -82,6 +85,7 @@ class ComponentCenters(Released):
     spent: Privacy | None = None
     not_private_because: str = ""
     names: tuple[str, ...] | None = None
+    learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -108,6 +112,8 @@ class ComponentCenters(Released):
             wrong = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
         elif (self.spent is not None) + (str(self.not_private_because) != "") != (self.noise is not None):
             wrong = "centres that were learnt say how, and either what they cost or why they are not private"
+        if not wrong and not self.declared:
+            self.check_paid()
         if wrong:
             raise TemplateError(f"ComponentCenters: {wrong}.")
         centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
@@ -199,10 +205,11 @@ def cluster(
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
-    settle(budget, getattr(columns, "schema", None) or schema_of(data))
+    learnt = learnt_of(columns)
+    settle(budget, learnt)
     pay(budget, privacy, entry)
     found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)
-    return replace(found, names=feature_names(columns, features))
+    return replace(found, names=feature_names(columns, features), learnt=learnt)
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,10 @@ def evaluate(
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
     noise = counter.cells.noise(paid)
     options = FitOptions(None, None, None, size, clip, budget, entry, seed, unit=unit, units=True)
-    call = FitJob(data, paid, [template], options, record)
-    call.check()
+    call = FitJob(data, paid, [template], options, record, release=release)
     noise.check()
     measurement(noise.noise, noise.scale)
+    call.check()
     call.pay(Pure(paid.epsilon))
     batch = call.cut(record.validate(call.data, clip=clip, empty=protected))
     people = batch.size if call.people is None else call.people.size
@@ -132,12 +132,12 @@ def evaluate(
         tuple((noisy / one).tolist()),
         noise.scale / one,
         total=None if protected else people,
-        spent=None if seed is not None else paid,
         labels=getattr(domain, "values", ()),
         groups=() if group is None else record.discrete[group].values,
         label=label,
         bounds=(float(domain.lower), float(domain.upper)) if counter.cells.kind == "numbers" else (0.0, 1.0),
         clusters=1 if privacy.keep == "weights" else privacy.most,
+        **call.stated(paid),
     )
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from scipy.special import xlogy
 
 from dpconvex.accounting.events import Pure
+from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.fitting.files import Stated
 from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
@@ -51,7 +53,7 @@ SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concor
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evaluation:
+class Evaluation(Stated):
     """Hold the errors and curves of a release on records, computed from noisy counts; print a summary.
 
     All numbers follow from `sums`, at no further cost.  Each is an `Estimate`, whose ``interval`` covers the sampling of records
@@ -73,6 +75,8 @@ class Evaluation:
         Bound on the number of one person's records.  Intervals assume that all of these are alike.
     chosen : int or None
         Index of the group that all numbers are of.
+    not_private_because, learnt : str, and Learnt or None
+        Why the numbers or the release are not private, such as a seed; and the cost of a learnt schema.
     """
 
     cells: Cells
@@ -86,11 +90,8 @@ class Evaluation:
     bounds: tuple[float, float] = (0.0, 1.0)
     clusters: int = 1
     chosen: int | None = None
-
-    @property
-    def status(self) -> str:
-        """The guarantee, or a warning."""
-        return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
+    not_private_because: str = ""
+    learnt: Learnt | None = None
 
     @property
     def event(self) -> Pure | None:
@@ -369,7 +370,8 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return the released numbers as JSON-able data."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {"format": FORM, **own, "cells": asdict(self.cells), "spent": self.spent and self.spent.to_dict()}
+        own |= {name: own[name] and own[name].to_dict() for name in ("spent", "learnt")}
+        return {"format": FORM, **own, "cells": asdict(self.cells)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
@@ -377,6 +379,7 @@ class Evaluation:
         known = dict(given) if isinstance(given, Mapping) else {}
         if known.pop("format", None) != FORM:
             raise TemplateError(f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
+        known.setdefault("not_private_because", "" if known.get("spent") else "the noise was drawn with a seed")
         found: Self = built(cls, known, {Privacy: Privacy.from_dict})
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)

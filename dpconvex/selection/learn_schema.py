@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.budget import RARE, Budget, pay, settle
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
+from dpconvex.data.encoded import most_paid
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import tables_in
 from dpconvex.data.schema import Schema
@@ -55,8 +56,8 @@ ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are co
 WHOLE = 2**16  # What all records of a person weigh together
 OCTAVE = 1000  # Numbers beyond 2^1000 count as such, those below 2^-1000 as 0
 # Shares of the squared level: of the label against one feature, of a noisy number of people, of a column's kind, and of the
-# three counts of numbers.  Part of delta for levels that one person alone has.
-TARGET, COUNTING, KIND, LOOKS, STABLE = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3), 0.1
+# three counts of numbers.
+TARGET, COUNTING, KIND, LOOKS = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3)
 # In deviations of the noise: a cell above SURE holds records (above FAR for numbers beyond 2^COMMON, so that noise in their many
 # cells passes for a number in one column of 10,000), one beside it above NEAR, and a sum of others above SOME.  So many times
 # SURE must a column have records.  With probability 0.95, no run of cells has noise beyond COVERED roots of their number.
@@ -166,6 +167,7 @@ def learn_schema(
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
     spend = f"{entry} {secrets.token_hex(8)}"
+    settle(budget, most_paid([earlier]))
     pay(budget, privacy, spend, event)
     marks = frozenset(value for text in absent for value in values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
@@ -209,8 +211,8 @@ def planned(
     Refuses a guarantee whose noise hides so many columns of so many records; no value is read.
     """
     stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
-    lost = STABLE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
-    level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - STABLE * bool(stable))))
+    lost = RARE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
+    level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
     shares = {name: rest * weight for name, weight in weights.items()}

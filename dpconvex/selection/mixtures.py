@@ -130,7 +130,9 @@ def solve_mixture(
     call.pay(plan.whole(fit.certificate).event)
     batch = plan.others.validate(call.data, clip=clip, empty=True)
     made = plan.places
-    components = made.released(batch, call.source) if isinstance(made, Clustering) else made
+    components: Any = made
+    if isinstance(made, Clustering):
+        components = replace(made.released(batch, call.source), learnt=call.learnt)
     places = batch.share((plan.grouping, components, np.array(plan.groups)))
     found = call.run(fit, batch.mapped(labelled, places), call.source.next())
     assert isinstance(found.certificate, Certificate)

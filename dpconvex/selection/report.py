@@ -127,7 +127,7 @@ def statement(
     said.append(
         f"That means: {odds(privacy)}. It holds whatever else a reader knows, and for all later uses of the model."
     )
-    if evaluation is not None and evaluation.spent is not None:
+    if evaluation is not None and evaluation.private:
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
     if coefficients is not None and coefficients.spent is not None:
@@ -143,8 +143,8 @@ def statement(
 
 def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficients | None) -> Iterator[str]:
     rows = [] if shapes else list(effects(release, coefficients))
-    if coefficients is not None and coefficients.not_private_because:
-        yield warning(f"These intervals are not private: {coefficients.not_private_because}.")
+    if coefficients is not None and not coefficients.private:
+        yield warning(f"These intervals are not private: {coefficients.status}.")
     if rows:
         most = max(abs(number) for _, *numbers in rows for number in numbers) or 1.0
         yield "<p>What a column adds to the score: a number, from its lower to its upper bound; a level, where it is there.</p>"
@@ -201,8 +201,8 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
 def judged(found: Evaluation) -> Iterator[str]:
     kind = found.cells.kind
     meaning, tables = MEANING | (SQUARED if kind == "numbers" else {}), found.cells.tables
-    if found.spent is None:
-        yield warning("This evaluation is not private: its noise was drawn with a seed. Do not publish it.")
+    if not found.private:
+        yield warning(f"This evaluation is not private: {found.status}. Do not publish it.")
     rows = []
     for name, value in found.summary().items():
         (called, meant), (low, high) = meaning[name], value.interval
