@@ -13,7 +13,7 @@ from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.mechanisms import ROOM, check_noise, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
-from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, require, spend
+from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, reader, require, spend, stated
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
@@ -54,6 +54,8 @@ class Report:
 def check(text: bytes, event: Any = None) -> Report:
     """Replay a proof; of Gaussian objective perturbation and of queries the event, too, if there is one.
 
+    An event has only known keys; a choice among fits has none, because its cost is known as a guarantee alone.
+
     Raises
     ------
     Rejected
@@ -64,7 +66,8 @@ def check(text: bytes, event: Any = None) -> Report:
         if proof["claim"]["perturbed"] == "queries":  # whatever the template is
             require(len(proof) == 2, "queries have no graph")
             proof |= {"record": {}, "nodes": []}
-        return replay(proof, TemplateGraph(proof), proof["claim"], event)
+        known = None if event is None else reader("event")(stated(event))
+        return replay(proof, TemplateGraph(proof), proof["claim"], known)
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -75,6 +78,9 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
     require(("rows" in settings) == (claim["noise"] == "matrix"), "noise and settings are of other matrices")
+    require(
+        event is None or not {RUN[0], SPLIT} & {*settings}, "the event is of one fit, and not of a choice among fits"
+    )
     require(RUN[0] not in settings or RUNS in settings, "it is the best of no runs")
     most, _ = person(claim)
     if most > 1 and (RUNS in settings or "clustering" in claim or "sampling" in settings):

@@ -1,19 +1,16 @@
 """Reads the proof in the file of a release, and compares the certificate there with what the proof claims."""
 
 import json
-import math
 import re
 import zipfile
-from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker import Report, check
-from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, reader, require
+from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, reader, require, stated
 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
-UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius", "tolerance"))
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
@@ -61,11 +58,3 @@ def compare(proof: bytes, certificate: dict[str, Any]) -> None:
     except Rejected as error:
         raise Rejected(f"the certificate claims something else than the proof: {error.args[0]}") from None
     require(same, "the certificate claims something else than the proof")
-
-
-def stated(value: Any, key: str = "") -> Any:
-    """Return the data of a certificate with exact numbers, without what is missing, or infinite where it may be."""
-    if isinstance(value, dict):
-        return {k: stated(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
-    exact = isinstance(value, float) and math.isfinite(value)
-    return value if not exact else int(value) if value.is_integer() else Fraction(value)

@@ -37,6 +37,6 @@ def check_queries(claim: dict[str, Any], event: Any) -> None:
     left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
     require(enough, "gaussian noise is too small for its level")
-    if event is not None and RUNS not in settings:
+    if event is not None:
         paid = sum(Fraction(part["mu"]) ** 2 for part in parts_of(event) if part["kind"] == "gaussian")
         require(level**2 <= paid, "the event is cheaper than the level of the queries")

@@ -1,6 +1,7 @@
 """Reads a proof, strictly: known keys of known types, exact numbers, arguments before what is made of them."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
@@ -10,6 +11,7 @@ from typing import Any
 from dpconvex.checker.table import TABLES
 
 MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 250_000, 250_000
+UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius", "tolerance"))
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
@@ -130,7 +132,7 @@ def variant(prefix: str, key: str, found: Any) -> dict[str, Any]:
     name = found.get(key) if isinstance(found, dict) else None
     require(isinstance(name, str), f"{prefix}: {key} is missing")
     if f"{prefix}{name}" not in TABLES:
-        require(prefix == "node ", f"nothing is known of noise on the {name!r:.50}")
+        require(prefix == "node ", f"{prefix}{name!r:.50}: nothing is known of it")
         raise Unreplayed(f"a rule for {name:.50}")
     return dict(reader(f"{prefix}{name}")(found))
 
@@ -185,6 +187,16 @@ def whole(value: Any, most: int, least: int = 0) -> int:
     return value
 
 
+def stated(value: Any, key: str = "") -> Any:
+    """Return the data of a certificate with exact numbers, without what is missing, or infinite where it may be."""
+    if isinstance(value, dict):
+        return {k: stated(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
+    if isinstance(value, list):
+        return [stated(item) for item in value]
+    exact = isinstance(value, float) and math.isfinite(value)
+    return value if not exact else int(value) if value.is_integer() else Fraction(value)
+
+
 def indices(values: list[int], count: int) -> list[int]:
     """Return whole numbers that are places in a list of so many."""
     if max(values, default=-1) >= count:
@@ -206,4 +218,5 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "claim": partial(variant, "claim of ", "perturbed"),
     "node": partial(variant, "node ", "op"),
     "domain": domain,
+    "event": partial(variant, "event of ", "kind"),
 }

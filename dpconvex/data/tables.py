@@ -175,7 +175,7 @@ def entries(name: str, column: Any) -> Values:
         masked, column = np.ma.getmaskarray(column), column.data.astype(object)
         column[masked] = None
     if has_masked(column):
-        raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
+        column = [None if has_masked(entry) else entry for entry in column]
     column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
     array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
     if array.ndim != 1:
