@@ -611,3 +611,96 @@ def test_people_are_who_they_are_beside_identifiers_of_another_type():
     ]
     schema = dp.learn_schema(dp.Partitions(parts), privacy, label="y", unit="p", seed=0)
     assert schema.features["x"].lower < 0.1  # of one person nothing would be seen
+
+
+@pytest.fixture(scope="module")
+def seeded():
+    """A table of two columns, with a schema that is not private."""
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(0, 90, 4000), "cost": rng.normal(size=4000)}
+    table["cost"] += table["age"] / 30
+    return table, dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="cost", seed=0)
+
+
+def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
+    table, schema = seeded
+    X, y = schema.encode(table)
+    learner, data = dp.load("ridge_regression", features=1), {"x": X, "y": y}
+    budgets = [dp.Budget(dp.Privacy(99.0, 1e-4)) for _ in range(3)]
+    functions = dp.fitting.release.functions_of(learner)
+    release = dp.Release({"w": [0.5]}, spent=dp.Privacy(3.0, 1e-6), schema=schema, **functions)
+    found = [
+        dp.evaluate(learner, release, data, dp.Privacy(1.0), budget=budgets[0]),
+        dp.cluster(dp.Record(x=dp.Ball(1)), {"x": X}, PRIVACY, group=None, budget=budgets[1]),
+        dp.intervals(learner, release, data, dp.Privacy(3.0, 1e-6), budget=budgets[2]),
+    ]
+    for one, budget in zip(found, budgets, strict=True):
+        assert not one.private
+        assert "to learn the schema, NOT PRIVATE" in one.status
+        assert [item.label for item in budget.entries][:1] == [schema.learnt.entry]
+        assert len(budget.entries) == 2
+    assert "to learn the schema" in repr(found[2])
+    (tmp_path / "intervals.json").write_text(json.dumps(found[2].to_dict()), encoding="utf-8")
+    again = [dp.Evaluation.from_dict(json.loads(json.dumps(found[0].to_dict())))]
+    again.append(dp.ComponentCenters.from_bytes(found[1].to_bytes()))
+    again.append(dp.Coefficients.load(tmp_path / "intervals.json"))
+    assert [one.status for one in again] == [one.status for one in found]
+
+
+def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
+    data = {"x": [[0.5], [-0.5]] * 50, "y": [1, -1] * 50}
+    learner = dp.load("logistic_regression", features=1)
+    release = dp.Release(
+        {"w": [1.0]}, not_private_because="no noise was added", **dp.fitting.release.functions_of(learner)
+    )
+    found = dp.evaluate(learner, release, data, dp.Privacy(1.0))
+    assert found.status == "NOT PRIVATE: no noise was added"
+    assert found.spent == dp.Privacy(1.0)
+
+
+MADE = {
+    "multiplied": lambda X, _: X * 1.0,
+    "cast": lambda X, _: X.astype(np.float32),
+    "stacked": lambda X, _: np.hstack([X, np.zeros_like(X)]),
+    "normalised": lambda X, _: dp.GroupNormalizer(1).fit_transform(np.hstack([X, 1 - X])),
+    "Fourier features": lambda X, _: dp.RandomFourierFeatures(1, 3).transform(X),
+    "splines": lambda _, schema: dp.SplineEncoder(schema).fit_transform({"age": [3.0, 5.0] * 2000}),
+    "sparse rows": lambda _, schema: schema.encode({"age": [3.0] * 4000}, labelled=False, sparse=True)[0][::1] * 0.5,
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_arrays_that_are_computed_from_features_keep_the_cost_of_their_schema(way, seeded):
+    table, schema = seeded
+    X, y = schema.encode(table)
+    x, budget = MADE[way](X, schema), dp.Budget(dp.Privacy(9.0, 1e-4))
+    learner = dp.load("ridge_regression", features=x.shape[1])
+    found = dp.statistics(learner, {"x": x, "y": np.asarray(y)}, PRIVACY, budget=budget)
+    assert budget.entries[0].label == schema.learnt.entry
+    assert found.schema is None
+    assert not found.private
+    assert dp.Statistics.from_bytes(found.to_bytes()).status == found.fit().status == found.status
+    if way == "splines":
+        assert not dp.Ridge(epsilon=1.0, delta=1e-6).fit(x, np.asarray(y)).release_.private
+
+
+@pytest.mark.parametrize("tail", [0.0, 4.74e-8])
+def test_a_cheaper_event_than_its_promise_is_refused(tail, seeded):
+    _, schema = seeded
+    said = schema.to_dict()
+    parts = [{"kind": "gaussian", "mu": 1e-9}, {"kind": "tail", "probability": tail}]
+    said["learnt"]["event"] = {"kind": "composition", "parts": parts}
+    forged = dp.Schema.from_dict(said)
+    with pytest.raises(dp.TemplateError, match="its event costs less"):
+        dp.Release({"w": [1.0]}, spent=PRIVACY, schema=forged)
+    with pytest.raises(dp.TemplateError, match="its event costs less"):
+        dp.learn_schema(table_of(4000), PRIVACY, label="ward", known=forged)
+
+
+def test_masked_entries_of_lists_are_missing(seeded):
+    _, schema = seeded
+    column = [3.0, np.ma.masked]
+    for given in (column, np.fromiter(column, dtype=object)):
+        assert (
+            schema.encode({"age": given}, labelled=False)[0] == schema.encode({"age": [3.0, None]}, labelled=False)[0]
+        ).all()
