@@ -93,6 +93,10 @@ class Evaluation(Stated):
     not_private_because: str = ""
     learnt: Learnt | None = None
 
+    def __post_init__(self) -> None:
+        seeded = "the noise was drawn with a seed" if self.spent is None else ""
+        object.__setattr__(self, "not_private_because", self.not_private_because or seeded)
+
     @property
     def event(self) -> Pure | None:
         """Event of the release."""
@@ -379,7 +383,6 @@ class Evaluation(Stated):
         known = dict(given) if isinstance(given, Mapping) else {}
         if known.pop("format", None) != FORM:
             raise TemplateError(f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
-        known.setdefault("not_private_because", "" if known.get("spent") else "the noise was drawn with a seed")
         found: Self = built(cls, known, {Privacy: Privacy.from_dict})
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)

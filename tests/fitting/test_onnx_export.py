@@ -140,7 +140,12 @@ def test_levels_that_are_unknown_and_missing_numbers_that_are_not_declared_are_n
 
 
 def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
-    learnt = {"privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}, "event": {}, "entry": "e"}
+    event = dp.verify(dp.load("ridge_regression", features=1), dp.Privacy(1.0, 1e-6), 99, dp.AdaptiveSteps()).event
+    learnt = {
+        "privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"},
+        "event": event.to_dict(),
+        "entry": "e",
+    }
     learnt |= {"columns": {"age": 0.1, "ward": 0.1, "y": 0.1}, "otherwise": 9.0}
     columns = {"age": dp.Numeric(0, 100, missing=50.0), "ward": dp.Categorical(["a", "b"], missing="b", reference="a")}
     schema = dp.Schema(columns, "y", label_bounds=(0, 400), clip=True, learnt=learnt)

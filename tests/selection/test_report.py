@@ -109,7 +109,7 @@ def test_the_hash_is_that_of_the_file_and_risks_are_those_of_the_certificate(tmp
 
 def learnt(otherwise=None, **changes):
     """Return a schema that says that two columns were learnt, for epsilon = 0.5."""
-    event = {"kind": "composition", "parts": [{"kind": "gaussian", "mu": 0.1}, {"kind": "tail", "probability": 1e-9}]}
+    event = dp.verify(LEARNER, dp.Privacy(0.5, 2e-6), 3000, dp.AdaptiveSteps()).event.to_dict()  # normal noise, too
     paid = {"epsilon": 0.5, "delta": 2e-6, "adjacency": "replace-one"} | changes
     columns = {"age": 0.1, "sick": 0.1}
     own = {"privacy": paid, "event": event, "entry": "learn_schema 1", "columns": columns, "otherwise": otherwise}
