@@ -18,8 +18,8 @@ from dpconvex.expressions.parameter_space import Space, entries_matrix
 from dpconvex.model.template import Template
 from dpconvex.sets.quadratics import Quadratic
 from dpconvex.sums.devices import DeviceEngine, current, on_devices
-from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.forms import LeafForm, form_of, lowered_losses, public_part
+from dpconvex.sums.hessian_sums import HessianSums
 from dpconvex.sums.programs import Lowered
 from dpconvex.util.arrays import Array, Indices
 
@@ -40,7 +40,7 @@ def kept(batch: Batch, key: Hashable, make: Callable[[Batch], T]) -> T:
 
 
 def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *rows: Any) -> Any:
-    return getattr(kept(batch, id(form), partial(RecordSums, form)), name)(*arguments, *rows)
+    return getattr(kept(batch, id(form), partial(HessianSums, form)), name)(*arguments, *rows)
 
 
 class BatchedLoss:

@@ -23,8 +23,9 @@ from dpconvex.data.batch import Batch, PartitionedBatch
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.batch_loss import BatchedLoss, part_of
-from dpconvex.sums.engine import FEWEST, RecordSums
+from dpconvex.sums.engine import FEWEST
 from dpconvex.sums.forms import form_of
+from dpconvex.sums.hessian_sums import HessianSums
 from dpconvex.util.runtime import in_order
 from dpconvex.util.summation import SumLengths
 
@@ -315,7 +316,7 @@ def test_bits_do_not_depend_on_how_many_threads_run(name, tmp_path, monkeypatch)
         for workers in (1, 3):
             monkeypatch.setattr("dpconvex.sums.engine.one_blas_thread", partial(nullcontext, workers))
             batch = template.record.validate({"x": x, "y": y})
-            engine = RecordSums(form_of(template, space), batch)
+            engine = HessianSums(form_of(template, space), batch)
             assert len(engine.plans) >= 3
             found.append((engine.gradient_and_value(theta), engine.hessian(theta, 1)))
         assert all((a == b).all() for a, b in zip(*found, strict=True)), kind
