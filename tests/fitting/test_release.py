@@ -133,7 +133,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
     known = "parameters certificate spent not_private_because source predictor decision probabilities schema noise"
-    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled"}
+    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled", "learnt"}
     release.save(path)
     with zipfile.ZipFile(path) as archive:
         assert archive.comment == b""
