@@ -355,7 +355,8 @@ def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tm
         found = encoded(table)
         assert not same or found is not None, source
         if by_path is not None and found is not None:
-            np.testing.assert_allclose(found, by_path, atol=1e-6, err_msg=source)
+            # half precision has three digits
+            np.testing.assert_allclose(found, by_path, atol=1e-3 if source == "half" else 1e-6, err_msg=source)
 
 
 @pytest.mark.parametrize(
