@@ -21,7 +21,7 @@ from dpconvex.data.schema import Schema, check_unit
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
-from dpconvex.estimators.regressors import PrivateRegressor
+from dpconvex.estimators.regressors import PrivateRegressor, takes_steps
 from dpconvex.estimators.tables import plain
 from dpconvex.features.splines import GRID, KEPT, SplineBlock, SplineEncoder, cells
 from dpconvex.features.transformers import of_tables, unquoted
@@ -38,6 +38,7 @@ CURVATURE = {"convex": 1, "concave": -1}
 CURVES = "knots", "pairs", "monotone", "curvature"  # Options that a file keeps
 # Values of a shape are whole multiples of this part of the largest, so that sums of slopes are exact.
 FINE = 2.0**-50
+CONSTANT = 0.5  # Of steps, next to rows of length 1: wide bounds of the target cost curves nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +205,7 @@ class AdditiveModel(Private):
         """Make the curves of the weights, with the deviations of the noise in each."""
         blocks, self.shapes_, self._deviations, start = self._blocks(), dict[Any, Shape](), deviations, 0
         self._level, half = self._scale() if isinstance(self, PrivateRegressor) else (0.0, 1.0)
+        self._level += half * CONSTANT * float(self.release_.get("b", 0.0))
         for block, root, spread in zip(blocks, self.encoder.roots(blocks), deviations, strict=True):
             values = half * (root @ self._weights_of_features[start : start + root.shape[1]])
             start += root.shape[1]
@@ -224,7 +226,12 @@ class AdditiveModel(Private):
         found, curves = self._released(), {name: getattr(self, name) for name in CURVES}
         name, options = self.template(self.n_features_in_).source or ("", {})
         source = (name, options | {"curves": curves | {"deviations": self._deviations}})
-        return replace(found, parameters={"w": self._weights_of_features}, source=source, schema=self.schema)
+        return replace(
+            found,
+            parameters=dict(found.parameters) | {"w": self._weights_of_features},
+            source=source,
+            schema=self.schema,
+        )
 
     def save(self, path: Any, schema: Any = None) -> None:
         """Write the curves, their options and the schema to a file, which `dpconvex predict` and `evaluate` read."""
@@ -396,6 +403,10 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
         known = self.schema and self.schema.label_bounds
         if known and tuple(known) != self._interval():
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        own = {"constant": CONSTANT, "capped": True} if takes_steps(self) else {}
+        return super()._declared(features) | own
 
     def _ways(self) -> dict[str, Any]:
         return {"mechanism": self.mechanism or (None if self.delta else SufficientStatistics("gamma"))}

@@ -30,6 +30,8 @@ from dpconvex.util.arrays import Array
 # Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held:
 # without a delta, and with one, where `Ridge` takes adaptive steps.
 FAR, FAR_OF_STEPS = 6.0, 60.0
+# Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
+NARROW, WIDE = 0.005, 0.1
 
 
 class PrivateRegressor(RegressorMixin, Private, weights="w"):
@@ -113,8 +115,13 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
 
 def needs_bound(estimator: Any) -> bool:
     """Say whether a bound on the parameters is missing: adaptive steps need none, the usual mechanism with a delta."""
-    steps = bool(estimator.delta) and estimator.mechanism is None
-    return estimator.bound is None and not steps and not isinstance(estimator.mechanism, AdaptiveSteps)
+    return estimator.bound is None and not takes_steps(estimator)
+
+
+def takes_steps(estimator: Any) -> bool:
+    """Say whether adaptive steps are named, or usual."""
+    usual = bool(estimator.delta) and estimator.mechanism is None
+    return usual or isinstance(estimator.mechanism, AdaptiveSteps)
 
 
 class Ridge(PrivateRegressor, problem="ridge_regression"):
@@ -164,12 +171,17 @@ class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
     ----------
     quantile : float
         Between 0 and 1; 0.5 is the median.
-    width : float
-        Width of the smoothing at the nonsmooth point, for a target between -1 and 1.
+    width : float or None
+        Half-width of the smoothing at the nonsmooth point, for a target between -1 and 1.  None is 0.005 with adaptive steps,
+        the usual mechanism with a delta, and otherwise 0.1.
     """
 
     quantile: float = 0.5
-    width: float = 0.1
+    width: float | None = None
+
+    def _declared(self, features: int) -> dict[str, Any]:
+        usual = NARROW if takes_steps(self) else WIDE
+        return super()._declared(features) | {"width": usual if self.width is None else self.width}
 
 
 class NoStandardErrors(NotConverged, AttributeError):

@@ -31,7 +31,14 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
+PLACES = (
+    0.0,
+    -1.0,
+    1.0,
+    *np.linspace(-0.9, 0.9, 10).tolist(),
+)  # Scores at which curvatures are looked for: some are narrow
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
+NARROW = 1e4  # Curvature next to slopes, where none was found
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
@@ -122,20 +129,23 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     steep: dict[float, Array] = {}
-    bends, most_bent = list[float](), list[float]()
+    bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     with np.errstate(all="ignore"):
         for place in (0.0, -1.0, 1.0, -FAR, FAR):
             steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
-        for place in (0.0, -1.0, 1.0):
+        for place in PLACES[: 3 if record.discrete else None]:
             bent = along @ at(engine, batch, (place + 1j * STEP) * probe[:, None], scores).imag / STEP
             most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
+            least_bent.append(np.abs(bent).min(initial=math.inf))
             bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
     near = np.concatenate([steep[place] for place in (0.0, -1.0, 1.0)])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    most = (max(map(np.max, steep.values())), max(most_bent)) if is_flat else (math.inf, math.inf)
-    return scores, Public(largest, usual, max(bends) - min(bends) > 1e-6 * usual, is_flat, *map(float, most))
+    most = (max(map(np.max, steep.values())), max(most_bent) or NARROW * largest) if is_flat else (math.inf, math.inf)
+    is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
+    vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
+    return scores, Public(largest, usual, is_bent, is_flat, float(most[0]), float(most[1]), bool(vanishes))
 
 
 def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:

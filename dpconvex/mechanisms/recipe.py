@@ -14,7 +14,7 @@ import numpy as np
 from dpconvex.certificates.certificate import Certificate, OutputCertificate
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.expressions.atoms.extremes import is_hinge
-from dpconvex.expressions.atoms.powers import POWER
+from dpconvex.expressions.atoms.powers import HUBER, POWER
 from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
@@ -121,10 +121,13 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
 
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
-    """Say whether a loss of the parameters has a nonsmooth point; squares of hinges of targets have none."""
+    """Say whether a loss of the parameters has a nonsmooth point; squares and Huber losses of hinges of targets have none."""
     hidden = set[Expression]()
     if not form.template.record.discrete:
-        squared = {node: node.atom is POWER and node.option("p") >= 2 for node in postorder(form.losses)}
+        squared = {
+            node: node.atom is HUBER or (node.atom is POWER and node.option("p") >= 2)
+            for node in postorder(form.losses)
+        }
         seen = {side for node, square in squared.items() if not square for side in node.args}
         hidden = {node for node in squared if is_hinge(node)} - seen - set(form.losses)
     return any(node.variables and node not in hidden for node in nonsmooth_nodes(form.losses))

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_first import LAST, RISING, Start, find_constant, last_constant
+from dpconvex.optim.constant_first import LAST, Start, find_constant, last_constant
 from dpconvex.optim.noisy_quadratic import least_point
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, USUAL, LengthHistograms, Public, people_of
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
@@ -94,7 +94,7 @@ def model_of(
     looks: PrivateLooks, settings: dict[str, float], size: float, public: Public, begin: Array | float = 0.0
 ) -> ScoreModel:
     """Take steps, from a table where they begin."""
-    scores, level, share = looks.scores, settings["level"], looks.scores.onto_columns
+    scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
     spent = shorten_rows(looks, level, size)
     begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
@@ -111,7 +111,7 @@ def model_of(
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
     lengths = LengthHistograms(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
-    clip, bend, slow = USUAL * public.slope, public.curvature, 1.0
+    clip, bend, slow = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature, 1.0
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, variance = np.zeros(scores.shape), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
@@ -119,6 +119,8 @@ def model_of(
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, start.clip(loud * 4)
     first = point if start and not public.is_bent else None
+    lowest = 0.0 if public.is_bent else public.curvature / RISING
+    lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -130,7 +132,7 @@ def model_of(
             # What is known of the curvature stays as long as the noise of the answer explains the difference.
             told = float(answer.curvature[0]) / number
             doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
-            least = max(bend / FALLING**each, 0.0 if public.is_bent else public.curvature / RISING)
+            least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
             bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
@@ -138,7 +140,7 @@ def model_of(
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
-            rate *= min(1.0, TRUSTED / max(change, 1e-300))
+            rate *= min(1.0, TRUSTED * farthest(public, bend) / max(change, 1e-300))
         point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
@@ -146,9 +148,14 @@ def model_of(
     point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant, first)
     table = matrix.T @ point
     if start and public.is_bent:
-        table = last_constant(looks, table, start.share, level, clip, number * bend, lengths)
+        table = last_constant(looks, table, start.share, level, clip, number * bend, lengths, farthest(public, bend))
     inverse = np.linalg.inv(matrix)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
+
+
+def farthest(public: Public, bend: float) -> float:
+    """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
+    return public.most_slope / bend if public.vanishes else 1.0
 
 
 def cosine(one: Array, other: Array) -> float:

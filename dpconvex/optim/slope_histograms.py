@@ -1,13 +1,14 @@
 """What is known of slopes: public bounds first, then noisy histograms of their lengths, and the clips that these ask for."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
+RISING = 4.0  # By how much the curvature rises in one step at most
 HISTOGRAMS = 0.06  # The part of the squared level that histograms have
 LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 # Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
@@ -31,6 +32,14 @@ class Public:
     is_flat: bool  # Whether slopes stay within bounds where scores are large
     most_slope: float = math.inf  # The largest slope and curvature, where slopes stay within bounds
     most_curvature: float = math.inf
+    vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
+
+    @property
+    def of_steps(self) -> "Public":
+        """What steps go by: squares that continue as lines are taken for squares, whose curvature is the largest."""
+        if not self.vanishes or self.most_curvature > RISING * self.curvature:
+            return self
+        return replace(self, curvature=self.most_curvature, is_bent=False, vanishes=False)
 
     @property
     def edges(self) -> Array:
