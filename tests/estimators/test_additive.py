@@ -364,3 +364,14 @@ def test_any_linear_learner_is_additive_behind_it_and_nobody_is_warned():
 def test_what_is_refused(options, said):
     with pytest.raises(dp.errors.TemplateError, match=said):
         dp.SplineEncoder(**options).fit({})
+
+
+def test_curves_with_a_delta_have_a_constant_of_their_own_that_a_file_keeps(tmp_path):
+    schema = dp.Schema({"age": (0, 100)}, "cost", label_bounds=(0, 1000))
+    table = {"age": np.arange(2000) % 100}
+    cost = 40 + 0.2 * table["age"]
+    model = dp.AdditiveRegressor(schema, epsilon=3.0, delta=1e-5, bounds=(0, 1000), seed=0).fit(table, cost)
+    assert np.square(model.predict(table) - cost).mean() < np.var(cost)
+    model.save(tmp_path / "model.npz")
+    again = dp.AdditiveRegressor.read(dp.Release.load(tmp_path / "model.npz"))
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))

@@ -489,3 +489,18 @@ def test_regressions_of_few_records_stay_near_a_constant():
         model = dp.Ridge(epsilon=0.1, delta=1e-5, adjacency="add-remove", size=300, radius=2.0, clip=True, seed=seed)
         found.append(np.mean((model.fit(x, y).predict(x) - y) ** 2) / y.var())
     assert np.mean(found) < 1.15
+
+
+@pytest.mark.parametrize("kind", [dp.HuberRegressor, dp.QuantileRegressor])
+def test_losses_with_flat_ends_are_near_a_constant_at_worst_where_bounds_are_wide(kind):
+    y = -0.93 + 0.01 * TARGETS
+    model = kind(epsilon=1.0, delta=1e-5, seed=0).fit(X, y)
+    assert model.release_.certificate.perturbed == "queries"
+    assert np.abs(model.predict(X) - y).mean() < 1.05 * np.abs(y - np.median(y)).mean()
+
+
+@pytest.mark.slow
+def test_narrow_quantiles_have_their_share_below():
+    y = -0.8 + 0.03 * TARGETS
+    model = dp.QuantileRegressor(epsilon=3.0, delta=1e-5, quantile=0.9, seed=0).fit(X, y)
+    assert 0.85 < np.mean(y <= model.predict(X)) < 0.95
