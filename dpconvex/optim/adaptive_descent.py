@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_first import LAST, Start, find_constant, last_constant
+from dpconvex.optim.constant_first import Start, find_constant, last_constant
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
@@ -105,19 +105,22 @@ def model_of(
     usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
     rounds = int(settings.get("rounds", round(usual)))
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
-    left += histograms - start.spent - (LAST + start.share) * public.is_bent if start else 0.0
+    left += histograms - start.spent - (start.last + start.share) * public.is_bent if start else 0.0
     each = 1 if public.is_bent else SELDOM
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
-    lengths = LengthHistograms(edges, looks.deviation_of_counts(histogram_level), people_of(looks, number), signed)
+    deviation, balanced = looks.deviation_of_counts(histogram_level), bool(start) and public.is_balanced
+    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
-    clip, bend, slow = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature, 1.0
+    clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
+    slow = moved = 1.0
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, variance = np.zeros(scores.shape), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, start.clip(loud * 4)
+        moved = min(1.0, clip / max(start.hidden, 1e-300))
     first = point if start and not public.is_bent else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
@@ -125,7 +128,8 @@ def model_of(
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
             asked = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
-            clip = min(asked, RISING * clip) if t else asked
+            last, clip = clip, min(asked, RISING * clip) if t else asked
+            moved = min(1.0, clip / max(lengths.hidden(counts, last)[1], 1e-300))
         probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "curvature_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **({} if t % each else probe))
         if not t % each:
@@ -135,6 +139,8 @@ def model_of(
             least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
             bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
+        if constant is not None and moved < 1:  # Cut slopes would move the constant most
+            gradient = gradient - (1 - moved) * np.outer(constant, constant @ gradient) / (constant @ constant)
         slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
         before = gradient
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
@@ -148,7 +154,7 @@ def model_of(
     point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant, first)
     table = matrix.T @ point
     if start and public.is_bent:
-        table = last_constant(looks, table, start.share, level, clip, number * bend, lengths, farthest(public, bend))
+        table = last_constant(looks, table, start, level, clip, number * bend, lengths, farthest(public, bend))
     inverse = np.linalg.inv(matrix)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 

@@ -22,7 +22,14 @@ AVERAGED, WORTH_ASKING, EXPECTED = 0.12, 0.01, 0.15
 SIDED, GUESSES, NARROW = 0.6, 12, 1.0
 # As FINE, NARROW and GUESSES, where the curvature vanishes far from the answer.
 ROUGH, NARROWEST, HALVES = 0.05, 1e-4, 16
-LAST, WIDER = 0.06, 1.5  # What the last step has of the squared level, and how much wider its clip is at least
+# Noise of a count, next to the number of records, that a test of a side asks for; its largest share; by how many deviations
+# slopes that are all on one side stand out; and the least clip that is worth a test, next to usual slopes.
+FINEST, TESTED, PLAIN, FEWER = 0.0033, 0.05, 2.5, 5.0
+# What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
+LAST, FEW, ALL_LAST, EARLY = 0.06, 80.0, 0.15, 0.25
+# How much wider their clip is at least than others, and than the least length of hidden slopes; the longest move of each; and
+# the noise of a step that halves it.
+WIDER, FURTHER, LONGEST, UNSURE = 1.5, 2.0, 2.0, 0.5
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -40,6 +47,8 @@ class Start(NamedTuple):
     spent: float  # Of the squared level
     share: float  # Of the squared level, that a histogram of slopes needs
     clip: Callable[[float], float]
+    last: float  # Of the squared level, for the last steps
+    hidden: float  # The least length of slopes that nothing is seen of
 
 
 def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
@@ -58,7 +67,7 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
     for guess in range(GUESSES):
         share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
         own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
-        lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True)
+        lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
         cap = public.most_curvature if public.vanishes else RISING * bend
         asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
         answer = looks.look(begin + turn.T * place, probe=probe, **asked)
@@ -68,8 +77,20 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
             bend, settled = min(least, max(told, 0.0) + doubt), told > doubt
         sided, net, size = lengths.sides(answer.histogram)
         usual = USUAL * size if guess and size else usual
+        test = min((1 / (FINEST * people * level)) ** 2, TESTED)
+        wide = people * level * math.sqrt(test) / (PLAIN * sides_of(looks))
+        is_open = math.isinf(high if net < 0 else low)
+        if guess > 1 and (sided > SIDED or not settled) and public.is_balanced and wide > FEWER and is_open:
+            # A few long slopes on the other side may be hidden by the noise of counts; one number with a wide clip shows them.
+            spent, noise = spent + test, people * size / PLAIN
+            slope = looks.look(begin + turn.T * place, wide * size, 1.0, level * math.sqrt(test)).gradient[0, 0]
+            if math.copysign(slope, slope * net) < noise:
+                settled = settled or abs(slope) < noise
+                sided, net = (0.0, net) if abs(slope) < noise else (1.0, slope)
         low, high = (place, high) if net < 0 else (low, place)
         near = sided <= SIDED or (high - low < NARROW and public.is_bent)
+        if spent > ALL_COSTLY and public.is_balanced and not near and high - low < math.inf:
+            place = (low + high) / 2
         if not size or public.vanishes or spent > ALL_COSTLY or (near and (settled or not guess)):
             break
         move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
@@ -80,7 +101,9 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         own, expected = level * math.sqrt(averaged), EXPECTED * public.slope / public.curvature
         loud, table = (LOUD * sides_of(looks) / own) ** 2, begin + turn.T * place
         place, spent = place - constant_step(looks, table, clip(loud), own, number * bend, expected), spent + averaged
-    return Start(place, bend, spent, fine, clip)
+    hidden = lengths.hidden(answer.histogram, size)[1]
+    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if hidden > FEWER * size else 0.0)
+    return Start(place, bend, spent, fine, clip, last, hidden)
 
 
 def sides_of(looks: PrivateLooks) -> int:
@@ -118,21 +141,28 @@ def halved(
 def last_constant(
     looks: PrivateLooks,
     table: Array,
-    share: float,
+    start: Start,
     level: float,
     clip: float,
     curvature: float,
     lengths: LengthHistograms,
     farthest: float = 1.0,
 ) -> Array:
-    """Move the constant once more, with a wider clip: that of all directions loses what is far out on one side.
+    """Move the constant twice more, with a wider clip: that of all directions loses what is far out on one side.
 
-    The noise of one number is small.
+    The noise of one number is small.  Moves are logarithms: where curvature grows with the constant, these end nearer.
     """
-    own = level * math.sqrt(share)
+    own = level * math.sqrt(start.share)
     constant_alone(looks)
     counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
-    wide = max(there.clip(counts, (LOUD * sides_of(looks) / level) ** 2 / LAST, clip, clip), WIDER * clip)
-    move = float(np.clip(constant_step(looks, table, wide, level * math.sqrt(LAST), curvature), -farthest, farthest))
-    return table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]
+    asked = there.clip(counts, (LOUD * sides_of(looks) / level) ** 2 / start.last, clip, clip)
+    wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
+    for part in (EARLY, 1 - EARLY) if lengths.balanced else (1.0,):
+        unsure = UNSURE if lengths.balanced else math.inf
+        step = constant_step(looks, table, wide, level * math.sqrt(part * start.last), curvature, unsure)
+        longest = min(math.log1p(abs(step)), LONGEST) if lengths.balanced else min(abs(step), farthest)
+        move = math.copysign(longest, step)
+        table = table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]
+        curvature *= math.exp(min(longest, LONGEST))
+    return table

@@ -15,6 +15,7 @@ LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 BINS, LARGEST, USUAL = 24, 2.0, 0.27
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
+UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
@@ -42,6 +43,11 @@ class Public:
         return replace(self, curvature=self.most_curvature, is_bent=False, vanishes=False)
 
     @property
+    def is_balanced(self) -> bool:
+        """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
+        return self.is_bent and not self.vanishes
+
+    @property
     def edges(self) -> Array:
         """The upper ends of the bins for lengths of slopes."""
         return np.asarray(LARGEST * self.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
@@ -55,6 +61,7 @@ class LengthHistograms:
     deviation: float  # Of a count
     number: float  # Of records, or of people at least
     signed: bool  # Whether sides are those of one slope, which cancel
+    balanced: bool = False  # Whether all slopes add up to about 0, so that seen ones tell of hidden ones
 
     def sides(self, counts: Array) -> tuple[float, float, float]:
         """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
@@ -68,10 +75,24 @@ class LengthHistograms:
                 return min(abs(net) / max(both, 1e-300), 1.0), net, both / self.number
         return 0.0, 0.0, 0.0
 
+    def standing_out(self, counts: Array, last: float) -> Array:
+        """Return the counts that stand out of the noise, and 0 for others."""
+        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
+        return np.where(counts > stands_out, counts, 0.0)
+
+    def hidden(self, counts: Array, last: float) -> tuple[float, float]:
+        """Return the sum of unseen slopes that balance seen ones, and their least length: their count does not stand out.
+
+        They are on the side of few.
+        """
+        up, down = self.standing_out(counts, last)
+        side = math.copysign(1.0, float((up - down).sum()))
+        missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0) if self.balanced else 0.0
+        return -side * missing, missing / (UNSEEN * self.deviation)
+
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
-        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
-        up, down = np.where(counts > stands_out, counts, 0.0)
+        up, down = self.standing_out(counts, last)
         seen = float((up + down).sum())
         if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual
@@ -79,6 +100,9 @@ class LengthHistograms:
         excess = np.maximum(middle - self.edges[:, None], 0.0)
         both = excess @ (up + down)
         net = excess @ (up - down) if self.signed else both / 2
+        missing, length = self.hidden(counts, last)
+        lost = missing * np.maximum(1 - self.edges / max(length, 1e-300), 0.0)
+        net, both = net + lost, both + np.abs(lost)
         cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
         least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
         return float(self.edges[max(int(np.argmin(cost)), least)])

@@ -139,3 +139,25 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
         cross_val_score(dp.PoissonRegressor(epsilon=5.0, delta=1e-5, bounds=(0, 60), seed=1), X, COUNTS, cv=2).min()
         > 0.1
     )
+
+
+def rare_counts():
+    """Return uniform features and counts of which nine in ten are 0."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-0.5, 0.5, (3500, 4))
+    return x, rng.poisson(np.exp(3 * x[:, 0] - 1.5) * (rng.uniform(size=len(x)) < 0.4)).clip(0, 100)
+
+
+def test_few_long_slopes_among_many_short_ones_keep_the_level():
+    x, y = rare_counts()
+    model = dp.PoissonRegressor(epsilon=3.0, delta=1e-5, bounds=(0, 100), seed=0).fit(x, y)
+    assert 0.6 < model.predict(x).mean() / y.mean() < 1.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("largest", [10, 100])
+def test_rare_counts_are_predicted_better_than_by_a_constant(largest):
+    x, y = rare_counts()
+    for seed in range(6):
+        model = dp.PoissonRegressor(epsilon=3.0, delta=1e-5, bounds=(0, largest), seed=seed).fit(x, y)
+        assert model.score(x, y) > 0
