@@ -18,7 +18,6 @@ from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, gaussian_sigma, g
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array
 
@@ -95,9 +94,9 @@ class AdaptiveSteps(ForUnits):
 
 
 def tells_classes(form: LossForm) -> bool:
-    """Say whether losses take nothing but one field and labels, and parameters are free, or regularized by squares."""
+    """Say whether losses take nothing but one field and labels."""
     read = {field.name for loss in form.losses for field in loss.fields}
-    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1 and ridge_of(form) is not None
+    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1
 
 
 def whole_level(privacy: Privacy) -> float:

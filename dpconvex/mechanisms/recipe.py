@@ -38,6 +38,7 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 ENOUGH = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
+MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
 # Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
@@ -73,7 +74,7 @@ def best_for_size(
             yield AdaptiveSteps()
         if few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
-        elif steps or worth_clipping(analysed(), privacy, size):
+        elif (steps and not is_constrained(form())) or worth_clipping(analysed(), privacy, size):
             yield clipped_steps(analysed(), privacy)
 
 
@@ -86,7 +87,13 @@ def learns_in_steps(form: LossForm, privacy: Privacy, size: int) -> bool:
         return False
     if not form.template.record.discrete:
         return True
-    return ridge_of(form) is not None and (plenty(form, privacy, size) >= 1 or not few_statistics(form, privacy))
+    if is_constrained(form):
+        return form.space.dim <= MOST_CONSTRAINED
+    return plenty(form, privacy, size) >= 1 or not few_statistics(form, privacy)
+
+
+def is_constrained(form: LossForm) -> bool:
+    return bool(form.template.record.discrete) and ridge_of(form) is None
 
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
@@ -121,13 +128,13 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
 
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
-    """Say whether a loss of the parameters has a nonsmooth point; squares and Huber losses of hinges of targets have none."""
+    """Say whether a loss of the parameters has a nonsmooth point; squares and Huber losses of hinges of targets have none.
+
+    Neither have those of hinges of classes whose parameters are not free.
+    """
     hidden = set[Expression]()
-    if not form.template.record.discrete:
-        squared = {
-            node: node.atom is HUBER or (node.atom is POWER and node.option("p") >= 2)
-            for node in postorder(form.losses)
-        }
+    if not form.template.record.discrete or ridge_of(form) is None:
+        squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}
         seen = {side for node, square in squared.items() if not square for side in node.args}
         hidden = {node for node in squared if is_hinge(node)} - seen - set(form.losses)
     return any(node.variables and node not in hidden for node in nonsmooth_nodes(form.losses))

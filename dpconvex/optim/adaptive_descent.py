@@ -279,5 +279,5 @@ def regularized(
         return theta
     places = scores.places.T.ravel()
     back = np.argsort(places)
-    whole = sp.csr_array(sp.block_diag([block] * scores.shape[1], format="csr")[back][:, back])
+    whole = sp.csr_array(sp.kron(scores.onto_columns, block, format="csr")[back][:, back])
     return least_point(form, whole, whole @ theta, size)

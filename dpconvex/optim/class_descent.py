@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import ScoreModel, alike, row_units, whole_rows
+from dpconvex.optim.adaptive_descent import ScoreModel, alike, regularized, row_units, shorten_rows, whole_rows
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -29,15 +29,31 @@ MOVED, LONGEST = 3.0, 54.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
+PLENTY = 10.0  # Records for each parameter and unit of the level, from which products of scalars are worth their noise
 REACH = 0.7  # Where slopes along the parameters are clipped, next to the root mean square of scores
 
 
 def descend_for_classes(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, _, moved, _ = class_model_of(looks, form, settings, size, public)
-    return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), moved
+    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by.
+
+    Where parameters are not free and records are few for all products of scalars, steps move the other parameters alone: then
+    all classes have the same squares.
+    """
+    if ridge_of(form) is not None:
+        table, _, moved, _ = class_model_of(looks, form, settings, size, public)
+        return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), moved
+    whole = looks.scores
+    few = size * settings["level"] < PLENTY * whole.shape[0] * np.trace(whole.onto_kinds)
+    if few and whole.has_constant < whole.is_linear.sum() < len(whole.is_linear):
+        looks = PrivateLooks(whole.without_products, looks.batch, looks.privacy, looks.queries, looks.people)
+        looks.shorten(1.0)  # Scalars of a field are divided by its bound
+    table, hessian, moved, _ = class_model_of(looks, form, settings, size, public)
+    rows = np.isin(whole.places[:, 0], looks.scores.places[:, 0])
+    wider, stiff = np.zeros(whole.shape), np.eye(len(rows)) * np.trace(hessian)
+    wider[rows], stiff[np.ix_(rows, rows)] = table, hessian
+    return regularized(wider, stiff, form, whole, looks.constant, size), moved
 
 
 def class_model_of(
@@ -45,6 +61,7 @@ def class_model_of(
 ) -> ScoreModel:
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
+    spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form)
@@ -55,7 +72,7 @@ def class_model_of(
     longest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
     clip = part * public.slope
-    step_level = level * math.sqrt((1 - MOMENT - LENGTHS) / rounds)
+    step_level = level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
     noise = unit**2 * sides * clip / step_level * math.sqrt(rounds)
     step = min(MOVED / noise, LONGEST / public.curvature)
     pulls = list(pulls_of(squares, matrix, step))

@@ -84,6 +84,10 @@ class LeafForm:
         weights[owner, form] = table.data
         longest = np.zeros(count)
         np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
+        # First coordinates of all rows have the same sign, so that a threshold that is subtracted is of the same column.
+        first = np.unique(row, return_index=True)[1]
+        leading = weights[first, np.argmax(weights[first] != 0, axis=1)]
+        longest[row[first]] *= np.sign(leading * leading[0])
         scale = longest[row]
         kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)
         places = np.full((count, len(kinds)), -1, dtype=np.int64)

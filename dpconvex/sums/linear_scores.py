@@ -82,6 +82,21 @@ class LinearScores:
         own: Any = {"inside": self.inside[features], "places": self.places[rows], "scale": self.scale[rows]}
         return replace(self, radius=radius, **own)
 
+    @property
+    def is_linear(self) -> Array:
+        """Whether a row of the table is of the constant, or of a scalar of the record by itself."""
+        single = self.inside >= 0
+        if self.monomials is not None:
+            single = np.minimum(self.monomials.first, self.monomials.second)[self.inside] < 0
+        return np.append(single, [True] * self.has_constant)
+
+    @property
+    def without_products(self) -> "LinearScores":
+        """The scores without products of scalars: other parameters are 0.  Bounds stay, so rows are no longer than before."""
+        rows = self.is_linear
+        inside = self.inside[rows[: len(self.inside)]]
+        return replace(self, inside=inside, places=self.places[rows], scale=self.scale[rows])
+
     @cached_property
     def onto_kinds(self) -> Array:
         """The projection of columns on those that scores depend on, shape (columns, columns): of a softmax, sums of 0."""

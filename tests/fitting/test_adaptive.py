@@ -504,3 +504,31 @@ def test_narrow_quantiles_have_their_share_below():
     y = -0.8 + 0.03 * TARGETS
     model = dp.QuantileRegressor(epsilon=3.0, delta=1e-5, quantile=0.9, seed=0).fit(X, y)
     assert 0.85 < np.mean(y <= model.predict(X)) < 0.95
+
+
+def between(classes, size, seed=0):
+    """Return records of classes around points that are far apart, in the unit ball."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=size)
+    places = np.stack([np.cos(2 * np.pi * y / classes), np.sin(2 * np.pi * y / classes)], axis=1)
+    return np.clip(0.5 * places + 0.1 * rng.normal(size=(size, 2)), -0.7, 0.7), y
+
+
+@pytest.mark.parametrize("size", [200, pytest.param(4000, marks=pytest.mark.slow)])
+def test_classes_with_matrices_learn_with_all_products_and_without(size):
+    template, (x, y) = dp.load("large_margin_gaussian", features=2, classes=3), between(3, size)
+    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-5, "add-remove"), size=len(x), seed=0)
+    first, second = release["Phi_0"], release["Phi_1"]
+    assert (release.predict(x) == y).mean() > 0.9
+    assert min(np.linalg.eigvalsh(first)[0], np.linalg.eigvalsh(second)[0]) > -1e-6
+    # With few records all classes have the same squares, so that boundaries are straight.
+    apart = np.abs(first - second)
+    assert (apart[:2, :2].max() < 0.05 * apart.max()) == (size < 1000)
+
+
+def test_a_threshold_of_squared_distances_is_learnt():
+    x, _ = between(1, 2000)
+    x, template = x - [0.5, 0.0], dp.load("metric_learning", features=2, radius=1.0)
+    y = np.where(np.linalg.norm(x, axis=1) < 0.12, "alike", "different")
+    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-5, "add-remove"), size=len(x), seed=0)
+    assert (release.predict(x) == y).mean() > 0.8

@@ -45,7 +45,7 @@ def wishes(variable=w, weights=(1.0, 1.0), constraints=(), offset=0.0, decision=
 
 CONSTRAINED = wishes(constraints=[cp.sum(w) <= 1])
 OTHERS = [
-    *(dp.load(name, features=4) for name in ("large_margin_gaussian", "hinge_svm")),
+    dp.load("hinge_svm", features=4),
     dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
     wishes(cp.Variable(2, name="w", nonneg=True)),
     CONSTRAINED,
@@ -62,11 +62,18 @@ def test_few_records_of_constrained_classes_take_clipped_steps():
     for size, clipped in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
         chosen = plan(CONSTRAINED, size=size)
         assert isinstance(chosen, dp.NoisyGradientDescent) is clipped
-    certificate = dp.verify(dp.load("large_margin_gaussian", features=10, classes=4), PROMISE, 500)
+    certificate = dp.verify(dp.load("large_margin_gaussian", features=30, classes=4), PROMISE, 500)
     assert "clip" in certificate.settings
     assert "need not converge" in certificate.error
     sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
     assert plan(sparse, size=20) == Automatic()
+
+
+@pytest.mark.parametrize(
+    "name", ["large_margin_gaussian", "large_margin_gaussian_mixture", "metric_learning", "ordinal_regression"]
+)
+def test_matrices_and_thresholds_of_classes_take_adaptive_steps(name):
+    assert plan(dp.load(name, features=3), size=500) == dp.AdaptiveSteps()
 
 
 def test_squares_of_few_records_of_classes_release_their_statistics():

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.fitting.verify import FitOptions
 from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, sensitivity
 from dpconvex.noise.samplers import seeded_generator
@@ -140,7 +141,8 @@ def test_the_parts_add_up_to_the_promise(delta, adjacency):
     assert parts == pytest.approx(1.0, rel=1e-9)
     # Each part by itself is what was proved for its share.
     part, rest = (dp.Privacy(share, share * delta, adjacency) for share in (0.3, 0.7))
-    assert certificate.noise_scale == pytest.approx(dp.verify(learner(), rest, 4000).noise_scale, rel=1e-9)
+    fit = FitOptions(alone=False).prove(learner(), rest, 4000).certificate
+    assert certificate.noise_scale == pytest.approx(fit.noise_scale, rel=1e-9)
     alone = dp.NoisyKMeans().calibrate(part, classes=2, components=2, features=2, radius=1.0)
     assert noise.scale == pytest.approx(alone.scale, rel=1e-9)
 
