@@ -23,8 +23,9 @@ SIDED, GUESSES, NARROW = 0.6, 12, 1.0
 # As FINE, NARROW and GUESSES, where the curvature vanishes far from the answer.
 ROUGH, NARROWEST, HALVES = 0.05, 1e-4, 16
 # Noise of a count, next to the number of records, that a test of a side asks for; its largest share; by how many deviations
-# slopes that are all on one side stand out; and the least clip that is worth a test, next to usual slopes.
-FINEST, TESTED, PLAIN, FEWER = 0.0033, 0.05, 2.5, 5.0
+# slopes that are all on one side stand out, at least, and where the clip is wide enough; and, next to usual slopes, such a clip
+# and the least one that is worth a test.
+FINEST, TESTED, PLAIN, SURE, ENOUGH, FEWER = 0.0033, 0.05, 2.5, 4.5, 12.0, 5.0
 # What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
 LAST, FEW, ALL_LAST, EARLY = 0.06, 80.0, 0.15, 0.25
 # How much wider their clip is at least than others, and than the least length of hidden slopes; the longest move of each; and
@@ -78,11 +79,12 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         sided, net, size = lengths.sides(answer.histogram)
         usual = USUAL * size if guess and size else usual
         test = min((1 / (FINEST * people * level)) ** 2, TESTED)
-        wide = people * level * math.sqrt(test) / (PLAIN * sides_of(looks))
+        widest = people * level * math.sqrt(test) / sides_of(looks)  # Its noise is as long as all usual slopes together
+        wide = max(widest / SURE, min(widest / PLAIN, ENOUGH))
         is_open = math.isinf(high if net < 0 else low)
         if guess > 1 and (sided > SIDED or not settled) and public.is_balanced and wide > FEWER and is_open:
             # A few long slopes on the other side may be hidden by the noise of counts; one number with a wide clip shows them.
-            spent, noise = spent + test, people * size / PLAIN
+            spent, noise = spent + test, people * size * wide / widest
             slope = looks.look(begin + turn.T * place, wide * size, 1.0, level * math.sqrt(test)).gradient[0, 0]
             if math.copysign(slope, slope * net) < noise:
                 settled = settled or abs(slope) < noise
