@@ -205,21 +205,22 @@ class FitOptions:
         """Return the first plan that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = plans(self.mechanism, *known, privacy, size)
-        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template))
+        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template, plan))
         for plan in asked:
             if self.mechanism is None and not isinstance(plan, Automatic):  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise or ResidualNoise()), plan
         return None, plan
 
-    def _takes_steps(self, template: Template) -> bool:
+    def _takes_steps(self, template: Template, plan: AdaptiveSteps) -> bool:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
 
         So are those of classes under constraints, unless scores read products of scalars or share parameters.
         """
         with suppress(DPConvexError):  # told when they are proved
             scores = linear_scores(form_of(template))
-            usual = not is_constrained(form_of(template)) or (scores.monomials is not None and scores.shape[0] > 1)
+            usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form_of(template))
+            usual = usual or (scores.monomials is not None and scores.shape[0] > 1)
             return self.alone and (self.mechanism is not None or (usual and not scores.is_too_large))
         return self.alone
 
