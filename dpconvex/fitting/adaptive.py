@@ -31,12 +31,8 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
-PLACES = (
-    0.0,
-    -1.0,
-    1.0,
-    *np.linspace(-0.9, 0.9, 10).tolist(),
-)  # Scores at which curvatures are looked for: some are narrow
+# Scores at which curvatures are looked for: some are narrow.
+PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
 NARROW = 1e4  # Curvature next to slopes, where none was found
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken

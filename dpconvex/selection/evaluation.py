@@ -334,9 +334,8 @@ class Evaluation(Stated):
     def _squares(self) -> Array:
         table = self._table("residuals")
         found = ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table))
-        least = (
-            ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2
-        )  # squares are no less on average than their roots, squared
+        # The mean of squares is no less than the square of the mean.
+        least = ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2
         return np.maximum(found, least) * self._range**2
 
     @property
