@@ -29,8 +29,8 @@ PARTS = (
 CHOICE = "choices of vertices"
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
-SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 25, dtype=float)  # Of clips and caps, which nearly all records exceed
-STEEP = 30.0  # Where curvatures are taken: there some losses bend and some do not
+SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 24, 0.25)  # Of clips and caps, which nearly all records exceed
+STEEP = 60.0  # Where curvatures are taken, and roots counted: there some losses bend and some do not
 FAR = 1000.0  # How far apart neighbours are for noise that is drawn
 
 
@@ -79,13 +79,14 @@ class Adversary:
             "curvatures": {"probe": self.probe, "cap": SMALL, "curvature_level": self.level},
             "slopes along": {"reach": SMALL, "along_level": self.level},
         }
+        table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
         with suppress(DPConvexError):
             for _ in range(times):
                 if part in options:
-                    looks.look(self.table * (STEEP if part == "curvatures" else 1), SMALL, longest, **options[part])
+                    looks.look(table, SMALL, longest, **options[part])
                 elif part.split()[0] in ("squares", "counts"):
                     edges = EDGES if "counts" in part else EDGES[:0]
-                    looks.vectors(self.table, part.split()[-1], SMALL, self.level, edges)
+                    looks.vectors(table, part.split()[-1], SMALL, self.level, edges)
                 elif part == "lengths of rows":
                     looks.lengths(EDGES, self.level)
                 elif part != "second moment in the metric":
@@ -132,8 +133,11 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     record, adversary = form.template.record, Adversary(form, certificate, rng)
     first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
     x = {name: first.fields[name] for name in adversary.scores.fields}
-    x = {name: np.concatenate([own, record.continuous[name].project(-own)]) for name, own in x.items()}
-    every, which = np.repeat(np.arange(2 * SIDES), SIDES), np.tile(np.arange(SIDES), 2 * SIDES)
+    x = {
+        n: np.concatenate([own, *(record.continuous[n].project(y) for y in (-own, 0 * own[:1]))])
+        for n, own in x.items()
+    }
+    every, which = np.repeat(np.arange(2 * SIDES + 1), SIDES), np.tile(np.arange(SIDES), 2 * SIDES + 1)
     fields = {key: column[which] for key, column in second.fields.items()} | {n: own[every] for n, own in x.items()}
     pool = Batch(fields, second.group[which])
     for part in (*PARTS, CHOICE) if "vertices" in certificate.settings else PARTS:

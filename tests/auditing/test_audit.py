@@ -13,6 +13,7 @@ import pytest
 from command_line import main
 
 import dpconvex as dp
+from dpconvex.auditing import queries
 from dpconvex.certificates import integer_noise as grid
 from dpconvex.fitting import verify
 from dpconvex.mechanisms import (
@@ -276,7 +277,8 @@ def unpaid(kind):
         def answered(self, sums, sensitivity, level):
             before, free = (
                 self.spent,
-                {"curvatures": 1, "slopes along": 1, "counts by length": 98}.get(kind, len(sums)) == len(sums),
+                {"curvatures": 1, "slopes along": 1, "counts by length": 2 * len(queries.EDGES)}.get(kind)
+                in (None, len(sums)),
             )
             found = honest(self, sums, sensitivity, level)
             self.spent = before if free else self.spent
@@ -375,6 +377,16 @@ def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch
     if name == "nothing":
         assert audit["gradients"].ratio > 0.99
         assert audit["counts by length"].ratio > 0.3
+
+
+@pytest.mark.parametrize("problem", ["logistic_regression", pytest.param("expectile_regression", marks=SLOW)])
+def test_counts_of_roots_tell_apart_records_that_replace_each_other(problem, monkeypatch):
+    monkeypatch.setattr(queries, "PARTS", ("counts of roots",))
+    monkeypatch.setattr(queries, "SIDES", 3)
+    learner, steps = dp.load(problem, features=3), dp.AdaptiveSteps()
+    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-5), 500, steps)
+    attack = next(queries.attack_queries(verify.analyse(learner, steps).form, certificate, np.random.default_rng(0)))
+    assert attack.ratio > 0.9, attack
 
 
 # Where adaptive steps of one score are tried for the same error, the case with shared parameters is slow.
