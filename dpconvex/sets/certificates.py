@@ -140,7 +140,7 @@ def exact_feasible_point(
         return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
 
     point, inner = (multiples(y.astype(float), FINE) for y in (x, region.inside))
-    tight = np.concatenate([np.ones(count, dtype=bool), (z > 0) & (block.at(x) <= near * (1 + size))])
+    tight = np.concatenate([np.ones(count, dtype=bool), (z > 0) & (block.at(x) <= near * (region.scale + size))])
     inverse = np.linalg.pinv(rows[tight], rcond=1e-12)
     for _ in range(8):
         point += multiples(-inverse @ left(point)[tight], FINE)

@@ -34,7 +34,7 @@ FAR = 1e8  # A set that reaches so far is taken to be unbounded
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float, central_too: bool = True) -> Certified:
     """Minimise a function over a set, to a tolerance or as exactly as rounding allows; from inside too, if all else fails."""
-    x, step = newton(function, region, region.bring_in(start).astype(float))
+    x, step = newton(function, region, region.bring_in(start).astype(float), tolerance)
     best = last_steps(function, region, x, step, tolerance)
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
         best = min(best, bundled(function, region, x, tolerance), key=lambda one: one.distance)
@@ -47,7 +47,7 @@ def minimum(function: Smooth, region: Region, start: Array, tolerance: float, ce
     return best
 
 
-def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
+def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tuple[Array, float]:
     """Step to minima of quadratic models over K, as far as they go downhill; returns a point and the last step's length."""
     value, gradient = function.value_and_gradient(x)
     length = np.inf
@@ -56,7 +56,7 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
         if region.curved:
             target = region.conic.minimise(hessian, gradient - hessian @ x)
         else:
-            found = model(region, region.blocks, x, hessian, gradient, 1.0)
+            found = model(region, region.blocks, x, hessian, gradient, region.scale)
             target = None if found is None else x + found[0]
         if target is None:
             break
@@ -64,22 +64,25 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
         length, slope, share = float(np.linalg.norm(step)), float(gradient @ step), 1.0
         if slope >= 0:
             break
-        while share > 1e-12:
+        while share > 1e-30:
             there = function.value_and_gradient(x + share * step)
             if np.isfinite(there[0]) and there[0] <= value + 1e-4 * share * slope + 8 * EPSILON * abs(value):
                 break
             share /= 2
         else:
             break
+        lower = value - there[0] > 8 * EPSILON * abs(value)
         x, (value, gradient) = x + share * step, there
-        if (share == 1 and length <= NEAR * float(np.linalg.norm(x))) or -slope <= EPSILON * abs(value):
+        # The last steps go on where no shorter step could tell, or has to; losses may bend within a millionth of a point's size.
+        near = share == 1 and length <= NEAR * float(np.linalg.norm(x)) and not (lower and length > tolerance)
+        if near or -slope <= EPSILON * abs(value):
             break
     return x, length
 
 
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
     """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
-    size, count = 1 + float(np.linalg.norm(x)), len(region.blocks)
+    size, count = region.scale + float(np.linalg.norm(x)), len(region.blocks)
     best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: list[Array] = []
@@ -88,7 +91,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         cuts = region.cuts(near)
         blocks = [*region.blocks, *cuts]
         duals = [known[k] if known and k < count else np.zeros(len(block.offset)) for k, block in enumerate(blocks)]
-        parts = [nearby(block, near, REACH * unit, z) for block, z in zip(blocks, duals, strict=True)]
+        parts = [nearby(block, near, REACH * unit, z, size) for block, z in zip(blocks, duals, strict=True)]
         if number < 3 or number % 4 == 0:
             hessian = function.hessian(near.astype(float))
         bent = hessian + sum(curvature for _, _, curvature in parts)
@@ -103,7 +106,8 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
                 break
             continue
         if known:  # before, the curvature of conditions was not known
-            near, unit = end, min(max(length, 1e-13 * size), 4 * unit)
+            # Where the last step did not help, half of one: next to an axis p-norms with p < 2 send whole ones to and fro.
+            near, unit = near + (end - near) / (2 if waiting else 1), min(max(length, 1e-13 * size), 4 * unit)
         known = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         point = region.bring_in(near)
         x = point.astype(float)
@@ -130,7 +134,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
     that certifies more; linearisations of wherever a model's minimum is are added, and those without a multiplier leave.
     """
     best, near, moved = Certified(x, np.inf), region.bring_in(x), True
-    unit = size = 1 + float(np.linalg.norm(x))
+    unit = size = region.scale + float(np.linalg.norm(x))
     count, bundle = len(region.blocks), region.cuts(near)
     for _ in range(BUNDLE_STEPS):
         if moved:
@@ -172,10 +176,10 @@ def is_same(one: ConeBlock, other: ConeBlock) -> bool:
     return rows.shape == others.shape and bool(np.abs(rows - others).max() <= 1e-12 * np.abs(rows).max())
 
 
-def nearby(block: ConeBlock, x: Array, reach: float, z: Array) -> tuple[ConeBlock, Any, Array | float]:
+def nearby(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> tuple[ConeBlock, Any, Array | float]:
     """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
     value, norms = block.at(x), block.norms
-    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, size)
     if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
@@ -190,18 +194,18 @@ def nearby(block: ConeBlock, x: Array, reach: float, z: Array) -> tuple[ConeBloc
     return part, turn, curvature
 
 
-def entrywise(block: ConeBlock, value: Array, z: Array) -> tuple[str, Any, Array | float]:
+def entrywise(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[str, Any, Array | float]:
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
     if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
-        small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (1 + abs(value[0])))
+        small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (size * block.norms[1:] + abs(value[0])))
         turn = np.zeros((count, 1 + len(small)))
         turn[:, 0] = np.concatenate([[1.0], -np.sign(value[1:])])
         turn[1 + small, 0], turn[1 + small, 1 + np.arange(len(small))] = 0.0, 1.0
         return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
     length = float(np.linalg.norm(value[1:]))
-    if length <= ROUND * (1 + abs(value[0])):
+    if length <= ROUND * (size * float(block.norms.max()) + abs(value[0])):
         return SECOND_ORDER, np.eye(count), 0.0
     direction = value[1:] / length
     inner = block.matrix[1:].toarray()
@@ -209,10 +213,10 @@ def entrywise(block: ConeBlock, value: Array, z: Array) -> tuple[str, Any, Array
     return NONNEGATIVE, np.concatenate([[1.0], -direction])[:, None], float(z[0]) / length * (across.T @ across)
 
 
-def spectral(block: ConeBlock, value: Array, z: Array) -> tuple[str, Any, Array | float]:
+def spectral(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[str, Any, Array | float]:
     """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
-    largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0)))
+    largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), size * float(block.norms.max(initial=0.0)))
     small = eigenvalue <= ROUND * largest
     if not small.any():
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0

@@ -316,6 +316,16 @@ class Region:
         """How far the conditions are from equality at `inside`."""
         return -self.excess(self.inside)
 
+    @cached_property
+    def scale(self) -> float:
+        """The radius of a ball about `inside` in which conditions hold, but for the curvature of functions; at most 1."""
+        blocks, radius = [*self.blocks, *self.cuts(self.inside)], 1.0
+        for block in blocks:
+            margin = block.margins(self.inside)[0].astype(float)
+            norms = block.norms if block.kind == NONNEGATIVE else np.linalg.norm(block.norms)
+            radius = min(radius, float((margin / np.maximum(norms, 1e-300)).min(initial=1.0)))
+        return radius
+
     def bring_in(self, x: Array) -> Array:
         """Return a point of K near a point, pulled towards `inside` as far as convexity, or else rounding, asks for."""
         x, share = self.on_hull(np.clip(x, self.lower, self.upper)), 0.0

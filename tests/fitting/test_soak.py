@@ -6,7 +6,7 @@ import pytest
 
 import dpconvex as dp
 from benchmarks import soak_sets
-from benchmarks.soak import attempt, case, soak
+from benchmarks.soak import attempt, case, case_of_sets, soak
 from benchmarks.soak_sets import of_parts
 
 
@@ -78,6 +78,22 @@ def test_squares_over_a_coordinate_at_the_tip_of_their_set(ridge, radius, size, 
             data = {"x": x, "y": np.ones(100, dtype=int)}
             found = dp.solve(template, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=seed)["w"]
             assert found[0] >= 0
+
+
+# Losses that bend within a trillionth of K or a millionth of the answer; tiny sets; logarithms at the ends of their domains.
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("number", [3310, 3692, 5905, 10104, 10560, 13119, 15474, 17607])
+def test_sets_and_costs_that_failed_once(number):
+    assert attempt(*case_of_sets(number)) == "released"
+
+
+# On an axis a p-norm with p < 2 bends without bound: Newton's steps go to and fro across it.
+@pytest.mark.parametrize("term", ["none", pytest.param("hinges", marks=pytest.mark.slow)])
+def test_answers_next_to_an_axis_of_a_ball_of_a_norm_below_two(term):
+    template = of_parts("vector", 4, "huber", term, "1.5-norm", 0.212, 1.29, 21.4, 2.6e-3)
+    data = {"x": np.tile([20.0, 1e-6, -1e-9, 0.0], (126, 1)), "y": np.ones(126, dtype=int)}
+    found = dp.solve(template, data, dp.Privacy(0.3, 1e-6), dp.OutputPerturbation("gaussian"))["w"]
+    assert np.sum(np.abs(found) ** 1.5) <= 2.6e-3**1.5 * (1 + 1e-9)
 
 
 def test_a_few_random_sets_and_costs():
