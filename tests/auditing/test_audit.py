@@ -299,12 +299,12 @@ def twice(owner, name):
 
 def longer(monkeypatch):
     for name, honest in (("block_sums", engine.block_sums), ("person_sums", engine.person_sums)):
-        given = lambda own, look, *more, honest=honest: honest(own, wide(look), *more)  # noqa: E731
+        given = lambda part, *more, honest=honest: honest(wide(part), *more)  # noqa: E731
         monkeypatch.setattr(engine, name, given)
 
 
-def wide(look):
-    return look._replace(bound=1.4 * look.bound)
+def wide(part):
+    return replace(part, look=part.look._replace(bound=1.4 * part.look.bound))
 
 
 def quieter(owner, name, place):
@@ -341,7 +341,7 @@ PLANTED = {
         ("second moment", "second moment in the metric", "curvatures", "slopes along"),
     ),
     "records of a person": (
-        lambda m: m.setattr(engine, "person_sums", lambda a, b, c, d, who: engine.block_sums(a, b, c, d, len(who))),
+        lambda m: m.setattr(engine, "person_sums", lambda part, who: engine.block_sums(part)),
         ("gradients",),
     ),
     **{
