@@ -173,7 +173,8 @@ class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
         Between 0 and 1; 0.5 is the median.
     width : float or None
         Half-width of the smoothing at the nonsmooth point, for a target between -1 and 1.  None is 0.005 with adaptive steps,
-        the usual mechanism with a delta, and otherwise 0.1.
+        the usual mechanism with a delta, and otherwise 0.1.  Targets that vary by less have another quantile: declare
+        narrower bounds, or a smaller width.
     """
 
     quantile: float = 0.5

@@ -141,7 +141,15 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     most = (max(map(np.max, steep.values())), max(most_bent) or NARROW * largest) if is_flat else (math.inf, math.inf)
     is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
-    return scores, Public(largest, usual, is_bent, is_flat, float(most[0]), float(most[1]), bool(vanishes))
+    short = partial(short_side, engine, batch, scores)
+    return scores, Public(largest, usual, is_bent, is_flat, float(most[0]), float(most[1]), bool(vanishes), short)
+
+
+@np.errstate(all="ignore")
+def short_side(engine: RecordSums, batch: Batch, scores: LinearScores, place: float) -> float:
+    """Return the largest slope at one score on the side where slopes are shorter."""
+    slopes = at(engine, batch, place * scores.kinds.T.toarray(), scores)[0]
+    return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
 
 
 def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_first import Start, find_constant, last_constant
+from dpconvex.optim.constant_first import LastSteps, Start, find_constant
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
@@ -33,7 +33,7 @@ COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sq
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 # Steps; there are fewer where there are fewer records than so many for each direction and unit of the level, and at most one for
 # each so many records.  Where curvature depends on scores, steps are short: there are more of them, and so many at least.
-ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 12, 10.0
+ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 4, 40.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
@@ -153,8 +153,14 @@ def model_of(
     longer = matrix.T @ point
     point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant, first)
     table = matrix.T @ point
-    if start and public.is_bent:
-        table = last_constant(looks, table, start, level, clip, number * bend, lengths, farthest(public, bend))
+    if start and constant is not None and public.is_bent:
+        fixed = centre(point, metric.kept, constant)
+        spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
+        steps = LastSteps(
+            looks, matrix.T @ (point - fixed), spread, start, level, clip, number * bend, lengths, 1 / many
+        )
+        table, length = steps.take(table, farthest(public, bend))
+        shorter *= length
     inverse = np.linalg.inv(matrix)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
@@ -239,12 +245,17 @@ def shortened(
     """
     fixed = np.zeros_like(point) if first is None else first
     if constant is not None and first is None:
-        along = weights * constant
-        fixed = np.outer(constant, along @ point / (along @ constant))
+        fixed = centre(point, weights, constant)
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
     factor = max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300))
     return np.asarray(fixed + factor * moving), factor
+
+
+def centre(point: Array, weights: Array, constant: Array) -> Array:
+    """Return the part of a point along the constant, which is the mean score."""
+    along = weights * constant
+    return np.asarray(np.outer(constant, along @ point / (along @ constant)))
 
 
 def row_units(scores: LinearScores, constant: float) -> Array:

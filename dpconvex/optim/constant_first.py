@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,20 +17,27 @@ FINE, COSTLY, ALL_COSTLY = 0.02, 0.03, 0.2
 # What the mean slope costs at most where curvature is constant, the share below which it is not worth a pass, and how large a
 # mean is expected to be, next to the largest slope.
 AVERAGED, WORTH_ASKING, EXPECTED = 0.12, 0.01, 0.15
-# Slopes are on one side if their sum is so much of the sum of their lengths; how many histograms there are at most, and the
-# interval that need not be halved.
-SIDED, GUESSES, NARROW = 0.6, 12, 1.0
-# As FINE, NARROW and GUESSES, where the curvature vanishes far from the answer.
+# Slopes are on one side if their sum is so much of the sum of their lengths, and how many histograms there are at most.
+SIDED, GUESSES = 0.6, 12
+# As FINE and GUESSES, where the curvature vanishes far from the answer, and the interval that need not be halved.
 ROUGH, NARROWEST, HALVES = 0.05, 1e-4, 16
-# Noise of a count, next to the number of records, that a test of a side asks for; its largest share; by how many deviations
-# slopes that are all on one side stand out, at least, and where the clip is wide enough; and, next to usual slopes, such a clip
-# and the least one that is worth a test.
-FINEST, TESTED, PLAIN, SURE, ENOUGH, FEWER = 0.0033, 0.05, 2.5, 4.5, 12.0, 5.0
+# Where slopes balance: how many mean slopes are asked for before the last one, what each costs at most, and the last one, and the
+# noise, next to the short side, that a clip of 1 needs then.
+MEANS, CHEAP, CLOSE, SHARP, SHARPEST = 8, 0.012, 0.05, 40.0, 200.0
+# The noise that a clip has, in 1 / PLAIN, and the least clip; the deviations that a mean stands out by; and how far a step goes.
+PLAIN, NARROW, CALM, DAMPED = 2.0, 1.5, 1.5, 0.7
+# What a curvature costs there, the farthest score and the shortest slopes that it may have, and the clip if nothing is seen.
+BENDS, FARTHEST, SHORTEST, USUALLY = 0.015, 16, 1e-9, 2.0
 # What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
-LAST, FEW, ALL_LAST, EARLY = 0.06, 80.0, 0.15, 0.25
+LAST, FEW, ALL_LAST, EARLY, ROUGHLY = 0.06, 80.0, 0.15, 0.25, 0.5
 # How much wider their clip is at least than others, and than the least length of hidden slopes; the longest move of each; and
 # the noise of a step that halves it.
 WIDER, FURTHER, LONGEST, UNSURE = 1.5, 2.0, 2.0, 0.5
+# The noise and the clip, next to the curvature, up to which the clip of the very last step is wider, and the noise that counts.
+BEARABLE, ENOUGH, SURE = 0.4, 12.0, 2.0
+# How far the length of all else may be wrong, next to directions for each record and unit of the level, at most, and at least if
+# it is asked for; and by how much it grows in a step at most.
+DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.05, 0.5
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -53,59 +60,80 @@ class Start(NamedTuple):
 
 
 def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
-    """Move the constant alone until slopes are on both sides, by histograms of slopes: wide bounds of targets cost nothing.
+    """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
 
-    The first histogram is that of the first clip.  Others cost little where there are many records.  Where the curvature
-    depends on scores, moves double until slopes change sides; then they halve the interval.  Elsewhere a noisy mean slope follows
-    if records are few: all later steps may turn out to be noise, and then this is the prediction.
+    A histogram of slopes is that of the first clip.  Where curvature is constant others follow, which cost little if there are
+    many records, and then a noisy mean slope if they are few: all later steps may turn out to be noise, and then this is the
+    prediction.
     """
     turn, people = constant_alone(looks), people_of(looks, number)
     needed = (1 / (FINE * people * level)) ** 2
-    fine, averaged = min(needed, COSTLY), min(needed, AVERAGED)
-    low, high, reach, settled = -math.inf, math.inf, 1.0, not public.is_bent
-    place, spent = halved(looks, level, people, public, begin, turn) if public.vanishes else (0.0, 0.0)
-    bend, usual, probe = public.curvature, USUAL * public.slope, np.ones(int(public.vanishes))
+    fine, averaged, probe = min(needed, COSTLY), min(needed, AVERAGED), np.ones(int(public.vanishes))
+    low, high, usual, cap = -math.inf, math.inf, USUAL * public.slope, public.most_curvature
+    place, bend, spent = 0.0, public.curvature, 0.0
+    if public.vanishes:
+        place, spent = halved(looks, level, people, public, begin, turn)
+    elif public.is_balanced:
+        place, bend, spent = balanced(looks, level, number, public, begin, turn)
+        usual = USUALLY * public.short_side(place)
     for guess in range(GUESSES):
         share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
         own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
         lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
-        cap = public.most_curvature if public.vanishes else RISING * bend
         asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
         answer = looks.look(begin + turn.T * place, probe=probe, **asked)
         if len(probe):
-            told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
-            least = math.inf if public.vanishes else max(bend, told - doubt)
-            bend, settled = min(least, max(told, 0.0) + doubt), told > doubt
+            bend = max(float(answer.curvature[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
         sided, net, size = lengths.sides(answer.histogram)
         usual = USUAL * size if guess and size else usual
-        test = min((1 / (FINEST * people * level)) ** 2, TESTED)
-        widest = people * level * math.sqrt(test) / sides_of(looks)  # Its noise is as long as all usual slopes together
-        wide = max(widest / SURE, min(widest / PLAIN, ENOUGH))
-        is_open = math.isinf(high if net < 0 else low)
-        if guess > 1 and (sided > SIDED or not settled) and public.is_balanced and wide > FEWER and is_open:
-            # A few long slopes on the other side may be hidden by the noise of counts; one number with a wide clip shows them.
-            spent, noise = spent + test, people * size * wide / widest
-            slope = looks.look(begin + turn.T * place, wide * size, 1.0, level * math.sqrt(test)).gradient[0, 0]
-            if math.copysign(slope, slope * net) < noise:
-                settled = settled or abs(slope) < noise
-                sided, net = (0.0, net) if abs(slope) < noise else (1.0, slope)
         low, high = (place, high) if net < 0 else (low, place)
-        near = sided <= SIDED or (high - low < NARROW and public.is_bent)
-        if spent > ALL_COSTLY and public.is_balanced and not near and high - low < math.inf:
-            place = (low + high) / 2
-        if not size or public.vanishes or spent > ALL_COSTLY or (near and (settled or not guess)):
+        if not size or public.is_bent or spent > ALL_COSTLY or sided <= SIDED:
             break
-        move, reach = -math.copysign(reach, net) if public.is_bent else -net / (number * bend), 2 * reach
+        move = -net / (number * bend)
         place = place + move if low < place + move < high else (low + high) / 2
-        probe = np.ones(int(public.is_bent))
     clip = partial(lengths.clip, answer.histogram, usual=usual, last=size)
     if averaged > WORTH_ASKING and not public.is_bent:
         own, expected = level * math.sqrt(averaged), EXPECTED * public.slope / public.curvature
         loud, table = (LOUD * sides_of(looks) / own) ** 2, begin + turn.T * place
         place, spent = place - constant_step(looks, table, clip(loud), own, number * bend, expected), spent + averaged
-    hidden = lengths.hidden(answer.histogram, size)[1]
-    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if hidden > FEWER * size else 0.0)
-    return Start(place, bend, spent, fine, clip, last, hidden)
+    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
+    return Start(place, bend, spent, fine, clip, last, lengths.hidden(answer.histogram, size)[1])
+
+
+def balanced(
+    looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, turn: Array
+) -> tuple[float, float, float]:
+    """Return a constant where slopes balance, the mean curvature there, and what they cost, of the squared level.
+
+    Next to the length of slopes on their short side, 1 - y / mean for log links, a mean slope tells the distance in logarithms.
+    One number tells it where few records leave nothing of a histogram.  Its clip is as wide as noise allows.
+    """
+    few = people_of(looks, number) * level / sides_of(looks)
+    usual = min((SHARP / few) ** 2, CHEAP)
+    spent, calm = 0.0, 0
+    near = (float(place) for far in range(FARTHEST) for place in (-far, far))
+    place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
+    for guess in range(MEANS + 1):
+        last = guess == MEANS or calm > 1
+        share = max(min((SHARPEST / few) ** 2, CLOSE), usual) if last else usual
+        unit, own, bears = public.short_side(place), level * math.sqrt(share), few * math.sqrt(share)
+        clip = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW)
+        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, own).gradient[0, 0]) / (number * unit)
+        noise, spent = clip / bears, spent + share
+        slope = certain(slope, noise, math.inf) if last else slope
+        calm = calm + 1 if abs(slope) < CALM * noise else 0
+        move = (
+            -math.log(max(1 - slope, noise)) if slope > CALM * noise else math.copysign(math.log1p(abs(slope)), slope)
+        )
+        before, place = place, place - DAMPED * move
+        while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
+            place = (before + place) / 2
+        if last:
+            break
+    own, cap = level * math.sqrt(BENDS), RISING * public.short_side(place)
+    answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, curvature_level=own)
+    told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
+    return place, max(min(cap / RISING, max(told, 0.0) + doubt), told - doubt), spent + BENDS
 
 
 def sides_of(looks: PrivateLooks) -> int:
@@ -117,7 +145,11 @@ def constant_step(
 ) -> float:
     """Return the step of the constant alone, shorter by what of it may be noise, and where noise exceeds what is expected."""
     step = float(looks.look(table, clip, 1.0, level).gradient[0, 0]) / curvature
-    noise = sides_of(looks) * clip / level / curvature
+    return certain(step, sides_of(looks) * clip / level / curvature, expected)
+
+
+def certain(step: float, noise: float, expected: float) -> float:
+    """Return a step, shorter by what of it may be noise, and where noise exceeds what is expected."""
     return step * max(0.0, 1 - (noise / step) ** 2) / (1 + (noise / expected) ** 2) if step else 0.0
 
 
@@ -140,31 +172,58 @@ def halved(
     return place, spent
 
 
-def last_constant(
-    looks: PrivateLooks,
-    table: Array,
-    start: Start,
-    level: float,
-    clip: float,
-    curvature: float,
-    lengths: LengthHistograms,
-    farthest: float = 1.0,
-) -> Array:
-    """Move the constant twice more, with a wider clip: that of all directions loses what is far out on one side.
+@dataclass(frozen=True)
+class LastSteps:
+    """Steps of two numbers at the end, the constant and the length of all else: their noise is small, so the clip is wide."""
 
-    The noise of one number is small.  Moves are logarithms: where curvature grows with the constant, these end nearer.
-    """
-    own = level * math.sqrt(start.share)
-    constant_alone(looks)
-    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
-    there = replace(lengths, deviation=looks.deviation_of_counts(own))
-    asked = there.clip(counts, (LOUD * sides_of(looks) / level) ** 2 / start.last, clip, clip)
-    wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
-    for part in (EARLY, 1 - EARLY) if lengths.balanced else (1.0,):
-        unsure = UNSURE if lengths.balanced else math.inf
-        step = constant_step(looks, table, wide, level * math.sqrt(part * start.last), curvature, unsure)
-        longest = min(math.log1p(abs(step)), LONGEST) if lengths.balanced else min(abs(step), farthest)
-        move = math.copysign(longest, step)
-        table = table - move / looks.constant * (np.arange(len(table)) == len(table) - 1)[:, None]
-        curvature *= math.exp(min(longest, LONGEST))
-    return table
+    looks: PrivateLooks
+    moving: Array  # The table of all else
+    spread: float  # The root mean square of its scores
+    start: Start
+    level: float
+    clip: float
+    curvature: float  # The sum
+    lengths: LengthHistograms
+    few: float  # Directions, for each record and unit of the level
+
+    def take(self, table: Array, farthest: float = 1.0) -> tuple[Array, float]:
+        """Return the table, and the factor of all else.
+
+        Moves of the constant are logarithms where slopes balance: where curvature grows with it, these end nearer.  There a step
+        with the widest clip that noise allows comes last, and moves the constant if the noise does not explain it.
+        """
+        looks, last, is_balanced = self.looks, self.start.last, self.lengths.balanced
+        length, doubt, curvature = 1.0, min(DOUBTFUL, DOUBT * self.few), self.curvature
+        constant_alone(looks)
+        wide = self.wider(table)
+        if count := int(is_balanced and doubt > DOUBTED and self.spread > 0):
+            both = np.zeros((2, looks.rows.count))
+            both[0, -1], both[1] = 1 / looks.constant, self.moving[:, 0] / self.spread
+            looks.in_metric(both)
+        is_rough = self.start.share >= COSTLY  # The histogram says little of long slopes
+        parts = ((1.0, ROUGHLY), (SURE, 1 - ROUGHLY)) if is_rough else ((1.0, EARLY), (1.0, 1 - EARLY))
+        for sure, part in parts if is_balanced else ((1.0, 1.0),):
+            level = self.level * math.sqrt(part * last)
+            slopes = looks.look(table, wide, math.sqrt(1 + count), level).gradient[:, 0] / curvature
+            noise = sides_of(looks) * wide * math.sqrt(1 + count) / level / curvature
+            step = certain(slopes[0], sure * noise, UNSURE if is_balanced else math.inf)
+            longest = min(math.log1p(abs(step)), LONGEST) if is_balanced else min(abs(step), farthest)
+            if count:
+                gain = doubt**2 / (doubt**2 + (noise / self.spread) ** 2)
+                change = min(max(-gain * slopes[1] / self.spread, -length), GROWS * length)
+                length, table, count = length + change, table + change * self.moving, 0
+                constant_alone(looks)
+            move = math.copysign(longest, step) / looks.constant
+            table = table - move * (np.arange(len(table)) == len(table) - 1)[:, None]
+            curvature *= math.exp(min(longest, LONGEST))
+            level = self.level * math.sqrt((1 - ROUGHLY) * last) / sides_of(looks)
+            wide = max(wide, min(BEARABLE * level, ENOUGH / self.lengths.number) * curvature) if is_rough else wide
+        return table, length
+
+    def wider(self, table: Array) -> float:
+        """Return the clip for the constant: that of all directions loses what is far out on one side."""
+        looks, level = self.looks, self.level * math.sqrt(self.start.share)
+        counts = looks.look(table, edges=self.lengths.edges, histogram_level=level).histogram
+        there = replace(self.lengths, deviation=looks.deviation_of_counts(level))
+        asked = there.clip(counts, (LOUD * sides_of(looks) / self.level) ** 2 / self.start.last, self.clip, self.clip)
+        return max(asked, WIDER * self.clip, FURTHER * there.hidden(counts, self.clip)[1])

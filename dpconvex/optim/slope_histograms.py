@@ -1,6 +1,7 @@
 """What is known of slopes: public bounds first, then noisy histograms of their lengths, and the clips that these ask for."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +35,7 @@ class Public:
     most_slope: float = math.inf  # The largest slope and curvature, where slopes stay within bounds
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
+    short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
 
     @property
     def of_steps(self) -> "Public":
