@@ -141,7 +141,8 @@ def model_of(
         gradient = answer.gradient @ share
         if constant is not None and moved < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - moved) * np.outer(constant, constant @ gradient) / (constant @ constant)
-        slow *= SLOWER if cosine(gradient, before) < OPPOSED else 1.0
+        longest = float(np.linalg.norm(gradient) * np.linalg.norm(before))
+        slow *= SLOWER if float((gradient * before).sum()) < OPPOSED * longest else 1.0
         before = gradient
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
@@ -168,10 +169,6 @@ def model_of(
 def farthest(public: Public, bend: float) -> float:
     """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
     return public.most_slope / bend if public.vanishes else 1.0
-
-
-def cosine(one: Array, other: Array) -> float:
-    return float((one * other).sum()) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-300)
 
 
 def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = math.inf) -> tuple[Metric, Array, float]:

@@ -1,31 +1,31 @@
 """The steps of `AdaptiveSteps` for classes: long steps of clipped slopes, and then looks for the length of the parameters.
 
-Directions tell classes apart.  So steps are as long as their noise allows, far longer than Newton's, and records that are easily
+Directions tell classes apart.  So steps are as long as their noise allows, longer than Newton's, and records that are easily
 told apart soon count for nothing.  How long the parameters should be is found at the end, along them alone.
 
 Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import ScoreModel, alike, regularized, row_units, shorten_rows, whole_rows
+from dpconvex.optim.adaptive_descent import Metric, ScoreModel, alike, regularized, row_units, shorten_rows
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.private_looks import PrivateLooks
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array
 
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
 MOMENT, LENGTHS = 0.12, 0.06
 EDGE = 0.5  # The ridge, next to the edge of the moment's noise
-ROUNDS, AVERAGED, MOMENTUM = 64, 0.3, 0.8  # Steps, and the part of them, the last ones, that are averaged
+ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss.
 PART, STIFFER = 0.35, 4.0
-# The step: how far the noise of all steps may move a score, and the longest, next to Newton's at 0.
-MOVED, LONGEST = 3.0, 54.0
+# The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
+# the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
+MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 16.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
@@ -62,7 +62,7 @@ def class_model_of(
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
-    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
+    metric = metric_of(looks, level * math.sqrt(MOMENT))
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
@@ -71,36 +71,41 @@ def class_model_of(
     part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
     longest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
-    clip = part * public.slope
-    step_level = level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
-    noise = unit**2 * sides * clip / step_level * math.sqrt(rounds)
-    step = min(MOVED / noise, LONGEST / public.curvature)
-    pulls = list(pulls_of(squares, matrix, step))
-    point, velocity, average = (np.zeros(scores.shape) for _ in range(3))
+    clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
+    noise = unit * sides * clip / step_level * math.sqrt(rounds)
+    step = LONGEST / max(public.most_curvature, public.most_slope**2 / 4)
+    moved = MOVED * (1 + NOISY * sides * metric.directions / (size * level))
+    for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
+        left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
+        step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
+    # Implicit steps of the regularizer, by columns that have the same one
+    stiffs = [(columns, step * (matrix * own) @ matrix.T) for columns, own in alike(squares) if own.any()]
+    pulls = [(columns, np.linalg.inv(np.eye(len(more)) + more)) for columns, more in stiffs]
+    point, average = np.zeros(scores.shape), np.zeros(scores.shape)
     averaged = math.ceil(AVERAGED * rounds)
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_kinds
-        velocity = MOMENTUM * velocity + (1 - MOMENTUM) * step * gradient
-        point = point - velocity
+        point = point - step * gradient
         for columns, pull in pulls:
             point[:, columns] = pull @ point[:, columns]
-        if t >= rounds - averaged:
-            average += point / averaged
+        average += point * ((t >= rounds - averaged) / averaged)
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
     factor = length(looks, table, spread, curved, size * public.curvature, look_level)
     inverse = np.linalg.inv(matrix)
-    return ScoreModel(
-        table * factor, public.curvature * inverse @ inverse.T, factor * step * noise / unit * matrix.T, table
-    )
+    return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
-def pulls_of(squares: Array, matrix: Array, step: float) -> Iterator[tuple[Indices, Array]]:
-    """Yield columns, and the matrix by which an implicit step of the regularizer moves them."""
-    for columns, own in alike(squares):
-        if own.any():
-            yield columns, np.asarray(np.linalg.inv(np.eye(len(own)) + step * (matrix * own) @ matrix.T))
+def metric_of(looks: PrivateLooks, level: float) -> Metric:
+    """Return the metric of a noisy second moment, less what noise adds: eigenvalues in its range share the rest of the trace."""
+    moment, deviation = looks.second_moment(level)
+    edge = math.sqrt(2 * looks.rows.count) * deviation
+    values, vectors = np.linalg.eigh(moment)
+    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
+    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
+    kept = np.maximum(clear, rest)
+    return Metric(kept / (kept + EDGE * edge), np.sqrt(kept + EDGE * edge), vectors)
 
 
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from types import SimpleNamespace
 
 import cvxpy as cp
 import numpy as np
@@ -13,6 +14,8 @@ from dpconvex.errors import DPConvexError
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.noise.gaussian import integer_level
+from dpconvex.optim.adaptive_descent import Metric
+from dpconvex.optim.class_descent import metric_of
 from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
 from dpconvex.sums.exact_sums import SLOPE_BITS
@@ -405,3 +408,15 @@ def test_mirrored_and_repeated_records_of_a_person_move_squares_by_their_bound()
         both.append(found.queries.seen)
     for (a, moved), (b, _) in zip(*both, strict=True):
         assert 0.99 * moved < sum(int(entry) ** 2 for entry in (a - b).flat) ** 0.5 <= moved
+
+
+def test_noise_of_many_features_makes_no_record_shorter():
+    """Where most eigenvalues of a second moment are noise, its directions are still those that records have in the metric."""
+    rng = np.random.default_rng(0)
+    moment, noise = np.diag([4000.0, 2000.0, 1000.0, *[2.0] * 197]), rng.normal(scale=10.0, size=(200, 200))
+    noisy = moment + (noise + noise.T) / 2
+    looks = SimpleNamespace(second_moment=lambda level: (noisy, 10.0), rows=SimpleNamespace(count=200))
+    metric = metric_of(looks, 1.0)
+    leverage = np.trace(metric.matrix @ moment @ metric.matrix.T)
+    assert 0.9 < metric.directions / leverage < 1.1
+    assert Metric.of(noisy, 100.0, np.inf).directions > 5 * leverage
