@@ -57,7 +57,7 @@ def descend_on_vertices(
     rest = {**settings, "level": level * math.sqrt(left)}
     if public.is_flat and form.template.record.discrete:
         table, hessian, *_ = class_model_of(last, form, rest, size, public)
-        table = table / farthest(last.scores.coordinates(table * row_units(last.scores, last.constant)), form)
+        table = table / times_longer(last.scores.coordinates(table * row_units(last.scores, last.constant)), form)
     else:
         begin = start_of(form)[last.scores.places] * last.scores.scale
         table, hessian, *_ = model_of(last, rest, size, public, begin)
@@ -86,7 +86,7 @@ def usual_length(looks: VertexLooks, table: Array, level: float, largest: float,
     return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])
 
 
-def farthest(theta: Array, form: LossForm) -> float:
+def times_longer(theta: Array, form: LossForm) -> float:
     """Return how many times as long as in K parameters are, at least 1: divided by that, they tell classes apart as before."""
     times = 1.0
     for piece in form.feasible.pieces:

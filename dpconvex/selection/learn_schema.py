@@ -302,13 +302,13 @@ class Counts:
         few = self.people * WHOLE / deviation(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
         found, sigma = self.noisy(*octaves(values, width), first)
-        upper_ends = (np.arange(2, len(found)) - 1) * width - OCTAVE  # as powers of two
-        large = np.flatnonzero(found[2:] > np.where(abs(upper_ends) > COMMON, FAR, SURE) * sigma)
+        upper_ends = np.minimum((np.arange(len(found)) - 1) * width - OCTAVE - 1, OCTAVE)  # as powers of two
+        large = np.flatnonzero(found[2:] > np.where(abs(upper_ends[2:]) > COMMON, FAR, SURE) * sigma)
         if not len(large):
             return None
         top = int(large[-1]) + 2
         top += bool(found[top + 1 : top + 2].sum() > NEAR * sigma)
-        high = 2.0 ** min((top - 1) * width - OCTAVE - 1, OCTAVE)
+        high = 2.0 ** float(upper_ends[top])
         low = -high
         for share in further:
             low, high = self.narrowed(values, low, high, share)

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
 from dpconvex import plots
-from dpconvex.estimators.additive import on_shape
+from dpconvex.estimators.shapes import on_shape
 from dpconvex.features.splines import GRID, Axis, usual_knots
 
 BOTH = {
