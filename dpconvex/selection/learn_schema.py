@@ -157,7 +157,8 @@ def learn_schema(
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})
         people = People.read(privacy, columns[unit] if mine else unit, len(weights), source.rng)
-        weights[~people.kept], weights[people.kept] = 0, WHOLE // np.bincount(people.of)[people.of]
+        columns = {name: values[people.kept] for name, values in columns.items()}  # texts of others are no levels
+        weights = WHOLE // np.bincount(people.of)[people.of]
     elif unit is not None:
         raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
     replaced = privacy.adjacency == "replace-one"

@@ -265,7 +265,7 @@ def difference_bound(moments: Moments, bases: RecordVariables) -> float:
         else:
             exponents.append(np.concatenate([none, none, power]))
             ranges.append((field.paired[0] / square, field.paired[1] / square))
-    table, ends = np.array(exponents).reshape(len(ranges), -1), np.array(ranges).reshape(-1, 2)
+    table, ends = np.array(exponents).reshape(len(ranges), 3 * len(kinds)), np.array(ranges).reshape(-1, 2)
     scales = np.array([scaled(kind, bases) for kind in kinds])
     products = np.array([kind.patterns @ kind.patterns.T for kind in kinds])
     own = np.diagonal(products, axis1=1, axis2=2).T
@@ -299,10 +299,10 @@ def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) 
         return max(known, float(np.abs(coefficients).sum()))
     degree = exponents[curved].sum(axis=0)
     bend, step = float(np.abs(coefficients) @ (degree * (degree - 1))), np.where(curved, high - low, 0.0)
-    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(-1, len(low))
+    points = np.array(list(itertools.product(*ranges.tolist()))).reshape(2 ** len(low), len(low))
     rounding = NORM_SLACK * float(np.abs(coefficients).sum())
     ways = [(-0.5, 0.0, 0.5) if bent else (0.0,) for bent in curved]
-    moves = np.array(list(itertools.product(*ways))).reshape(-1, len(low))
+    moves = np.array(list(itertools.product(*ways))).reshape(3 ** int(curved.sum()), len(low))
     while True:
         values = np.prod(points[:, :, None] ** exponents, axis=1) @ coefficients
         known, room = max(known, float(values.max())), bend * step.max(initial=0.0) ** 2 / 8

@@ -54,9 +54,9 @@ def whole_rows(rows: ExactRows, column: Any) -> Array:
 
 
 def turned_whole(matrix: Array, integers: Array) -> Array:
-    """Return ``matrix @ row`` of whole numbers up to 2^53, shape (n, rows): exact in parts, which are added up in order."""
-    bits = 53 - MATRIX_BITS - math.ceil(math.log2(len(matrix) + 1))
-    scale, total = 1.0, np.zeros(integers.shape)
+    """Return ``matrix @ row`` of rows of whole numbers up to 2^53: exact in parts, which are added up in order."""
+    bits = 53 - MATRIX_BITS - math.ceil(math.log2(matrix.shape[1] + 1))
+    scale, total = 1.0, np.zeros((len(integers), len(matrix)))
     while integers.any():
         high = np.trunc(integers / 2.0**bits)
         total += scale * ((integers - high * 2.0**bits) @ matrix.T)

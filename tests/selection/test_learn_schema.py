@@ -613,6 +613,17 @@ def test_people_are_who_they_are_beside_identifiers_of_another_type():
     assert schema.features["x"].lower < 0.1  # of one person nothing would be seen
 
 
+@pytest.mark.parametrize("keep", ["first", "random"])
+def test_texts_of_records_that_are_left_out_are_no_levels(keep, monkeypatch):
+    """Each cell passes with a probability that so many levels of a person may have, and records of a person have any number."""
+    monkeypatch.setattr(module.Counts, "noisy", lambda self, places, cells, level: (np.full(cells, 1e6), 1e-3))
+    privacy = dp.Privacy(1.0, 1e-6, unit="p", most=1, keep=keep)
+    table = {"ward": [*"ab" * 50, *map(str, range(40))], "y": [0.5] * 140, "p": [*range(100), *[100] * 40]}
+    known = {"ward": "category"}
+    schema = dp.learn_schema(table, privacy, label="y", label_bounds=(0, 1), known=known, unit="p")
+    assert len(schema.features["ward"].levels) == 3
+
+
 @pytest.fixture(scope="module")
 def seeded():
     """A table of two columns, with a schema that is not private."""

@@ -119,6 +119,7 @@ TEMPLATES = {
     ),
     "degree four": of(lambda x, y: cp.square(x * u + x**2 * b - y), x=UNIT, y=dp.Choice([-1, 1])),
     "location": of(lambda x: cp.sum_squares(w - x) / 2, x=dp.Ball(2)),
+    "choices alone": of(lambda y: cp.square(u - y) + y * cp.sum_squares(w - np.eye(3)[y, :2]), y=THREE),
 }
 
 

@@ -87,12 +87,12 @@ def looks(template, data, privacy=ADD, people=None):
     return PrivateLooks(scores, batch, privacy, Recorded(), people)
 
 
-def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
+def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     """Ask for everything at a random table, in a random metric; return all sums."""
     rng = np.random.default_rng(seed)
     rows, columns = found.scores.shape
     moment, _ = found.second_moment(1.0)
-    found.in_metric(rng.normal(size=(rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
+    found.in_metric(rng.normal(size=(directions or rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
     table = scale * rng.normal(size=(rows, columns))
     edges = 2.0 ** np.arange(-8, 9)
     probe = np.ones(len(found.scores.onto_kinds))
@@ -100,8 +100,9 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5):
     common |= {"reach": 0.3, "along_level": 1.0}
     found.look(table, clip, leverage, 1.0, cap=0.5, **common)
     found.look(table, clip, leverage, 1.0, cap=0.0, **common)
-    found.second_moment_in_metric(leverage, 1.0, 0.1)
-    for kind in ("gradients", "roots"):
+    if not directions:
+        found.second_moment_in_metric(leverage, 1.0, 0.1)
+    for kind in () if directions else ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
         found.vectors(table, kind, 1.0, 1.0, edges)
     found.lengths(edges, 1.0)
@@ -204,11 +205,26 @@ def test_a_person_moves_every_sum_by_no_more_than_its_sensitivity(template, priv
         if privacy.adjacency == "replace-one":
             after = {name: np.concatenate([some[name], others[name]]) for name in some}
             whose = np.concatenate([people[rest], np.full(4, 99)])
-        for seed, scale in enumerate([0.0, 1.0, 30.0]):
-            _, before, far = asked(looks(template, data, privacy, people), seed, scale=scale)
-            _, then, _ = asked(looks(template, after, privacy, whose), seed, scale=scale)
+        for seed, (scale, directions) in enumerate([(0.0, None), (1.0, None), (30.0, None), (1.0, 1)]):
+            _, before, far = asked(looks(template, data, privacy, people), seed, scale=scale, directions=directions)
+            _, then, _ = asked(looks(template, after, privacy, whose), seed, scale=scale, directions=directions)
             for a, b, moved in zip(before, then, far, strict=True):
                 assert sum(int(entry) ** 2 for entry in (a - b).flat) <= moved**2 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("directions", [1, 2, None])
+def test_people_of_one_record_have_the_lengths_of_records(directions):
+    template, privacy = softmax(), dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=1)
+    data, edges = records(template, 200, np.random.default_rng(4)), 2.0 ** np.arange(-8, 9, 0.5)
+    found = [looks(template, data), looks(template, data, privacy, np.arange(200))]
+    for each in found:
+        rng = np.random.default_rng(0)
+        rows, columns = each.scores.shape
+        each.in_metric(rng.normal(size=(directions or rows, rows)))
+        each.look(rng.normal(size=(rows, columns)), edges=edges, histogram_level=1.0)
+    one, other = (each.queries.seen[-1][0] for each in found)
+    assert sum(abs(one - other).flat) <= 2e-3 * sum(one.flat)
+    assert np.count_nonzero(one) > 5
 
 
 @pytest.mark.parametrize("many", [300, 5000])
