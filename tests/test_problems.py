@@ -162,18 +162,17 @@ def test_expectiles_shortfalls_and_sparse_models_are_what_they_are_called():
     assert np.mean((shares[:, 1] > 0.5) == (labels == 1)) > 0.95
 
 
-def test_steps_are_usual_for_squares_of_hinges_alone():
+def test_steps_are_usual_for_hinges_of_targets():
     w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1))
-    losses = {
-        "adaptive": lambda x, y: cp.square(cp.pos(y - x @ w)),
-        "a kink at 1": lambda x, y: cp.square(cp.maximum(y - x @ w, 1)),
-        "a kink beside": lambda x, y: cp.square(cp.pos(y - x @ w)) + cp.pos(y - x @ w),
-        "a kink alone": lambda x, y: cp.pos(y - x @ w),
-    }
-    for name, loss in losses.items():
+    losses = (
+        lambda x, y: cp.square(cp.pos(y - x @ w)),
+        lambda x, y: cp.square(cp.maximum(y - x @ w, 1)),
+        lambda x, y: cp.square(cp.pos(y - x @ w)) + cp.pos(y - x @ w),
+        lambda x, y: cp.pos(y - x @ w),
+    )
+    for loss in losses:
         template = dp.Template(record, loss, 0.01 * cp.sum_squares(w), [cp.norm(w) <= 2])
-        found = dp.verify(template, dp.Privacy(1.0, 1e-5), 5000).mechanism
-        assert (found == dp.AdaptiveSteps().name) == (name == "adaptive"), name
+        assert dp.verify(template, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
     free = dp.load("expectile_regression", features=3, bound=None)
     assert dp.verify(free, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
 

@@ -33,7 +33,9 @@ def check_queries(claim: dict[str, Any], event: Any) -> None:
         epsilon, delta = check_runs(settings, epsilon, delta)
     level = settings["level"]
     require(1 <= claim["noise_scale"] * level * ROOM <= ROOM**2, "the noise is not that of the level")
-    require(epsilon <= claim["noise_epsilon"] * ROOM <= epsilon * ROOM**2, "noise is said to cost what is not left for it")
+    require(
+        epsilon <= claim["noise_epsilon"] * ROOM <= epsilon * ROOM**2, "noise is said to cost what is not left for it"
+    )
     require(claim["noise_dimension"] > 0, "there is noise on no parameter")
     left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
@@ -42,5 +44,5 @@ def check_queries(claim: dict[str, Any], event: Any) -> None:
         parts = parts_of(event)
         paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
         lost = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
-        paid *= GRID_LOSS <= lost * ROOM
-        require(level**2 <= paid, "the event is cheaper than the queries: than their level, or than noise on integers")
+        enough = level**2 <= paid and lost * ROOM >= GRID_LOSS
+        require(enough, "the event is cheaper than the queries: than their level, or than noise on integers")

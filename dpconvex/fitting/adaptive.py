@@ -1,8 +1,9 @@
 """The release of adaptive steps: records go behind their noise, and what comes out is a function of noisy answers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpconvex.expressions.evaluate import STEP
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
@@ -35,6 +37,8 @@ FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times
 PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
 NARROW = 1e4  # Curvature next to slopes, where none was found
+# Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
+WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
@@ -124,13 +128,19 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
             scores = within(scores, partial(at, engine, batch, scores=scores))
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
+    if has_nonsmooth_loss(form):
+        scores = replace(
+            scores,
+            width=(WIDER if record.discrete else WIDTH)
+            * farthest_kink(partial(at, engine, batch, scores=scores), probe),
+        )
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     with np.errstate(all="ignore"):
         for place in (0.0, -1.0, 1.0, -FAR, FAR):
             steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
         for place in PLACES[: 3 if record.discrete else None]:
-            bent = along @ at(engine, batch, (place + 1j * STEP) * probe[:, None], scores).imag / STEP
+            bent = along @ bends_at(partial(at, engine, batch, scores=scores), place, probe, scores.width)
             most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
             least_bent.append(np.abs(bent).min(initial=math.inf))
             bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
@@ -150,6 +160,24 @@ def short_side(engine: RecordSums, batch: Batch, scores: LinearScores, place: fl
     """Return the largest slope at one score on the side where slopes are shorter."""
     slopes = at(engine, batch, place * scores.kinds.T.toarray(), scores)[0]
     return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
+
+
+def bends_at(slopes_at: Callable[[Any], Any], place: float, probe: Array, width: float) -> Any:
+    """Return the curvature at scores, along the probe: a derivative, or a difference of slopes so far on both sides."""
+    if not width:
+        return slopes_at((place + 1j * STEP) * probe[:, None]).imag / STEP
+    return (slopes_at((place + width) * probe[:, None]) - slopes_at((place - width) * probe[:, None])) / (2 * width)
+
+
+def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
+    """Return the scores beyond which slopes of nearly all records of the declared domain hardly change, or 1."""
+    ends = [slopes_at(side * 2.0 ** KINKS[-1] * probe[:, None]) for side in (-1, 1)]
+    usual = max(float(np.abs(end).mean()) for end in ends)
+    for place in 2.0 ** np.array(KINKS):
+        near = [slopes_at(side * place * probe[:, None]) for side in (-1, 1)]
+        if all(float(np.abs(one - end).mean()) <= SETTLED * usual for one, end in zip(near, ends, strict=True)):
+            return float(place)
+    return 1.0
 
 
 def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:

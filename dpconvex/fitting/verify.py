@@ -16,7 +16,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import Automatic, is_constrained, plans, why
+from dpconvex.mechanisms.recipe import Automatic, is_constrained, plans, weighs_features, why
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.model.people import for_promise
@@ -215,12 +215,13 @@ class FitOptions:
     def _takes_steps(self, template: Template, plan: AdaptiveSteps) -> bool:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
 
-        So are those of classes under constraints, unless scores read products of scalars or share parameters.
+        So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing.
         """
         with suppress(DPConvexError):  # told when they are proved
-            scores = linear_scores(form_of(template))
-            usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form_of(template))
-            usual = usual or (scores.monomials is not None and scores.shape[0] > 1)
+            form = form_of(template)
+            scores = linear_scores(form)
+            usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
+            usual = usual or (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
             return self.alone and (self.mechanism is not None or (usual and not scores.is_too_large))
         return self.alone
 

@@ -31,9 +31,9 @@ NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee 
 class AdaptiveSteps(ForUnits):
     """Take clipped gradient steps in the metric of a noisy second moment, with a clip that adapts to the slopes.
 
-    For losses with a derivative.  It is most accurate for scores that are linear in the parameters, such as ``x @ w + b``: one
-    or several, of one field or several, which may share parameters.  It needs a delta, but no bound on the loss, its curvature
-    or the parameters.  Nothing is claimed about accuracy.
+    It is most accurate for scores that are linear in the parameters, such as ``x @ w + b``: one or several, of one field or
+    several, which may share parameters.  Losses may have kinks: curvature is a difference of slopes there.  It needs a delta,
+    but no bound on the loss, its curvature or the parameters.  Nothing is claimed about accuracy.
 
     Formal guarantee: (epsilon, delta)-differential privacy for the adjacency and the unit of `Privacy`, by theorem 8.9.
 

@@ -16,7 +16,7 @@ from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.expressions.atoms.extremes import is_hinge
 from dpconvex.expressions.atoms.powers import HUBER, POWER
 from dpconvex.expressions.expression import Expression, postorder
-from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertices_of
@@ -36,6 +36,7 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
+ENOUGH_AT_KINKS = 100.0  # ... of losses of classes with kinks, which noise on the minimiser costs more
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
@@ -70,7 +71,7 @@ def best_for_size(
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe()
-        if steps := learns_in_steps(form(), privacy, size):
+        if steps := learns_in_steps(form(), analysed, privacy, size):
             yield AdaptiveSteps()
         if few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
@@ -78,18 +79,35 @@ def best_for_size(
             yield clipped_steps(analysed(), privacy)
 
 
-def learns_in_steps(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether adaptive steps are usual: losses bend and have a derivative, and with classes parameters are free.
+def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
+    """Say whether adaptive steps are usual: losses bend, and those of classes have a derivative or free parameters.
 
-    Squares of classes release their statistics where there is less than one record for each parameter and unit of the level.
+    Norms and hinges whose kinks are smoothed have minimisers that are as good.  Squares of classes release their statistics
+    where there is less than one record for each parameter and unit of the level.
     """
-    if has_nonsmooth_loss(form) or all(loss.is_affine for loss in form.losses):
+    if all(loss.is_affine for loss in form.losses):
+        return False
+    if has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed)):
         return False
     if not form.template.record.discrete:
         return True
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
-    return plenty(form, privacy, size) >= 1 or not few_statistics(form, privacy)
+    few = plenty(form, privacy, size) < 1 and weighs_features(form) and tells_classes(form)
+    return not (few and few_statistics(form, privacy))
+
+
+def weighs_features(form: LossForm) -> bool:
+    """Say whether parameters are weights of fields; else records choose among them, as strata or entries of a table do."""
+    scores = (form.polynomial(leaf) for leaves in form.leaves for leaf in leaves)
+    return any((score.monomial[score.coordinate >= 0] >= 0).any() for score in scores)
+
+
+def has_kink(analysed: Callable[[], Analysis]) -> bool:
+    """Say whether a loss has a nonsmooth point, or nothing is proved of it, so that no minimiser is released either."""
+    with suppress(NotPrivate):
+        return analysed().kink is not None
+    return True
 
 
 def is_constrained(form: LossForm) -> bool:
@@ -157,8 +175,10 @@ def is_tame(analysis: Analysis) -> bool:
 
 
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
-    """Say whether records of classes are too few for minimisers."""
+    """Say whether records of classes are too few for minimisers, or their loss is nonsmooth and its parameters are not free."""
     form = analysis.form
+    if is_constrained(form) and analysis.kink is not None:
+        return analysis.unbounded is None and plenty(form, privacy, size) < ENOUGH_AT_KINKS
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH
 

@@ -95,6 +95,7 @@ class LengthHistograms:
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
         up, down = self.standing_out(counts, last)
+        up[0] = down[0] = 0.0  # Without a slope: at a tie, or beyond a margin
         seen = float((up + down).sum())
         if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual

@@ -162,9 +162,8 @@ def why_not_convex(place: Expression) -> tuple[str, str]:
         if all(argument.variables for argument in place.args):
             remedy = "write one of the factors as a constant or a field, or use a convex function of both"
             return "it multiplies variables with each other", remedy
-        remedy = (
-            "declare the factor's field non-negative (a Box with lower bounds of 0), so that the product stays convex"
-        )
+        box = "declare the factor's field non-negative (a Box with lower bounds of 0)"
+        remedy = f"{box}, or write a factor that is, such as 1 - g, as cp.pos(1 - g): the product is then convex"
         return "a factor that can change sign multiplies a curved term", remedy
     convex = "a convex non-decreasing function of a convex one, or a convex function of an affine one"
     return "CVXPY's rules do not prove it", f"compose as the rules ask: {convex}"

@@ -43,6 +43,7 @@ class Look(NamedTuple):
     edges: Array = NO_NUMBERS  # Upper ends of the bins for the length of gradients in the metric, as `bound` is
     probe: Array = NO_NUMBERS  # A direction of the columns along which curvatures are taken
     cap: float = 1.0  # The largest curvature that counts
+    width: float = 0.0  # As in the scores, for curvatures along the probe
     reach: float = 0.0  # The largest slope along the parameters that counts; 0 for none
     longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none
     vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians; else rows
@@ -117,8 +118,14 @@ class RecordBlock:
 
     def bends(self, probe: Array) -> Array:
         """Return curvatures along a direction of the columns, shape (count,)."""
-        moved = self.forms + 1j * STEP * (self.look.kinds.T @ probe)[:, None]
-        bent = np.asarray(self.look.kinds @ (self.slopes_at(moved).imag / STEP))
+        along, width = (self.look.kinds.T @ probe)[:, None], self.look.width
+        if width:
+            bent = (self.slopes_at(self.forms + width * along) - self.slopes_at(self.forms - width * along)) / (
+                2 * width
+            )
+        else:
+            bent = self.slopes_at(self.forms + 1j * STEP * along).imag / STEP
+        bent = np.asarray(self.look.kinds @ bent)
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.count])
 
     def roots(self) -> Array:

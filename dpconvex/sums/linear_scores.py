@@ -43,6 +43,7 @@ class LinearScores:
     monomials: Monomials | None  # How x is made, if it is no field of the record
     is_shared: bool  # Whether scores share parameters
     bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
+    width: float = 0.0  # Half of how far apart slopes are whose difference is a curvature; 0 for derivatives
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -222,6 +222,7 @@ class PrivateLooks:
             edges=np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS,
             probe=probe if curvature_level > 0 else NO_NUMBERS,
             cap=cap,
+            width=self.scores.width,
             reach=reach if along_level > 0 else 0.0,
             leverage=None if self.people is None and self.rows.jacobian is None else self._leverage,
         )

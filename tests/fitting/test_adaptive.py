@@ -50,6 +50,20 @@ LEARNERS |= {
 DATA = {"x": X, "y": SIGNS}
 
 
+def test_losses_with_kinks_are_learnt():
+    for name, loss in (
+        ("median", cp.abs),
+        ("wide", lambda r: cp.pos(cp.abs(r) - 0.1)),
+        ("high", lambda r: cp.maximum(-r, r / 4)),
+    ):
+        template = scored(lambda score, y, loss=loss: loss(score - y), y=dp.Box(-4, 4))
+        data = {"x": X, "y": TARGETS}
+        found = dp.solve(template, data, ADD, size=SIZE)
+        assert found.certificate.mechanism == STEPS.name
+        constant = {"w": np.zeros(FEATURES), "b": np.quantile(TARGETS, 0.8 if name == "high" else 0.5)}
+        assert mean_loss(template, data, found) < 0.5 * mean_loss(template, data, constant), name
+
+
 def mean_loss(template, data, found):
     problem = template.problem(data, size=0)  # without the regularizer
     for variable in problem.variables():
