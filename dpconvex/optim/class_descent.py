@@ -25,7 +25,7 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 PART, STIFFER = 0.35, 4.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
-MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 16.0
+MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 40.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look

@@ -37,7 +37,7 @@ WIDER, FURTHER, LONGEST, UNSURE = 1.5, 2.0, 2.0, 0.5
 BEARABLE, ENOUGH, SURE = 0.4, 12.0, 2.0
 # How far the length of all else may be wrong, next to directions for each record and unit of the level, at most, and at least if
 # it is asked for; and by how much it grows in a step at most.
-DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.05, 0.5
+DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.3, 0.5
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
