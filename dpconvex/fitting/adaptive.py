@@ -12,7 +12,6 @@ import numpy as np
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DomainError, DPConvexError
-from dpconvex.expressions.evaluate import STEP
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
@@ -26,6 +25,7 @@ from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
+from dpconvex.sums.exact_sums import slopes_change
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
@@ -128,19 +128,17 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
             scores = within(scores, partial(at, engine, batch, scores=scores))
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
+    slopes_at = partial(at, engine, batch, scores=scores)
     if has_nonsmooth_loss(form):
-        scores = replace(
-            scores,
-            width=(WIDER if record.discrete else WIDTH)
-            * farthest_kink(partial(at, engine, batch, scores=scores), probe),
-        )
+        width = WIDER if record.discrete else WIDTH
+        scores = replace(scores, width=width * farthest_kink(slopes_at, probe))
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     with np.errstate(all="ignore"):
         for place in (0.0, -1.0, 1.0, -FAR, FAR):
-            steep[place] = np.linalg.norm(at(engine, batch, place * probe[:, None], scores), axis=0)
+            steep[place] = np.linalg.norm(slopes_at(place * probe[:, None]), axis=0)
         for place in PLACES[: 3 if record.discrete else None]:
-            bent = along @ bends_at(partial(at, engine, batch, scores=scores), place, probe, scores.width)
+            bent = along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
             most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
             least_bent.append(np.abs(bent).min(initial=math.inf))
             bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
@@ -160,13 +158,6 @@ def short_side(engine: RecordSums, batch: Batch, scores: LinearScores, place: fl
     """Return the largest slope at one score on the side where slopes are shorter."""
     slopes = at(engine, batch, place * scores.kinds.T.toarray(), scores)[0]
     return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
-
-
-def bends_at(slopes_at: Callable[[Any], Any], place: float, probe: Array, width: float) -> Any:
-    """Return the curvature at scores, along the probe: a derivative, or a difference of slopes so far on both sides."""
-    if not width:
-        return slopes_at((place + 1j * STEP) * probe[:, None]).imag / STEP
-    return (slopes_at((place + width) * probe[:, None]) - slopes_at((place - width) * probe[:, None])) / (2 * width)
 
 
 def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:

@@ -6,6 +6,7 @@ workers, and what one record adds depends on that record and on released numbers
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,6 +85,13 @@ def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> 
     return found
 
 
+def slopes_change(slopes_at: Callable[[Any], Any], forms: Any, along: Array, width: float) -> Any:
+    """Return by how much slopes change along a direction: a derivative, or a difference of slopes so far on both sides."""
+    if not width:
+        return slopes_at(forms + 1j * STEP * along).imag / STEP
+    return (slopes_at(forms + width * along) - slopes_at(forms - width * along)) / (2 * width)
+
+
 @dataclass
 class RecordBlock:
     """A block of records at a look, filled up to a multiple of `LANES`, of which the first `count` are summed."""
@@ -118,14 +126,8 @@ class RecordBlock:
 
     def bends(self, probe: Array) -> Array:
         """Return curvatures along a direction of the columns, shape (count,)."""
-        along, width = (self.look.kinds.T @ probe)[:, None], self.look.width
-        if width:
-            bent = (self.slopes_at(self.forms + width * along) - self.slopes_at(self.forms - width * along)) / (
-                2 * width
-            )
-        else:
-            bent = self.slopes_at(self.forms + 1j * STEP * along).imag / STEP
-        bent = np.asarray(self.look.kinds @ bent)
+        along = (self.look.kinds.T @ probe)[:, None]
+        bent = np.asarray(self.look.kinds @ slopes_change(self.slopes_at, self.forms, along, self.look.width))
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.count])
 
     def roots(self) -> Array:
