@@ -62,7 +62,7 @@ def class_model_of(
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
-    metric = metric_of(looks, level * math.sqrt(MOMENT))
+    metric = denoised_metric(looks, level * math.sqrt(MOMENT))
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
@@ -97,7 +97,7 @@ def class_model_of(
     return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
-def metric_of(looks: PrivateLooks, level: float) -> Metric:
+def denoised_metric(looks: PrivateLooks, level: float) -> Metric:
     """Return the metric of a noisy second moment, less what noise adds: eigenvalues in its range share the rest of the trace."""
     moment, deviation = looks.second_moment(level)
     edge = math.sqrt(2 * looks.rows.count) * deviation
