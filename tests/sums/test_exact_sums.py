@@ -16,7 +16,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.noise.gaussian import integer_level
 from dpconvex.optim.adaptive_descent import Metric
-from dpconvex.optim.class_descent import metric_of
+from dpconvex.optim.class_descent import denoised_metric
 from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
 from dpconvex.sums.exact_sums import SLOPE_BITS
@@ -435,7 +435,7 @@ def test_noise_of_many_features_makes_no_record_shorter():
     moment, noise = np.diag([4000.0, 2000.0, 1000.0, *[2.0] * 197]), rng.normal(scale=10.0, size=(200, 200))
     noisy = moment + (noise + noise.T) / 2
     looks = SimpleNamespace(second_moment=lambda level: (noisy, 10.0), rows=SimpleNamespace(count=200))
-    metric = metric_of(looks, 1.0)
+    metric = denoised_metric(looks, 1.0)
     leverage = np.trace(metric.matrix @ moment @ metric.matrix.T)
     assert 0.9 < metric.directions / leverage < 1.1
     assert Metric.of(noisy, 100.0, np.inf).directions > 5 * leverage
