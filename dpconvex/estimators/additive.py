@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, cast
 
@@ -16,8 +17,11 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import column_or_1d
 
 from dpconvex.certificates.certificate import DescentCertificate
+from dpconvex.data.columns import Stored
+from dpconvex.data.encoded import carrying
 from dpconvex.data.record import in_one_place
 from dpconvex.data.schema import Schema, check_unit
+from dpconvex.data.tables import table_of
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
@@ -166,7 +170,16 @@ class AdditiveModel(Private):
 
     def features(self, X: Any) -> Array:
         """Return the features of a table, for `release_`, shape (n, features)."""
-        return self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None))
+        rows = self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None))
+        return carrying(rows, self.schema)
+
+    def _features_of(self, X: Any) -> Stored:
+        """Return the features of a table whose entries are looked at when features are read, which is when they are paid for."""
+        assert self.schema is not None
+        given, roots = table_of(X), self.encoder.roots(self._blocks())
+        given.check_names(list(self.schema.features), self.schema.known)
+        shape, made = (given.size, sum(root.shape[1] for root in roots)), cache(partial(self.features, given))
+        return carrying(Stored(np.arange(given.size), lambda rows: made()[rows], shape), self.schema)
 
     def released(self) -> Release:
         """Return the release of the weights that predict, with the curves' options, as `save` writes it."""
@@ -236,7 +249,7 @@ class AdditiveModel(Private):
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
         return {
-            "x": self.features(X) if x is None else x,
+            "x": self._features_of(X) if x is None else x,
             "y": self._target(column_or_1d(self._in_units(y), warn=True)),
         }
 

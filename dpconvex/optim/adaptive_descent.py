@@ -218,11 +218,11 @@ def metric_of(
         return rough, turn, number, left, 1.0, start
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
     fine = looks.second_moment_in_metric(longest, second, RISING * public.curvature)
-    edge = SECOND_EDGE * math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second
-    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), 1e-300), 1.0)
+    edge = math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second  # Of its noise
+    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), edge), 1.0)
     # Rows of shared parameters are weighed by curvature.
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
-    metric = Metric.of(fine * scale, edge * scale, most)
+    metric = Metric.of(fine * scale, SECOND_EDGE * edge * scale, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
 
 

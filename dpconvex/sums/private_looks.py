@@ -38,6 +38,7 @@ ANSWER_BITS = 30  # Of a clipped gradient in the metric, when noise is added
 COUNT_BITS = 8  # Counts are in 2^-8, so that the grid is finer than their noise
 ROOT_TWO = math.sqrt(2) * (1 + 1e-15)
 LIMB = 16  # Bits of what exact products are cut into
+WIDEST = 1e150  # Its square, in multiples of the grid, is a number
 
 
 class Answer(NamedTuple):
@@ -122,6 +123,8 @@ class PrivateLooks:
         levels = np.rint(matrix * self.factor)
         self._leverage = Leverage(self.rows, levels)
         vars(self).pop("measured", None)
+        if not math.isfinite(self._leverage.shift):  # Here, so that it is raised where there are no records too
+            raise ArithmeticError
         return np.asarray(levels / self.factor)
 
     @cached_property
@@ -171,6 +174,8 @@ class PrivateLooks:
             vectors=kind,
             leverage=self._leverage,
         )
+        if not look.longest < WIDEST:  # Likewise: its square overflows
+            raise ArithmeticError
         found = self._sums(look)
         if edges.size:
             return self._noisy_counts(found.histogram[: edges.size], self.counted_people(ROOT_TWO), level)

@@ -246,6 +246,20 @@ def test_what_is_refused_before_anything_is_paid(options, said):
     assert not budget.entries
 
 
+@pytest.mark.parametrize("entry", [np.nan, 1e9])
+def test_entries_of_a_table_are_looked_at_when_they_are_paid_for(entry):
+    budget, table = dp.Budget(dp.Privacy(3.0, 1e-5)), {name: np.array(column) for name, column in TABLE.items()}
+    table["age"] = np.where(np.arange(len(table["age"])) == 7, entry, table["age"])
+    with pytest.raises(dp.errors.DomainError, match="row 7, column 'age'"):
+        classifier(budget=budget).fit(table, SICK)
+    assert [one.privacy.epsilon for one in budget.entries] == [3.0]
+
+
+def test_features_carry_what_their_schema_cost():
+    learnt = dp.learn_schema(TABLE | {"sick": SICK}, dp.Privacy(1.0, 1e-6), label="sick", labels=["no", "yes"])
+    assert dp.AdditiveClassifier(learnt).features(TABLE).learnt == (learnt.learnt,)
+
+
 def test_what_is_refused_besides(shaped):
     with pytest.raises(dp.errors.TemplateError, match="label_bounds"):
         regressor().set_params(bounds=(0, 5)).fit(TABLE, PAINS)

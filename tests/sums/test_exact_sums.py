@@ -82,6 +82,9 @@ def place():
     return dp.Template(dp.Record(x=dp.Ball(4, 2.0)), lambda x: cp.norm(cp.hstack([0.2, x - m])))
 
 
+NONE = {"x": np.zeros((0, 6)), "y": np.zeros(0, dtype=int)}
+
+
 def looks(template, data, privacy=ADD, people=None):
     batch = template.record.validate(data, clip=False, empty=True)
     scores = linear_scores(analyse(template, dp.AdaptiveSteps()).form)
@@ -439,3 +442,24 @@ def test_noise_of_many_features_makes_no_record_shorter():
     leverage = np.trace(metric.matrix @ moment @ metric.matrix.T)
     assert 0.9 < metric.directions / leverage < 1.1
     assert Metric.of(noisy, 100.0, np.inf).directions > 5 * leverage
+
+
+@pytest.mark.parametrize("kind", ["gradients", "roots"])
+@pytest.mark.parametrize(("turn", "longest"), [(1.0, 1e146), (np.nan, 1.0), (np.inf, 1.0), (1.0, 1.0)])
+def test_no_record_raises_what_some_raise(kind, turn, longest):
+    """Numbers that are public may overflow: then they do for no record, too, or the error would tell that there is one."""
+    template, outcomes = choice(), []
+    for count in (0, 1, 3):
+        found = looks(template, records(template, count, np.random.default_rng(0)) if count else NONE)
+        matrix = np.eye(found.rows.count)
+        matrix[0, 0] = turn
+        try:
+            with np.errstate(all="ignore"):
+                found.in_metric(matrix)
+                found.vectors(np.zeros(found.scores.shape), kind, longest, 1.0)
+        except (ArithmeticError, ValueError):
+            outcomes.append("raised")
+        else:
+            outcomes.append("answered")
+    assert len(set(outcomes)) == 1
+    assert outcomes[0] == ("answered" if turn == longest == 1 else "raised")
