@@ -89,11 +89,9 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
         return False
     if has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed)):
         return False
-    if not form.template.record.discrete:
-        return True
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
-    few = plenty(form, privacy, size) < 1 and weighs_features(form) and tells_classes(form)
+    few = tells_classes(form) and weighs_features(form) and plenty(form, privacy, size) < 1
     return not (few and few_statistics(form, privacy))
 
 
@@ -139,9 +137,11 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
+    found = plenty(form, privacy, size)
     return (
-        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, "
-        "clipped steps are more accurate than exact minimisers; `ObjectivePerturbation()` by name asks for one."
+        f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below "
+        f"{ENOUGH if found < ENOUGH else ENOUGH_AT_KINKS:g}, clipped steps are more accurate than exact minimisers; "
+        "`ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, by name asks for one."
     )
 
 

@@ -112,8 +112,10 @@ def test_records_without_classes_take_adaptive_steps():
 
 
 def test_few_records_of_constrained_classes_with_kinks_take_clipped_steps():
+    svm = dp.load("hinge_svm", features=2)
     for size, clipped in ((500, True), (50_000, False)):
-        assert isinstance(plan(dp.load("hinge_svm", features=2), size=size), dp.NoisyGradientDescent) is clipped
+        assert isinstance(plan(svm, size=size), dp.NoisyGradientDescent) is clipped
+    assert "Below 100, clipped steps" in dp.verify(svm, PROMISE, 500).advice[-1]
 
 
 # The automatic choice
