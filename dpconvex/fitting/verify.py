@@ -95,7 +95,7 @@ def verify(
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
         By default the mechanism with the lowest expected error for this size (docs/choosing.md). With delta: `AdaptiveSteps` for
-        smooth losses of linear scores, `SufficientStatistics` for other quadratic losses, and gradient descent on clipped
+        most losses of linear scores, `SufficientStatistics` for other quadratic losses, and gradient descent on clipped
         gradients for classifiers with few records per parameter.  The last need not converge to the ERM solution.  Otherwise the
         provable mechanism with the smallest predicted excess risk.
     residual_noise : ResidualNoise, optional
