@@ -57,7 +57,7 @@ def growth() -> Iterator[Row]:
         data["x"] *= scales
         problem = problem_of(dp.load("logistic_regression", features=20, regularization=1e-6), data)
         counts.append(backends.solve(problem, None, NORM / 1e-6).evaluations)
-    found = ", ".join(f"{count} for {n:,}" for n, count in zip(sizes, counts, strict=True))
+    found = ", ".join(f"{count:.3g} for {n:,}" for n, count in zip(sizes, counts, strict=True))
     case = "logistic regression, d=20, Lambda=1e-6, n=1,000,000"
     yield Row(case, "passes to 1e-8, against those for 10,000", counts[-1], counts[0], "", 1.25, found)
 
@@ -101,7 +101,7 @@ def against_scikit_learn(
     times = compare({"ours": ours, "sklearn": scikit_learn, "private": private}, repetitions, budget=120.0)
     case = f"{name}, Lambda={level:g}"
     measured = f"fit against scikit-learn's lbfgs, gradient norm {NORM:g}"
-    note = f"{ours().evaluations} passes; {theirs[-1]} iterations"
+    note = f"{ours().evaluations:.3g} passes; {theirs[-1]} iterations"
     yield Row(case, measured, times["ours"], times["sklearn"], most=goal, note=note)
     measured = "private fit, epsilon=1, delta=1e-6, against the same"
     yield Row(case, measured, times["private"], times["sklearn"], most=goal)
