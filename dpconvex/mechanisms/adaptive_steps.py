@@ -1,4 +1,4 @@
-"""Adaptive preconditioned steps: any differentiable loss, no bound on the loss (docs/theory.md, theorem 8.9).
+"""Adaptive preconditioned steps: any loss, without a bound on it (docs/theory.md, theorem 8.9).
 
 A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
 Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise.  No constant of the loss enters it.
