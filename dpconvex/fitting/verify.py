@@ -317,8 +317,7 @@ def is_private(
     residual_noise: ResidualNoise | None = None,
 ) -> bool:
     """Return whether `verify` finds a proof."""
-    try:
+    with suppress(NotPrivate):
         verify(template, privacy, size, mechanism, residual_noise)
-    except NotPrivate:
-        return False
-    return True
+        return True
+    return False

@@ -103,10 +103,8 @@ def whole_level(privacy: Privacy) -> float:
     """Return the level of all queries together, rounded down."""
     delta = privacy.delta - grid_loss(privacy.epsilon)
     if not delta > 0:
-        why = "what noise on integers loses is no part of so small a delta"
-        raise NotPrivate(
-            f"adaptive steps: {why}", f"delta = {privacy.delta:g}", "ask for a larger delta, or a smaller epsilon"
-        )
+        why = "adaptive steps: what noise on integers loses is no part of so small a delta"
+        raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a larger delta, or a smaller epsilon")
     level = 1 / gaussian_sigma(privacy.epsilon, delta, 1.0) / (1 + NORM_SLACK) ** 2
     while not gaussian_delta(privacy.epsilon, level * (1 + NORM_SLACK)) <= delta:
         level /= 1 + NORM_SLACK
@@ -114,13 +112,11 @@ def whole_level(privacy: Privacy) -> float:
 
 
 def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivation, ...]) -> Derivation:
-    apart = {
-        "add-remove": "one record's part of a sum is at most the clip",
-        "replace-one": "two parts are 2 clips apart",
-    }
+    parts = "one record's part of a sum is at most the clip"
+    apart = "two parts are 2 clips apart" if privacy.adjacency == "replace-one" else parts
     why = "each query has a sensitivity that is known before it is asked, and a level; squares of levels add up"
     steps = (
-        Derivation("clipped sums", "", {}, apart[privacy.adjacency]),
+        Derivation("clipped sums", "", {}, apart),
         *further,
         Derivation("adaptive composition", "", {"mu": level}, why),
     )

@@ -114,11 +114,10 @@ def is_constrained(form: LossForm) -> bool:
 
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
-    try:
+    with suppress(DPConvexError):
         enough = told(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
         return vertices_of(form) > enough and not has_nonsmooth_loss(form)
-    except DPConvexError:
-        return False
+    return False
 
 
 def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
@@ -160,10 +159,9 @@ def has_nonsmooth_loss(form: LossForm) -> bool:
 
 def few_statistics(form: LossForm, privacy: Privacy) -> bool:
     """Say whether the losses are quadratic, with few enough statistics to fit quickly."""
-    try:
+    with suppress(DPConvexError):
         return 0 < SufficientStatistics.usual(privacy).moments(form, privacy.adjacency).count <= MOST_STATISTICS
-    except DPConvexError:
-        return False
+    return False
 
 
 def plenty(form: LossForm, privacy: Privacy, size: int) -> float:

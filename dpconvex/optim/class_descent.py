@@ -25,12 +25,15 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 PART, STIFFER = 0.35, 4.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
-MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 40.0
+MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
+# Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
+TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
 PLENTY = 10.0  # Records for each parameter and unit of the level, from which products of scalars are worth their noise
-REACH = 0.7  # Where slopes along the parameters are clipped, next to the root mean square of scores
+# The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
+REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.05
 
 
 def descend_for_classes(
@@ -78,14 +81,17 @@ def class_model_of(
     for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
         left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
-    # Implicit steps of the regularizer, by columns that have the same one
     stiffs = [(columns, step * (matrix * own) @ matrix.T) for columns, own in alike(squares) if own.any()]
-    pulls = [(columns, np.linalg.inv(np.eye(len(more)) + more)) for columns, more in stiffs]
-    point, average = np.zeros(scores.shape), np.zeros(scores.shape)
-    averaged = math.ceil(AVERAGED * rounds)
+    point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
+    averaged, pace = math.ceil(AVERAGED * rounds), 1.0
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_kinds
-        point = point - step * gradient
+        back, far = -float((gradient * last).sum()), float(np.linalg.norm(last))
+        turned = back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds))
+        if turned or t == 0:  # Implicit steps of the regularizer, by columns that have the same one
+            pace /= 1 + turned
+            pulls = [(columns, np.linalg.inv(np.eye(len(more)) + pace * more)) for columns, more in stiffs]
+        point, last = point - pace * step * gradient, gradient
         for columns, pull in pulls:
             point[:, columns] = pull @ point[:, columns]
         average += point * ((t >= rounds - averaged) / averaged)
@@ -114,9 +120,10 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     `spread` is the root mean square of scores, `ridge` the regularizer's curvature along the parameters, and `bend` the
     curvature of the loss at 0, next to the square of scores.
     """
-    found, variance, reach = 1.0, DEVIATION**2, REACH * spread
-    if not reach > 0:
+    found, variance = 1.0, DEVIATION**2
+    if not spread > 0:
         return 1.0
+    reach = spread * min(max(REACH, BLURRED * bend * spread * level / looks.counted(1.0, 2.0)), FARTHEST)
     noise, columns = looks.counted(reach, 2.0) / level, np.trace(looks.scores.onto_kinds)
     for _ in range(LOOKS):
         answer = looks.look(table * found, reach=reach * found, along_level=level)

@@ -420,6 +420,17 @@ def test_large_guarantees_lose_next_to_nothing(kind, epsilon):
     assert (constant - mean_loss(template, data, found)) / (constant - least) >= 0.99
 
 
+def test_steps_of_classes_settle_and_find_their_length_where_noise_is_small():
+    draw, size, shares = np.random.default_rng(0), 3000, np.geomspace(1, 0.02, 10)
+    x = np.column_stack([np.zeros((size, 10)), np.full(size, 0.8)])
+    x[np.arange(size), draw.choice(10, size, p=shares / shares.sum())] = 0.6
+    y = np.where(x[:, :10] @ draw.normal(size=10) / 0.6 + draw.logistic(size=size) > 0, 1, -1)
+    template, data = dp.load("logistic_regression", features=11), {"x": x, "y": y}
+    least = mean_loss(template, data, dp.solve_without_privacy(template, data))
+    lost = mean_loss(template, data, fit(template, data, dp.Privacy(30.0, 1e-5, "add-remove"))) - least
+    assert lost <= 0.2 * (np.log(2) - least)  # 0.37 of the gain if steps turn back and forth, 0.28 if slopes are cut
+
+
 def test_residual_noise_is_refused_by_name_and_asks_for_another_mechanism_by_default():
     cover = dp.ResidualNoise(tolerance=1e-3)
     with pytest.raises(dp.TemplateError, match="residual_noise"):
