@@ -85,9 +85,8 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
     Norms and hinges whose kinks are smoothed have minimisers that are as good.  Squares of classes release their statistics
     where there is less than one record for each parameter and unit of the level.
     """
-    if all(loss.is_affine for loss in form.losses):
-        return False
-    if has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed)):
+    refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
+    if refused or all(loss.is_affine for loss in form.losses):
         return False
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED

@@ -33,7 +33,7 @@ LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
 PLENTY = 10.0  # Records for each parameter and unit of the level, from which products of scalars are worth their noise
 # The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
-REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.05
+REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.1
 
 
 def descend_for_classes(
@@ -120,17 +120,18 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     `spread` is the root mean square of scores, `ridge` the regularizer's curvature along the parameters, and `bend` the
     curvature of the loss at 0, next to the square of scores.
     """
-    found, variance = 1.0, DEVIATION**2
+    found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
     if not spread > 0:
         return 1.0
-    reach = spread * min(max(REACH, BLURRED * bend * spread * level / looks.counted(1.0, 2.0)), FARTHEST)
-    noise, columns = looks.counted(reach, 2.0) / level, np.trace(looks.scores.onto_kinds)
+    # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
+    flatter = math.pi / 4 * spread**2 / (1 + columns)
+    sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.counted(1.0, 2.0)
+    reach = spread * min(max(REACH, BLURRED * sharp), FARTHEST)
+    noise = looks.counted(reach, 2.0) / level
     for _ in range(LOOKS):
         answer = looks.look(table * found, reach=reach * found, along_level=level)
         slope = float(answer.along[0]) / found + ridge * found
-        # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
-        flat = (1 + math.pi / 8 * (found * spread) ** 2 * 2 / (1 + columns)) ** 1.5
-        curved = bend * spread**2 / flat + ridge
+        curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + ridge
         gain = variance * curved / (variance * curved**2 + noise**2)
         nearer = min(max(found - gain * slope, SHORTEST * found), LONGER * found)
         variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
