@@ -42,7 +42,7 @@ PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
 # Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
-LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
+LEAST, MOST, MOST_IN_STEPS, LEAST_DELTA = 1e-6, 1e3, 100.0, 1e-100
 # A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
 # in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
 CLEARLY = 0.85
@@ -73,9 +73,10 @@ def best_for_size(
             yield NoisyFrankWolfe()
         if steps := learns_in_steps(form(), analysed, privacy, size):
             yield AdaptiveSteps()
+            steps = privacy.epsilon < MOST_IN_STEPS and not is_constrained(form())
         if few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
-        elif (steps and not is_constrained(form())) or worth_clipping(analysed(), privacy, size):
+        elif steps or worth_clipping(analysed(), privacy, size):
             yield clipped_steps(analysed(), privacy)
 
 
@@ -167,17 +168,15 @@ def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
     return size * gaussian_level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
-def is_tame(analysis: Analysis) -> bool:
-    return bool(analysis.form.template.record.discrete) and analysis.unbounded is None and analysis.kink is None
-
-
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """Say whether records of classes are too few for minimisers, or their loss is nonsmooth and its parameters are not free."""
     form = analysis.form
-    if is_constrained(form) and analysis.kink is not None:
-        return analysis.unbounded is None and plenty(form, privacy, size) < ENOUGH_AT_KINKS
+    if not form.template.record.discrete or analysis.unbounded is not None:
+        return False
+    if analysis.kink is not None:
+        return is_constrained(form) and plenty(form, privacy, size) < ENOUGH_AT_KINKS
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
-    return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH
+    return plain and plenty(form, privacy, size) < ENOUGH
 
 
 def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:

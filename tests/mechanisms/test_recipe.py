@@ -28,6 +28,7 @@ def test_a_named_mechanism_is_the_plan_and_else_the_first_that_certifies():
     assert plan(LOGISTIC, DESCENT) == DESCENT
     assert plan(LOGISTIC) == dp.AdaptiveSteps()
     assert plan(LOGISTIC, privacy=PURE) == Automatic()
+    assert plan(LOGISTIC, privacy=dp.Privacy(500.0, 1e-5), size=1000) == Automatic()  # too much for noise on integers
 
 
 def test_smooth_losses_of_classes_take_adaptive_steps_whatever_the_number_of_records():
