@@ -40,7 +40,9 @@ OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps
 TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
 FALLING = 2**0.25  # By how much the curvature falls in one step at most
-SMALLEST_KEPT, SHORTER, LEAST_SHARE = 1e-3, 0.75, 0.1
+# What counts of directions at least; the part of noise that shortens the steps, less where there are more records than so many
+# for each unit of the level; and the least factor.
+SMALLEST_KEPT, SHORTER, FEWER, LEAST_SHARE = 1e-3, 0.75, 60.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,16 @@ class Metric:
     kept: Array  # shape (rows,): the part of each direction that is not noise
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
+    likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
 
     @classmethod
-    def of(cls, moment: Array, ridge: float, most: float) -> "Metric":
-        """Read a moment, with at most so many effective directions, and at least one."""
+    def of(cls, moment: Array, edge: float, part: float, most: float) -> "Metric":
+        """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
-        kept = np.maximum(values, 0.0)
+        kept, ridge = np.maximum(values, 0.0), part * edge
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
             ridge *= 1.25
-        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors)
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, revealed(values, edge) / (kept + ridge))
 
     @property
     def matrix(self) -> Array:
@@ -68,6 +71,13 @@ class Metric:
     def directions(self) -> float:
         """The effective number of directions."""
         return max(float(self.kept.sum()), 1.0)
+
+
+def revealed(values: Array, edge: float) -> Array:
+    """Return the eigenvalues of a noisy moment, less what noise adds: those in its range share the rest of the trace."""
+    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
+    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
+    return np.maximum(clear, rest)
 
 
 class ScoreModel(NamedTuple):
@@ -115,7 +125,7 @@ def model_of(
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
     slow = moved = 1.0
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
-    before, variance = np.zeros(scores.shape), np.zeros(len(metric.kept))
+    before, variance, likely = np.zeros(scores.shape), np.zeros(len(metric.kept)), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
@@ -151,8 +161,10 @@ def model_of(
         point = point - rate / bend * gradient
         deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
+        likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
-    point, shorter = shortened(point, variance * columns, np.maximum(metric.kept, SMALLEST_KEPT), constant, first)
+    part, weights = SHORTER * min(1.0, FEWER * sides / (number * level)), np.maximum(metric.likely, SMALLEST_KEPT)
+    point, shorter = shortened(point, part * columns * likely, weights, constant, first)
     table = matrix.T @ point
     if start and constant is not None and public.is_bent:
         fixed = centre(point, metric.kept, constant)
@@ -175,7 +187,7 @@ def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = ma
     """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
     moment, deviation = looks.second_moment(level)
     edge = math.sqrt(2 * looks.rows.count) * deviation
-    return Metric.of(moment, ridge * edge, most), moment, deviation
+    return Metric.of(moment, edge, ridge, most), moment, deviation
 
 
 def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
@@ -222,7 +234,7 @@ def metric_of(
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), edge), 1.0)
     # Rows of shared parameters are weighed by curvature.
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
-    metric = Metric.of(fine * scale, SECOND_EDGE * edge * scale, most)
+    metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
 
 
@@ -245,7 +257,7 @@ def shortened(
         fixed = centre(point, weights, constant)
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
-    factor = max(LEAST_SHARE, 1 - SHORTER * noise / max(signal, 1e-300))
+    factor = max(LEAST_SHARE, 1 - noise / max(signal, 1e-300))
     return np.asarray(fixed + factor * moving), factor
 
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import Metric, ScoreModel, alike, regularized, row_units, shorten_rows
+from dpconvex.optim.adaptive_descent import Metric, ScoreModel, alike, regularized, revealed, row_units, shorten_rows
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -104,14 +104,13 @@ def class_model_of(
 
 
 def denoised_metric(looks: PrivateLooks, level: float) -> Metric:
-    """Return the metric of a noisy second moment, less what noise adds: eigenvalues in its range share the rest of the trace."""
+    """Return the metric of a noisy second moment, less what noise adds."""
     moment, deviation = looks.second_moment(level)
     edge = math.sqrt(2 * looks.rows.count) * deviation
     values, vectors = np.linalg.eigh(moment)
-    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
-    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
-    kept = np.maximum(clear, rest)
-    return Metric(kept / (kept + EDGE * edge), np.sqrt(kept + EDGE * edge), vectors)
+    kept = revealed(values, edge)
+    part = kept / (kept + EDGE * edge)
+    return Metric(part, np.sqrt(kept + EDGE * edge), vectors, part)
 
 
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:

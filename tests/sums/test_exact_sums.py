@@ -441,7 +441,7 @@ def test_noise_of_many_features_makes_no_record_shorter():
     metric = denoised_metric(looks, 1.0)
     leverage = np.trace(metric.matrix @ moment @ metric.matrix.T)
     assert 0.9 < metric.directions / leverage < 1.1
-    assert Metric.of(noisy, 100.0, np.inf).directions > 5 * leverage
+    assert Metric.of(noisy, 200.0, 0.5, np.inf).directions > 5 * leverage
 
 
 @pytest.mark.parametrize("kind", ["gradients", "roots"])
