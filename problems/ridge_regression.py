@@ -13,7 +13,7 @@ def template(
     target: float = 1.0,
     bound: float | None = 1.0,
     constant: float = 0.0,
-    capped: bool = False,
+    capped: float = 0.0,
 ) -> dp.Template:
     """Return the template.
 
@@ -34,9 +34,9 @@ def template(
         Public bound on ``||w||``, part of the model.  Clipped steps and statistics need none.
     constant : float
         Factor of a parameter b: the intercept is ``constant * b``.  By default there is none.
-    capped : bool
-        Let squares of residuals above ``2 target`` go on as lines.  No prediction between the least and the largest target has
-        such residuals, and smaller slopes ask for less noise.
+    capped : float
+        Unless it is 0, let squares of residuals above ``capped * target`` go on as lines.  No prediction between the least and
+        the largest target has residuals above ``2 target``, and smaller slopes ask for less noise.
     """
     w = cp.Variable(features, name="w")
     b = cp.Variable(name="b") if constant else 0.0
@@ -47,7 +47,7 @@ def template(
 
     def loss(x, y):
         residual = x @ w + constant * b - y
-        return (cp.huber(residual, 2 * target) if capped else cp.square(residual)) / 2
+        return (cp.huber(residual, capped * target) if capped else cp.square(residual)) / 2
 
     def predict(parameters, x):
         return x @ parameters["w"] + constant * parameters.get("b", 0.0)

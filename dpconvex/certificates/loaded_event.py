@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Hull, Perturbation, Pure, Tail
-from dpconvex.certificates.text import PARTS, RUNS
+from dpconvex.certificates.text import PARTS, RANGE, RUNS
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arrays import Array
@@ -28,7 +28,11 @@ def believed(certificate: Any) -> Event | None:
     if cover is not None:
         least += [cover.event, Pure(cover.counting), Tail((1 + bool(cover.counting)) * TAIL)]
     beside = [part for part in (certificate.clustering, cover) if part is not None]
-    rest = certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0)
+    chosen = certificate.settings.get(RANGE, 0.0)
+    least += [Pure(chosen)] if chosen else []
+    rest = (
+        certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0) - chosen
+    )
     epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
     if certificate.is_gaussian:
         delta = max(delta, certificate.privacy.delta - sum(part.delta for part in beside))

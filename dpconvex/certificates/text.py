@@ -17,7 +17,7 @@ from dpconvex.util.markup import aligned, brief, details, listing, paragraph
 
 Rows = Iterator[tuple[str, str, str]]
 # How a certificate of the best of several runs names their mean number among its settings.
-RUNS = "mean_number_of_runs"
+RUNS, RANGE = "mean_number_of_runs", "epsilon_of_the_range"
 # What else its proof asks for: the law of their number, and what one of them may cost.
 ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
 # And the best of fits to parts of the data: how many parts there are, and how many records in all of them.
@@ -318,3 +318,5 @@ class CertificateText(Printed):
                 yield self.cover.counting, "a noisy number of records, which tau depends on"
         if self.clustering is not None:
             yield self.clustering.epsilon, "the component labels: noisy k-means"
+        if RANGE in self.settings:
+            yield self.settings[RANGE], "the range of the target: two private choices"

@@ -17,7 +17,7 @@ from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, read
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
-from dpconvex.checker.table import RUN, RUNS, SPLIT
+from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
 
 TRUSTED = (
     "what is proved about mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
@@ -32,6 +32,7 @@ TRUSTED = (
 
 WEIGHT = "weight_of_a_record"
 OTHER_PARTS = "every record is in one part of the data, and what other parts are for keeps the same guarantee"
+OF_RANGE = "targets were moved by what two private choices tell, which cost the epsilon of the range"
 BEST_RUN = (
     "runs of other candidates keep what this one keeps, one record changes one mistake, and their number stays secret"
 )
@@ -118,6 +119,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if unit:
         everything = *everything[:-1], f"{one}; sums of theirs are clipped", everything[-1].partition("; ")[2]
     known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: SPLIT in settings}
+    known |= {OF_RANGE: RANGE in settings}
     trusted = (*everything, *more, *(fact for fact, holds in known.items() if holds))
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 

@@ -9,7 +9,7 @@ from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.gaussian import gaussian_delta, perturbation_delta
 from dpconvex.checker.reading import Unreplayed, require
 from dpconvex.checker.rows import GeneratorRows
-from dpconvex.checker.table import RUN, RUNS
+from dpconvex.checker.table import RANGE, RUN, RUNS
 
 GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
 GRID_VARIANCE = Fraction(9)
@@ -58,6 +58,7 @@ def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
     paid = [check_cover(claim, claim["cover"], dimension, replaced)]
     if "clustering" in claim:
         paid.append(check_clustering(claim["clustering"], record, replaced))
+    paid.append((claim["settings"].get(RANGE, ZERO), ZERO))
     return epsilon - sum(e for e, _ in paid), delta - sum(d for _, d in paid)
 
 

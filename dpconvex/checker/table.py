@@ -10,7 +10,7 @@ from typing import Any
 Group = dict[str, str]
 
 RUNS, RUN = "mean_number_of_runs", ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
-SPLIT = "parts_of_the_data"
+SPLIT, RANGE = "parts_of_the_data", "epsilon_of_the_range"
 NODE: Group = {"op": "text", "shape": "list of whole"}
 READ: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TABLES: dict[str, tuple[Group, ...]] = {name: tuple(groups) for name, groups in READ["objects"].items()}

@@ -1,6 +1,7 @@
 """Regressors: targets lie between declared bounds, and predictions come back in their units."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,17 @@ from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.release import functions_of
 from dpconvex.fitting.solve import statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
-from dpconvex.fitting.verify import form_of
+from dpconvex.fitting.verify import form_of, verify
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
+from dpconvex.selection.target_range import RangePlan, solve_in_range
 from dpconvex.util.arrays import Array
 
-# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and no standard errors held:
-# without a delta, and with one, where `Ridge` takes adaptive steps.
-FAR, FAR_OF_STEPS = 6.0, 60.0
+# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held.
+FAR = 60.0
+# Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target; and of one whose range was found.
+CAPPED, CLOSE = 2.0, 0.25
 # Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
 NARROW, WIDE = 0.005, 0.1
 
@@ -130,14 +133,21 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     `bound` limits the coefficients, not an intercept.  With an intercept, and without released statistics, squares of residuals
     longer than the target's range continue as lines: no prediction within the bounds has such a residual.
 
+    Without a delta, a mechanism and a bound, a part of epsilon first finds the range of most targets, so that declared bounds may
+    be wide.  Squares of residuals beyond an eighth of that range continue as lines, and outliers count less.
+
     Parameters
     ----------
     bound : float or None
         Bound on the norm of the coefficients, for a target between -1 and 1. None means no bound with adaptive steps, the usual
-        mechanism with a delta, and otherwise 1.
+        mechanism with a delta, and without a delta or a mechanism; otherwise 1.
     """
 
     bound: float | None = None
+
+    @property
+    def _finds_range(self) -> bool:
+        return not self.delta and self.mechanism is None and self.bound is None and self.regularization != 0
 
     def _releases_statistics(self, features: int) -> bool:
         usual = self.mechanism is None and bool(self.delta) and features**2 < 2 * MOST_STATISTICS
@@ -148,8 +158,21 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
         return self.intercept_scaling * self.radius * (1 + self._releases_statistics(features))
 
     def _declared(self, features: int) -> dict[str, Any]:
-        capped = bool(self.fit_intercept) and not self._releases_statistics(features)
+        capped = CAPPED if self.fit_intercept and not self._releases_statistics(features) else 0.0
+        if self._finds_range:
+            return super()._declared(features) | {"capped": CLOSE, "bound": None}
         return super()._declared(features) | {"capped": capped, "bound": 1.0 if needs_bound(self) else self.bound}
+
+    def certificate(self, features: int, size: int) -> Certificate:
+        if not self._finds_range:
+            return super().certificate(features, size)
+        plan = RangePlan(self.privacy(), size, self._declared(features)["constant"])
+        return plan.whole(verify(self.template(features), plan.rest, size))
+
+    def _fitted(self, fit: Any, data: Any, **options: Any) -> Any:
+        if self._finds_range:
+            fit = partial(solve_in_range, constant=self._declared(self.n_features_in_)["constant"])
+        return super()._fitted(fit, data, **options)
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
@@ -269,7 +292,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
         count = features + self.fit_intercept  # of eigenvalues, of which the least is no larger than their mean
         largest = size * (self.radius**2 + self.fit_intercept) / count
-        if largest > (FAR_OF_STEPS if self.delta else FAR) * nothing.quadratic().edge(np.arange(count)):
+        if largest > FAR * nothing.quadratic().edge(np.arange(count)):
             return None
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 

@@ -7,6 +7,7 @@ tau and the grid are fixed before any data are read; under add-remove tau rests 
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -31,8 +32,9 @@ from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import FRACTION, POSITIVE
 
-# The residual noise's usual share of epsilon, and how much it takes at most, however large the guarantee.
-SHARE, LARGEST_EPSILON = 0.01, 0.1
+# The residual noise's usual share of epsilon, how much it takes at most, however large the guarantee, and its share where it
+# would be larger than the mechanism's: that noise falls with epsilon, and the distance that rounding certifies grows.
+SHARE, LARGEST_EPSILON, EVEN = 0.01, 0.1, 0.5
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
 COUNTED, MARGINS = 0.25, 1.1
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer.
@@ -67,8 +69,9 @@ class ResidualNoise:
     Parameters
     ----------
     share : float
-        Fraction of epsilon (and of delta) that pays for the residual noise, in (0, 1); at most 0.1 of epsilon is ever
-        used.  Under add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
+        Fraction of epsilon (and of delta) that pays for the residual noise, in (0, 1); below a half at most 0.1 of epsilon.
+        With the default it is a half, without that limit, where the residual noise would be the larger one.  Under add-remove
+        adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  The default makes the residual noise negligible beside
         the mechanism's noise, but stays above the rounding floor of all data.
@@ -83,17 +86,22 @@ class ResidualNoise:
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
-        epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
+        largest = LARGEST_EPSILON if self.share < EVEN else privacy.epsilon
+        epsilon = min(self.share * privacy.epsilon, largest)
         spent = privacy.part(epsilon, self.share * privacy.delta)
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private with residual noise.  Choose the mechanism with the least sum of both noises."""
+        """Prove a mechanism private with residual noise.  Choose mechanism and share with the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
+        if not best.is_drowned:
+            return best
         others = getattr(mechanism, "others", None)
-        for other in others(analysis, best) if best.is_drowned and callable(others) else ():
+        every = [mechanism, *(others(analysis, best) if callable(others) else ())]
+        shares = [self] if self.share != SHARE else [self, replace(self, share=EVEN)]
+        for share, other in list(product(shares, every))[1:]:
             with suppress(NotPrivate, TemplateError):
-                found = self._certify(other, analysis, privacy, size)
+                found = share._certify(other, analysis, privacy, size)
                 best = min(best, found, key=lambda one: one.noise_shift + (one.cover.size if one.cover else 0.0))
         return best
 
@@ -159,7 +167,7 @@ def hidden(
         check_smoothness(analysis, bare, drawn, records)
         least = room_above(analysis) * largest_floor(analysis, bare, drawn, records)
         unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
-        usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / unit
+        usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / max(unit, 1.0)
         tolerance = asked if asked is not None else max(least, usual)
         if tolerance < least:
             why = f"cannot be certified for all data: double precision allows {least:.3g} here"

@@ -318,3 +318,17 @@ def test_a_certificate_for_more_records():
     assert (more.cover.epsilon, more.cover.counting) == (before.epsilon, before.counting)
     assert more.cover.size > before.size
     assert dp.Certificate.from_dict(more.to_dict()) == more
+
+
+def test_residual_noise_of_a_nonsmooth_loss_falls_with_epsilon():
+    w = cp.Variable(2, name="w")
+    newsvendor = dp.Template(
+        record=dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)),
+        loss=lambda x, y: 4 * cp.pos(y - x @ w) + cp.pos(x @ w - y),
+        regularizer=1e-6 * cp.sum_squares(w),
+        constraints=[cp.norm(w) <= 2],
+    )
+    found = [dp.verify(newsvendor, dp.Privacy(epsilon), 2000, proof=False) for epsilon in (1e3, 1e5)]
+    both = [one.noise_shift + one.cover.size for one in found]
+    assert both[0] > both[1]
+    assert found[1].cover.epsilon == pytest.approx(5e4)
