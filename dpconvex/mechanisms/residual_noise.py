@@ -7,7 +7,6 @@ tau and the grid are fixed before any data are read; under add-remove tau rests 
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -94,14 +93,12 @@ class ResidualNoise:
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Prove a mechanism private with residual noise.  Choose mechanism and share with the least sum of both noises."""
         best = self._certify(mechanism, analysis, privacy, size)
-        if not best.is_drowned:
-            return best
         others = getattr(mechanism, "others", None)
-        every = [mechanism, *(others(analysis, best) if callable(others) else ())]
-        shares = [self] if self.share != SHARE else [self, replace(self, share=EVEN)]
-        for share, other in list(product(shares, every))[1:]:
+        every = [(self, one) for one in (others(analysis, best) if best.is_drowned and callable(others) else ())]
+        every += [(replace(self, share=EVEN), mechanism)] if best.is_drowned and self.share == SHARE else []
+        for share, one in every:
             with suppress(NotPrivate, TemplateError):
-                found = share._certify(other, analysis, privacy, size)
+                found = share._certify(one, analysis, privacy, size)
                 best = min(best, found, key=lambda one: one.noise_shift + (one.cover.size if one.cover else 0.0))
         return best
 

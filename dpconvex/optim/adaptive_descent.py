@@ -283,9 +283,9 @@ def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
 
 
 def regularized(
-    table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float
+    table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float, held: bool = False
 ) -> Array:
-    """Minimise a quadratic model of the loss about the end of the steps, with the regularizer, on K; shape (dim,)."""
+    """Minimise a quadratic model of the loss about the end of steps, which squares may have `held`, with the regularizer."""
     units, ridge = row_units(scores, constant), ridge_of(form)
     theta = scores.coordinates(table * units)
     if ridge is not None and not ridge.any():
@@ -300,4 +300,5 @@ def regularized(
     places = scores.places.T.ravel()
     back = np.argsort(places)
     whole = sp.csr_array(sp.kron(scores.onto_columns, block, format="csr")[back][:, back])
-    return least_point(form, whole, whole @ theta, size)
+    squares = ridge_of(form, False) if held else None
+    return least_point(form, whole, whole @ theta + (0.0 if squares is None else size * squares * theta), size)

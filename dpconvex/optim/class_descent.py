@@ -56,7 +56,7 @@ def descend_for_classes(
     rows = np.isin(whole.places[:, 0], looks.scores.places[:, 0])
     wider, stiff = np.zeros(whole.shape), np.eye(len(rows)) * np.trace(hessian)
     wider[rows], stiff[np.ix_(rows, rows)] = table, hessian
-    return regularized(wider, stiff, form, whole, looks.constant, size), moved
+    return regularized(wider, stiff, form, whole, looks.constant, size, True), moved
 
 
 def class_model_of(
@@ -67,7 +67,7 @@ def class_model_of(
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
     metric = denoised_metric(looks, level * math.sqrt(MOMENT))
     matrix = looks.in_metric(metric.matrix)
-    units, ridge = row_units(scores, looks.constant), ridge_of(form)
+    units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)

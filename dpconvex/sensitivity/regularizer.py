@@ -113,10 +113,10 @@ def least_hessian(
     return sp.csr_array(matrix), name, atom.hessian_lower_bound.statement
 
 
-def ridge_of(form: LossForm) -> Array | None:
-    """Return the Hessian's diagonal, shape (dim,), if the regularizer is squares of coordinates, and parameters are free."""
-    public = quadratic(form.template.regularizer, form.space)
-    if public is None or public.slope.any() or not form.feasible.is_space or not is_diagonal(public.hessian):
+def ridge_of(form: LossForm, free: bool = True) -> Array | None:
+    """Return the Hessian's diagonal, shape (dim,), if the regularizer is squares of coordinates, and parameters are `free`."""
+    public, known = quadratic(form.template.regularizer, form.space), form.feasible.is_space or not free
+    if public is None or public.slope.any() or not known or not is_diagonal(public.hessian):
         return None
     return np.asarray(public.hessian.diagonal())
 

@@ -569,3 +569,20 @@ def test_a_threshold_of_squared_distances_is_learnt():
     y = np.where(np.linalg.norm(x, axis=1) < 0.12, "alike", "different")
     release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-5, "add-remove"), size=len(x), seed=0)
     assert (release.predict(x) == y).mean() > 0.8
+
+
+def test_a_metric_with_a_strong_ridge_is_no_longer_than_the_ridge_allows():
+    rng, M, b = np.random.default_rng(0), cp.Variable((2, 2), PSD=True, name="M"), cp.Variable(name="b")
+    centres, (first, second) = rng.normal(size=(3, 2)), rng.integers(0, 3, (2, 1500))
+    x = (centres[first] - centres[second] + 0.4 * rng.normal(size=(1500, 2))) / 6
+    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
+    y = np.where(first == second, 1, -1)
+
+    def loss(x, y):
+        return dp.huber_hinge(1 + y * (x @ M @ x - b), width=0.5)
+
+    ridge = 1e-3 * (cp.sum_squares(M) + cp.square(b))
+    template = dp.Template(record=dp.Record(x=dp.Ball(2), y=dp.Choice([1, -1])), loss=loss, regularizer=ridge)
+    exact = dp.solve_without_privacy(template, {"x": x, "y": y})
+    found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=0)
+    assert np.linalg.norm(found["M"]) < 1.5 * np.linalg.norm(exact["M"])
