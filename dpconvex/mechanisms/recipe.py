@@ -59,6 +59,11 @@ def plans(
     if mechanism is not None:
         yield mechanism
         return
+    with suppress(DPConvexError, OverflowError):
+        if not form().template.record.continuous and few_statistics(
+            form(), privacy
+        ):  # Counts, whatever the guarantee is
+            yield SufficientStatistics.usual(privacy)
     if LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA:
         yield from best_for_size(form, analysed, privacy, size)
     yield Automatic()

@@ -25,7 +25,7 @@ FALLING, LARGEST, MIDDLE = 6.5, 0.6, 0.6
 # Cells of the bounds, one of them in the middle; cells on each side of the middle of a range; what twice the width costs a range,
 # in the exponent of its probability.
 CELLS, DOUBLED = 2047, 2.0
-SIDES = np.unique(np.rint(2.0 ** (np.arange(-2, 23) / 2))).astype(np.int64)
+SIDES = np.unique(np.rint(np.minimum(2.0 ** (np.arange(-2, 23) / 2), CELLS))).astype(np.int64)
 
 
 @dataclass(frozen=True)

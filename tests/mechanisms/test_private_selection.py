@@ -1,5 +1,6 @@
 """The law of the number of runs, and exact privacy of the best run on mechanisms small enough to enumerate."""
 
+import json
 import math
 from itertools import permutations, product
 
@@ -9,8 +10,12 @@ import pytest
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.accounting.events import Pure
+from dpconvex.checker import Rejected, check
 from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, rate, select
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.selection import target_range
+from dpconvex.selection.target_range import CELLS, RangePlan
 
 ALARM = 1e-7
 SHAPES = (-0.5, 0.0, 1e-9, 0.5, 1.0, 4.0)
@@ -202,3 +207,49 @@ def test_the_best_of_several_runs_costs_what_the_theorem_says(mean, shape):
     each = repetitions.each(dp.Privacy(1.0)).epsilon
     assert 0.99 < worst_best_run(repetitions, each) <= 1 + 1e-7
     assert worst_best_run(repetitions, 1.1 * each) > 1.05
+
+
+# --- The range of a target. ---
+
+
+def test_a_pure_ridge_with_wide_bounds_is_better_than_a_constant():
+    rng, budget = np.random.default_rng(0), dp.Budget(dp.Privacy(1.0))
+    x = rng.uniform(-1, 1, size=(500, 5)) / np.sqrt(5)
+    y = 5 + 2 * x[:, 0] + rng.normal(scale=0.5, size=500)
+    model = dp.Ridge(epsilon=1.0, bounds=(0, 60), seed=2, budget=budget).fit(x, y)
+    assert np.mean((model.predict(x) - y) ** 2) < 0.9 * y.var()
+    certificate = model.release_.certificate
+    assert (certificate.privacy, budget.spent.epsilon) == (dp.Privacy(1.0), 1.0)
+    assert model.certificate(5, 500) == certificate
+    paid = certificate.settings["epsilon_of_the_range"]
+    assert Pure(paid) in certificate.event.leaves()
+    assert sum(leaf.epsilon for leaf in certificate.event.leaves() if isinstance(leaf, Pure)) == pytest.approx(1.0)
+    assert any("range" in fact or "moved" in fact for fact in certificate.check().trusted)
+    forged = json.loads(certificate.proof)
+    forged["claim"]["settings"]["epsilon_of_the_range"] = float(1.01 * paid).hex()
+    with pytest.raises(Rejected, match="is left"):
+        check(json.dumps(forged).encode())
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, monkeypatch):
+    rng, seen = np.random.default_rng(1), []
+    unit = {"unit": "person", "most": 3}
+    plan = RangePlan(dp.Privacy(1.0, 0.0, adjacency, **unit), 60, 0.5)
+
+    def taken(mistakes, epsilon, adjacency, rng):
+        seen.append(np.array(mistakes, dtype=float))
+        return len(seen) // 4 % 2 * (len(mistakes) - 1)
+
+    monkeypatch.setattr(target_range, "select", taken)
+    for _ in range(6):
+        places = rng.integers(0, CELLS, 60) if rng.random() < 0.5 else rng.choice([3, 1000, 1001], 60)
+        other = places[3:] if adjacency == "add-remove" else np.r_[rng.choice([0, CELLS - 1], 3), places[3:]]
+        for data in (places, other):
+            plan.chosen(np.bincount(data, minlength=CELLS), None)
+    for middle, width, moved_middle, moved_width in zip(*(seen[k::4] for k in range(4)), strict=True):
+        bound = 0.5 if adjacency == "add-remove" else 1.0
+        assert np.abs(middle - moved_middle).max() <= bound + 1e-9
+        change = width - moved_width
+        assert (change >= -1e-9).all() or adjacency == "replace-one"
+        assert np.abs(change).max() <= 1 + 1e-9

@@ -196,3 +196,11 @@ def test_a_quadratic_is_added_where_a_bounded_problem_has_no_regularizer(name, a
         dp.verify(free, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation())
     with pytest.raises(dp.NotPrivate, match="not strongly convex"):
         dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation(added=0.0))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_squares_of_labels_alone_are_noisy_counts(delta):
+    q, unit = cp.Variable(5, name="q"), np.eye(5)
+    record = dp.Record(cell=dp.Choice(range(5)))
+    shares = dp.Template(record, lambda cell: cp.sum_squares(q - unit[cell]) / 2, constraints=[cp.sum(q) == 1, q >= 0])
+    assert dp.verify(shares, dp.Privacy(1.0, delta), 1000).perturbed == "statistics"
