@@ -166,8 +166,9 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     def certificate(self, features: int, size: int) -> Certificate:
         if not self._finds_range:
             return super().certificate(features, size)
-        plan = RangePlan(self.privacy(), size, self._declared(features)["constant"])
-        return plan.whole(verify(self.template(features), plan.rest, size))
+        whole = self.privacy()
+        plan = RangePlan(whole, size, self._declared(features)["constant"])
+        return plan.whole(verify(self.template(features), whole.minus(whole.part(plan.epsilon)), size))
 
     def _fitted(self, fit: Any, data: Any, **options: Any) -> Any:
         if self._finds_range:

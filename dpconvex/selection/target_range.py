@@ -37,12 +37,8 @@ class RangePlan:
     constant: float  # The prediction where the parameter b is 1; 0 if there is none, and the range is one around 0
 
     @property
-    def epsilon(self) -> float:
+    def epsilon(self) -> float:  # Of the range
         return self.privacy.epsilon * min(FALLING / math.sqrt(self.size * self.privacy.epsilon), LARGEST)
-
-    @property
-    def rest(self) -> Privacy:
-        return self.privacy.minus(self.privacy.part(self.epsilon))
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the range and the fit together."""
@@ -81,7 +77,7 @@ def solve_in_range(template: Any, data: Any, privacy: Privacy, *, constant: floa
     asked = FitOptions(units=True, **options)
     call = FitJob(data, privacy, [template], asked)
     plan = RangePlan(privacy, call.size, constant)
-    fit = asked.prove(call.templates[0], plan.rest, call.size)
+    fit = asked.prove(call.templates[0], privacy.minus(privacy.part(plan.epsilon)), call.size)
     call.check(fit)
     call.pay(plan.whole(fit.certificate).event)
     with call.told():
