@@ -30,9 +30,7 @@ def believed(certificate: Any) -> Event | None:
     beside = [part for part in (certificate.clustering, cover) if part is not None]
     chosen = certificate.settings.get(RANGE, 0.0)
     least += [Pure(chosen)] if chosen else []
-    rest = (
-        certificate.privacy.epsilon - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0) - chosen
-    )
+    rest = certificate.epsilon - chosen - sum(part.epsilon for part in beside) - (cover.counting if cover else 0.0)
     epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
     if certificate.is_gaussian:
         delta = max(delta, certificate.privacy.delta - sum(part.delta for part in beside))

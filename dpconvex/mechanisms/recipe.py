@@ -59,10 +59,8 @@ def plans(
     if mechanism is not None:
         yield mechanism
         return
-    with suppress(DPConvexError, OverflowError):
-        if not form().template.record.continuous and few_statistics(
-            form(), privacy
-        ):  # Counts, whatever the guarantee is
+    with suppress(DPConvexError, OverflowError):  # Squares of labels alone are counts, whatever the guarantee is
+        if not form().template.record.continuous and few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
     if LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA:
         yield from best_for_size(form, analysed, privacy, size)

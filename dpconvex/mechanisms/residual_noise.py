@@ -85,8 +85,7 @@ class ResidualNoise:
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""
-        largest = LARGEST_EPSILON if self.share < EVEN else privacy.epsilon
-        epsilon = min(self.share * privacy.epsilon, largest)
+        epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON if self.share < EVEN else math.inf)
         spent = privacy.part(epsilon, self.share * privacy.delta)
         return privacy.minus(spent), spent
 
