@@ -37,8 +37,6 @@ WIDER, FURTHER, LONGEST, UNSURE = 1.5, 2.0, 2.0, 0.5
 BEARABLE, ENOUGH, SURE = 0.4, 12.0, 2.0
 # How far the length of all else may be wrong, next to directions for each record and unit of the level, at most, and at least if
 # it is asked for; and by how much it grows in a step at most.
-FLOOR = 0.0
-CERT = 0.0
 DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.3, 0.5
 
 
@@ -195,7 +193,7 @@ class LastSteps:
         with the widest clip that noise allows comes last, and moves the constant if the noise does not explain it.
         """
         looks, last, is_balanced = self.looks, self.start.last, self.lengths.balanced
-        length, doubt, curvature = 1.0, min(DOUBTFUL, max(DOUBT * self.few, FLOOR)), self.curvature
+        length, doubt, curvature = 1.0, min(DOUBTFUL, DOUBT * self.few), self.curvature
         constant_alone(looks)
         wide = self.wider(table)
         if count := int(is_balanced and doubt > DOUBTED and self.spread > 0):
@@ -211,9 +209,8 @@ class LastSteps:
             step = certain(slopes[0], sure * noise, UNSURE if is_balanced else math.inf)
             longest = min(math.log1p(abs(step)), LONGEST) if is_balanced else min(abs(step), farthest)
             if count:
-                raw = certain(-slopes[1] / self.spread, CERT * noise / self.spread, math.inf)
                 gain = doubt**2 / (doubt**2 + (noise / self.spread) ** 2)
-                change = min(max(gain * raw, -length), GROWS * length)
+                change = min(max(-gain * slopes[1] / self.spread, -length), GROWS * length)
                 length, table, count = length + change, table + change * self.moving, 0
                 constant_alone(looks)
             move = math.copysign(longest, step) / looks.constant
