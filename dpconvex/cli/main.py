@@ -199,7 +199,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "measure how a model does on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
-    "split": ("data --unit --part --seed --out! --test!", "split a CSV file for fit and evaluate; people stay together", """
+    "split": ("data --unit --part --seed --adjacency --out! --test!", "split a CSV file in two; people stay together", """
   dpconvex split visits.csv --unit patient --out train.csv --test test.csv"""),
     "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
   dpconvex certificate model.npz --proof"""),

@@ -1,6 +1,8 @@
 """How well a released model does on records, counted with integer noise (docs/evaluation.md; docs/release.md, section 3)."""
 
+import secrets
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -14,16 +16,17 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema import check_unit
+from dpconvex.data.tables import text_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
 from dpconvex.model.people import WEIGHT, for_promise
-from dpconvex.model.privacy import Privacy, check_privacy
+from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.arguments import FRACTION, instance
+from dpconvex.util.arguments import FRACTION, instance, one_of
 from dpconvex.util.arrays import Indices, quietly
 from dpconvex.util.plain_data import is_whole
 
@@ -157,22 +160,45 @@ def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:
     return tuple(np.union1d(found, [0.5]).tolist())
 
 
-def split(unit: Any, test: float = 0.25, seed: int | None = None) -> tuple[Indices, Indices]:
+def split(
+    unit: Any, test: float = 0.25, seed: int | None = None, adjacency: str = "replace-one"
+) -> tuple[Indices, Indices]:
     """Return the indices of records to fit and to evaluate; the records of a person stay together.
+
+    Each person has a random number that follows from a key and the identifier alone.  Those with the smallest numbers are in the
+    evaluation part, as many as `test` asks for, so that one who replaces another moves one person of each part.  Under
+    add-remove all below `test` are, so that one person more moves nobody else.
 
     Parameters
     ----------
     unit : array_like or int
-        Identifiers of the people of all records, or the number of records.
+        Identifiers of the people of all records, or the number of records, of which each is a person's by its place.
     test : float
-        Share of people in the evaluation part.
+        Share of people in the evaluation part; under add-remove, the probability of being in it.
     seed : int, optional
-        Repeats the same split.  The guarantee does not need a secret split.
+        Repeats the same split.  The guarantees of the parts do not need a secret split; with a number of records under
+        add-remove, a record more is then one at the end.
+    adjacency : {"replace-one", "add-remove"}
+        That of the guarantees.
     """
     FRACTION.check("split", test=test)
-    whose = np.arange(unit) if is_whole(unit, 1) else np.asarray(unit)
+    one_of(ADJACENCIES).check("split", adjacency=adjacency)
+    count = unit if is_whole(unit, 1) else None
+    whose = np.arange(count) if count else np.asarray(unit)
     if whose.ndim != 1 or len(whose) < 2:
         raise TemplateError("split: pass one identifier for each of several records, or their number.")
-    people, of = np.unique(whose.astype(str) if whose.dtype == object else whose, return_inverse=True)
-    chosen = np.random.default_rng(seed).permutation(len(people)) < max(round(test * len(people)), 1)
+    if count:
+        of, numbers = whose, np.random.default_rng(seed).random(count)
+    else:
+        people, of = np.unique(whose.astype(str) if whose.dtype == object else whose, return_inverse=True)
+        key = secrets.token_bytes(32) if seed is None else repr(seed).encode()
+        numbers = np.array([number_of(key, person) for person in people.tolist()])
+    most = test if adjacency == "add-remove" else np.sort(numbers)[max(round(test * len(numbers)), 1) - 1]
+    chosen = numbers <= most
     return np.flatnonzero(~chosen[of]), np.flatnonzero(chosen[of])
+
+
+def number_of(key: bytes, identifier: Any) -> float:
+    """Return a number from 0 to 1 that follows from a key and one identifier."""
+    digest = blake2b(text_of(identifier).encode("utf-8", "surrogatepass"), key=blake2b(key, digest_size=32).digest())
+    return int.from_bytes(digest.digest()[:8], "big") / 2**64

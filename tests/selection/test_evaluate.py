@@ -494,6 +494,31 @@ def test_a_split_keeps_people_together():
             dp.split(*wrong)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("make", ["p{}".format, int])
+def test_one_person_moves_nobody_else_to_the_other_part(make, seed):
+    """Else the fit's records differ in many people, and its guarantee is for one."""
+    whose = [make(k) for k in range(300)]
+    for other in (make(10**6), make(10**7)):
+        parts = [
+            {frozenset(np.array(people)[rows].tolist()) for rows in dp.split(people, 0.25, seed, adjacency)[:1]}.pop()
+            for people, adjacency in (
+                (whose, "add-remove"),
+                ([other, *whose], "add-remove"),
+                (whose, "replace-one"),
+                ([*whose[:100], other, *whose[101:]], "replace-one"),
+                ([other, *whose[1:]], "replace-one"),
+            )
+        ]
+        assert parts[0] ^ parts[1] <= {other}
+        for moved in parts[3:]:
+            assert len(moved) == len(parts[2])
+            assert len(moved - parts[2]) <= 1
+    for count in (100, 1000):
+        one, more = (set(dp.split(n, 0.3, seed, "add-remove")[0].tolist()) for n in (count, count + 1))
+        assert one ^ more <= {count}
+
+
 @pytest.mark.parametrize("name", ["roc", "calibration", "residuals"])
 def test_pictures(name, tmp_path):
     kind = (HUBER, LINE, X[:, 0]) if name == "residuals" else (LOGISTIC, SCORED, Y)
