@@ -96,7 +96,7 @@ class ResidualNoise:
         every = [(self, one) for one in (others(analysis, best) if best.is_drowned and callable(others) else ())]
         every += [(replace(self, share=EVEN), mechanism)] if best.is_drowned and self.share == SHARE else []
         for share, one in every:
-            with suppress(NotPrivate, TemplateError):
+            with suppress(NotPrivate, TemplateError, ArithmeticError, ValueError):
                 found = share._certify(one, analysis, privacy, size)
                 best = min(best, found, key=lambda one: one.noise_shift + (one.cover.size if one.cover else 0.0))
         return best

@@ -11,6 +11,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.accounting.events import Pure
+from dpconvex.certificates.certificate import OutputCertificate
 from dpconvex.checker import Rejected, check
 from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, rate, select
 from dpconvex.noise.samplers import seeded_generator
@@ -253,3 +254,18 @@ def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, m
         change = width - moved_width
         assert (change >= -1e-9).all() or adjacency == "replace-one"
         assert np.abs(change).max() <= 1 + 1e-9
+
+
+def test_a_range_and_an_output_are_saved_checked_and_read(tmp_path):
+    """Few records at a huge epsilon: output perturbation has the least noise, after the range as after nothing."""
+    x = np.linspace(-0.9, 0.9, 60)[:, None]
+    model = dp.Ridge(epsilon=1e5, adjacency="add-remove", size=60, bounds=(-1, 1)).fit(x, x[:, 0])
+    assert isinstance(model.release_.certificate, OutputCertificate)
+    assert not model.release_.certificate.check().unreplayed
+    model.release_.save(tmp_path / "model.npz")
+    assert dp.Release.load(tmp_path / "model.npz").certificate == model.release_.certificate
+
+
+def test_shares_of_residual_noise_that_have_no_law_are_left_out():
+    promise = dp.Privacy(1e5, 1e-6, "add-remove")
+    assert dp.verify(dp.load("huber_regression", features=3), promise, 50, dp.ObjectivePerturbation()).cover
