@@ -10,7 +10,7 @@ from typing import Any
 
 import dpconvex as dp
 from dpconvex.cli.commands import CURVES, ledger, model_of
-from dpconvex.cli.main import ADJACENCIES, told
+from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
 from dpconvex.errors import TemplateError
@@ -81,8 +81,8 @@ def split(chosen: argparse.Namespace) -> None:
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
-    part, adjacency = 0.25 if chosen.part is None else chosen.part, chosen.adjacency or ADJACENCIES[0]
-    parts = dp.split(whose, part, chosen.seed, adjacency)
+    given = {"test": chosen.part, "seed": chosen.seed, "adjacency": chosen.adjacency}
+    parts = dp.split(whose, **{name: value for name, value in given.items() if value is not None})
     for file, rows in zip(files, parts, strict=True):
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([head, *(lines[row] for row in rows)])
