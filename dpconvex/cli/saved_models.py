@@ -77,7 +77,7 @@ def split(chosen: argparse.Namespace) -> None:
     """Write the lines of a CSV file to two files, those of one person to the same."""
     files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
-        head, *lines = csv.reader(stream)
+        head, *lines = filter(None, csv.reader(stream))  # Blank lines are no records
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]

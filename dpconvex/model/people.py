@@ -50,26 +50,7 @@ class People:
         wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
         if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
-        entries: list[Any] = label_entries("unit", given)
-        if any(map(is_missing, entries)):
-            raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
-        # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
-        entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
-        others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
-        if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
-            raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
-        kinds = {IDENTIFIERS[type(e)] + " with a time zone" * bool(getattr(e, "tzinfo", None)) for e in entries}
-        if len(kinds) > 1:  # 7 and "7" would be two people
-            both = " and ".join(sorted(kinds))
-            raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
-        if "times with a time zone" in kinds:  # one time in two zones is two for Python, where clocks are changed
-            entries = [entry.astimezone(UTC) for entry in entries]
-        known: dict[Any, int] = {}
-        of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
-        if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
-            why = "some identifiers differ as texts, and are one number, time or word, as '7' and '07' are"
-            remedy = f"Spell each {unit} in one way (accents, too, have two spellings in Unicode)"
-            raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
+        of, known = identified(given, unit or "person")
         keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
         order = np.lexsort((keys, of))
         counts = np.bincount(of, minlength=len(known))
@@ -113,6 +94,37 @@ class People:
         counts = np.bincount(self.of)
         each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
         return {**{name: data[name] for name in data.keys()}, WEIGHT: each[self.of]}  # noqa: SIM118
+
+
+def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
+    """Return identifiers as numbers, shape (n,), in the order in which they come first, and each of them once.
+
+    Raises
+    ------
+    DomainError
+        If one is missing, of a type or a kind of its own, or equal to another one that is spelled otherwise.
+    """
+    entries: list[Any] = label_entries("unit", given)
+    if any(map(is_missing, entries)):
+        raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
+    # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
+    entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
+    others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
+    if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
+        raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
+    kinds = {IDENTIFIERS[type(e)] + " with a time zone" * bool(getattr(e, "tzinfo", None)) for e in entries}
+    if len(kinds) > 1:  # 7 and "7" would be two people
+        both = " and ".join(sorted(kinds))
+        raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
+    if "times with a time zone" in kinds:  # one time in two zones is two for Python, where clocks are changed
+        entries = [entry.astimezone(UTC) for entry in entries]
+    known: dict[Any, int] = {}
+    of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
+    if kinds == {"texts"} and len({value_of(entry) for entry in known}) < len(known):
+        why = "some identifiers differ as texts, and are one number, time or word, as '7' and '07' are"
+        remedy = f"Spell each {unit} in one way (accents, too, have two spellings in Unicode)"
+        raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
+    return of, list(known)
 
 
 def for_promise(template: Template, privacy: Privacy) -> Template:

@@ -21,7 +21,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
-from dpconvex.model.people import WEIGHT, for_promise
+from dpconvex.model.people import WEIGHT, for_promise, identified
 from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
@@ -184,21 +184,21 @@ def split(
     FRACTION.check("split", test=test)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)
     count = unit if is_whole(unit, 1) else None
-    whose = np.arange(count) if count else np.asarray(unit)
-    if whose.ndim != 1 or len(whose) < 2:
+    if not count and (np.ndim(unit) != 1 or len(unit) < 2):
         raise TemplateError("split: pass one identifier for each of several records, or their number.")
     if count:
-        of, numbers = whose, np.random.default_rng(seed).random(count)
+        of, numbers = np.arange(count), np.random.default_rng(seed).random(count)
     else:
-        people, of = np.unique(whose.astype(str) if whose.dtype == object else whose, return_inverse=True)
+        of, people = identified(unit)
         key = secrets.token_bytes(32) if seed is None else repr(seed).encode()
-        numbers = np.array([number_of(key, person) for person in people.tolist()])
+        numbers = np.array([number_of(key, person) for person in people])
     most = test if adjacency == "add-remove" else np.sort(numbers)[max(round(test * len(numbers)), 1) - 1]
     chosen = numbers <= most
     return np.flatnonzero(~chosen[of]), np.flatnonzero(chosen[of])
 
 
 def number_of(key: bytes, identifier: Any) -> float:
-    """Return a number from 0 to 1 that follows from a key and one identifier."""
-    digest = blake2b(text_of(identifier).encode("utf-8", "surrogatepass"), key=blake2b(key, digest_size=32).digest())
+    """Return a number from 0 to 1 that follows from a key and one identifier, the same for equal ones."""
+    plain = int(identifier) if isinstance(identifier, bool) else identifier
+    digest = blake2b(text_of(plain).encode("utf-8", "surrogatepass"), key=blake2b(key, digest_size=32).digest())
     return int.from_bytes(digest.digest()[:8], "big") / 2**64

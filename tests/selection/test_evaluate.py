@@ -519,6 +519,19 @@ def test_one_person_moves_nobody_else_to_the_other_part(make, seed):
         assert one ^ more <= {count}
 
 
+def test_a_split_reads_each_identifier_by_itself():
+    numbers = [float(k) for k in range(300)]
+    one, more = (set(dp.split(who, 0.25, 3, "add-remove")[0].tolist()) for who in (numbers, [*numbers, 2**70]))
+    assert one ^ more <= {300}
+    both = [entry for k in range(300) for entry in (k, float(k))]
+    for adjacency in ("replace-one", "add-remove"):
+        for rows in dp.split(both, 0.25, 3, adjacency):
+            assert set((rows[::2] + 1).tolist()) == set(rows[1::2].tolist())
+    for mixed in ([*numbers, "zed"], ["7", "07", "8"], [b"a", "a", "b"], [1.0, float("nan"), 2.0]):
+        with pytest.raises(dp.errors.DomainError, match="identifier"):
+            dp.split(mixed)
+
+
 @pytest.mark.parametrize("name", ["roc", "calibration", "residuals"])
 def test_pictures(name, tmp_path):
     kind = (HUBER, LINE, X[:, 0]) if name == "residuals" else (LOGISTIC, SCORED, Y)
