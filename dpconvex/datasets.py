@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.columns import dense
 from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError, require
 from dpconvex.util.arrays import Array
 
 __all__ = ["adult", "breast_cancer", "unit_ball"]
@@ -137,10 +137,8 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
         low, high = (np.broadcast_to(np.asarray(bound, dtype=float), shape[1:]) for bound in (lower, upper))
     except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"unit_ball: X must have shape (n, d), and bounds one number or d ({error}).") from error
-    if len(shape) != 2 or shape[1] == 0:
-        raise TemplateError(f"unit_ball: X must have shape (n, d), not {shape}.")
-    if not (low < high).all():
-        raise TemplateError("unit_ball: every lower bound must be below its upper bound; drop constant features.")
+    require(len(shape) == 2 and shape[1] != 0, f"unit_ball: X must have shape (n, d), not {shape}.")
+    require((low < high).all(), "unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])
     return ((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2)
 

@@ -9,7 +9,7 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.accounting.totals import Amount, best_total, tails_delta
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
 from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
@@ -130,9 +130,8 @@ def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float 
         return parts[0] if len(parts) == 1 else Composition(tuple(parts))
     relation = da.NeighboringRelation.REPLACE_ONE if replaced else da.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = da.pld.PLDAccountant(relation)
-    if apart is not None or not accountant.supports(event):
-        why = f"not known here, nor to dp-accounting's PLDAccountant for {relation.name} without apart="
-        raise TemplateError(f"charge: what {event!r:.120} costs is {why}.")
+    why = f"not known here, nor to dp-accounting's PLDAccountant for {relation.name} without apart="
+    require(apart is None and accountant.supports(event), f"charge: what {event!r:.120} costs is {why}.")
     return Approximate(accountant.compose(event).get_epsilon(at(delta)) * (1 + 1e-9), at(delta))
 
 

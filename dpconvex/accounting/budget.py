@@ -14,7 +14,7 @@ from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
 from dpconvex.accounting.ledger import FileLedger
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
 from dpconvex.data.learnt import Learnt
-from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, require, shown
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
@@ -114,8 +114,7 @@ class Budget:
 
         A complete spend stays and counts.  A fragment is removed and returned: no release was made on it.
         """
-        if is_address(path):
-            raise TemplateError("Budget.repair: a database has no torn lines; restore it from a copy.")
+        require(not is_address(path), "Budget.repair: a database has no torn lines; restore it from a copy.")
         file = replaceable(path).absolute()
         with ledger.locked(file) as descriptor:
             whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
@@ -136,9 +135,8 @@ class Budget:
             spends_in(lines, rule_in(first, old), old)
             if not all(ledger.is_sealed(line) for line, _ in (first, *lines)):
                 raise TemplateError(f"{old}: lines of earlier versions have no checksums, and stay where they are.")
-            if new.exists():
-                other = f"{new}: there is a ledger already, perhaps a closed one, which stays closed"
-                raise TemplateError(f"{other}; name another file, or another ledger of the database (?ledger=NAME).")
+            other = f"{new}: there is a ledger already, perhaps a closed one, which stays closed"
+            require(not new.exists(), f"{other}; name another file, or another ledger of the database (?ledger=NAME).")
             return ledger.line_of({"moved": str(new)}, content)
 
         content = old.read()
@@ -197,10 +195,9 @@ class Budget:
         if privacy.adjacency != self.privacy.adjacency:
             both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
             raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
-        if privacy.unit != self.privacy.unit:
-            protected, counted = (privacy.unit or "record", self.privacy.unit or "record")
-            both = f"{label!r} protects one {protected}, and the budget counts for one {counted}"
-            raise TemplateError(f"Budget: {both}. Use one unit throughout.")
+        protected, counted = (privacy.unit or "record", self.privacy.unit or "record")
+        both = f"{label!r} protects one {protected}, and the budget counts for one {counted}"
+        require(privacy.unit == self.privacy.unit, f"Budget: {both}. Use one unit throughout.")
         cuts = self.privacy.keep in ("first", "random")  # so people have any number
         if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
             number = "any number" if cuts else f"at most {self.privacy.most}"
@@ -295,9 +292,8 @@ class Budget:
         if not grown:
             rule, seen = rule_in(lines.pop(0), path), []
             sums = rule.nothing
-        if rule.total != self.privacy:
-            other = f"this ledger's total is {rule.total}, not {self.privacy}"
-            raise TemplateError(f"{path}: {other}. Open it with Budget.open(path), or make another file.")
+        other = f"this ledger's total is {rule.total}, not {self.privacy}"
+        require(rule.total == self.privacy, f"{path}: {other}. Open it with Budget.open(path), or make another file.")
         if self._asked not in (None, rule.name):
             other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
             raise TemplateError(f"{path}: {other}: leave it out, or make another ledger for other people.")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, require
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, table
 from dpconvex.numerics import SUM_SLACK
@@ -231,9 +231,8 @@ class Perturbation(Event):
             lengths, counts, *more = (part or () for part in (hull.lengths, hull.counts, hull.slopes, hull.behind))
             numbers = chain((hull.dimension, hull.length, hull.curvature), lengths, counts, *more)
             paired = (hull.lengths is None) == (hull.counts is None) and len(lengths) == len(counts)
-            if not (all(map(is_amount, numbers)) and paired):
-                why = "numbers are finite and at least 0, and each length has a count"
-                raise TemplateError(f"an event of objective perturbation: {why}")
+            why = "numbers are finite and at least 0, and each length has a count"
+            require(all(map(is_amount, numbers)) and paired, f"an event of objective perturbation: {why}")
 
     def of_group(self, people: int) -> Event:
         """Differences add up: their sum is the mean of multiples, each with its own vertices.
@@ -263,8 +262,7 @@ def event_of(values: Any, depth: int = 0) -> Event:
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if not (isinstance(kind, str) and kind in kinds):
         raise TemplateError(f"no event that this program knows: {values!r:.60}")
-    if depth > DEEPEST:
-        raise TemplateError("its compositions are nested too deeply")
+    require(depth <= DEEPEST, "its compositions are nested too deeply")
     cls = kinds[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
     if set(given) != names_of(cls)[0] or [] in given.values():  # type: ignore[arg-type]

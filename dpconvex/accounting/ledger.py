@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dpconvex.errors import DPConvexError
+from dpconvex.errors import DPConvexError, require
 from dpconvex.util.places import distinct, write_whole
 
 
@@ -177,8 +177,7 @@ def read(descriptor: int) -> bytes:
 
 def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, bytes]]:
     """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
-    if b"\n" not in content:
-        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    require(b"\n" in content, f"{path}: no line of this ledger is whole; restore it from a copy.", DPConvexError)
     if not content.endswith(b"\n"):
         why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
         remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"

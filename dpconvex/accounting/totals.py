@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
-from dpconvex.errors import TemplateError
+from dpconvex.errors import require
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
@@ -213,8 +213,7 @@ class AdditiveCost(Basic):
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
-        if total.pure:
-            raise TemplateError(f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
+        require(not total.pure, f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
         self.delta, self.share = total.delta * (1 - SPARE), total.delta * SPARE
 
     def cost(self, event: Event) -> tuple[float, float]:
@@ -295,8 +294,7 @@ class Renyi(AdditiveCost):
         orders = (round(1 + 1.05**k, 4) for k in range(-80, 200))
         self.order = max(orders, key=lambda order: (total.epsilon - converted(order, self.delta)) / order)
         self.limit = total.epsilon - converted(self.order, self.delta)
-        if self.limit <= 0:
-            raise TemplateError(f"Budget: Rényi accounting of order {self.order:g} cannot keep {self.total}.")
+        require(self.limit > 0, f"Budget: Rényi accounting of order {self.order:g} cannot keep {self.total}.")
 
     def cost(self, event: Event) -> tuple[float, float]:
         divergence, lost = event.renyi(self.order)

@@ -12,7 +12,7 @@ import numpy as np
 from dpconvex.auditing.report import Place, Row, columns, written
 from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, ObjectiveCertificate
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, require
 from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
@@ -135,9 +135,8 @@ def falsify(
     >>> dp.falsify(template, certificate, starts=2, steps=10, seed=0)["gradient_bound"].ratio > 0.99
     True
     """
-    if getattr(certificate, "perturbed", "") in ("statistics", "queries"):
-        why = "no constant of this certificate bounds gradients; dp.audit attacks its guarantee"
-        raise TemplateError(f"falsify: {why}.")
+    why = "no constant of this certificate bounds gradients; dp.audit attacks its guarantee"
+    require(getattr(certificate, "perturbed", "") not in ("statistics", "queries"), f"falsify: {why}.")
     analysis = analyse(template)
     instance(Certificate).or_none.check("falsify", certificate=certificate)
     COUNT.check("falsify", starts=starts, steps=steps)

@@ -20,7 +20,7 @@ from dpconvex.certificates.loaded_event import believed, tail_of
 from dpconvex.certificates.text import RUNS, CertificateText
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.plain_data import built, finite
@@ -270,8 +270,7 @@ class Certificate(CertificateText):
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`. An event that contradicts its numbers is dropped."""
         data = dict(data)
-        if data.pop("whitening", None):
-            raise TemplateError("its records were whitened, which this version does not do: fit again")
+        require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
         found = cast(Certificate, built(cls, data, {Event: event_of}))
         return found.copied(event=believed(found))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
-from dpconvex.errors import DPConvexError
+from dpconvex.errors import DPConvexError, require
 from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array, Indices
@@ -112,8 +112,7 @@ def measurement(law: str, scale: float) -> Any:
     else:
         found = make_laplace(domain, l1_distance(T="i64"), scale=scale)
         within = found.map(1) * scale <= 1 + TAIL_SLACK
-    if not within:
-        raise DPConvexError("OpenDP does not confirm the scale of the noise; nothing is released.")
+    require(within, "OpenDP does not confirm the scale of the noise; nothing is released.", DPConvexError)
     return found
 
 

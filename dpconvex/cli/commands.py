@@ -22,7 +22,7 @@ from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.data.validation import LARGEST_COPY
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate, TemplateError, require
 from dpconvex.fitting.problem_files import locate, options as options_of
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
@@ -222,8 +222,7 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name.isidentifier():
             raise TemplateError(f"{where} takes OPTION=VALUE, such as regularization=0.01 or clip=0.25, not {text!r}.")
-        if name in found:
-            raise TemplateError(f"{where} gives the option {name!r} twice.")
+        require(name not in found, f"{where} gives the option {name!r} twice.")
         found[name] = read(value)
     return found
 
@@ -243,8 +242,7 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
     said = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
     said |= {key: value for key, value in vars(chosen).items() if key in SETTINGS and value is not None}
     for key in ("epsilon",) if "schema" in said else ("features", "label", "epsilon"):
-        if key not in said:
-            raise TemplateError(f"declare {key}, with --{key} or in the file that --config names.")
+        require(key in said, f"declare {key}, with --{key} or in the file that --config names.")
     options = said.get("options", {})
     if not isinstance(options, dict):
         raise TemplateError(f"the setting options must be a table of the problem's options, not {options!r}.")
@@ -252,8 +250,7 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
         more = {key: given.pop(key) for key in ("clip", "privacy_unit") if key in given}
-        if given:
-            raise TemplateError(f"the schema of {said['schema']} says {min(given)} already; give it once.")
+        require(not given, f"the schema of {said['schema']} says {', '.join(given)} already; give it once.")
         found = replace(Schema.load(said["schema"]), **more)
         chosen.privacy_unit = found.privacy_unit
         return found
@@ -278,8 +275,7 @@ class Declared:
             given = table_of(path)  # which is read once: features and labels are of the same rows
             found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
             return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
-        if self.model is not None:
-            raise TemplateError("an additive model needs its records in one file, not a folder of several.")
+        require(self.model is None, "an additive model needs its records in one file, not a folder of several.")
         parts = dp.Partitions(path, self.schema)
         # Larger ones are read again for every pass.
         small = 8 * len(self.schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
@@ -291,9 +287,8 @@ class Declared:
         if not self.values:
             return list(self.schema.decode_target(found).tolist())
         labels = {value: label for label, value in self.values.items()}
-        for value in found.tolist():
-            if value not in labels:
-                raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}.")
+        unknown = set(found.tolist()) - labels.keys()
+        require(not unknown, f"the problem predicts {unknown}, which are none of its labels {list(labels)!r}.")
         return [labels[value] for value in found.tolist()]
 
 

@@ -13,7 +13,7 @@ from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, require
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
 from dpconvex.util.arguments import one_of
@@ -128,8 +128,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
         options = {"budget": ledger(chosen, promise), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
         found = dp.intervals(declared.learner, release, data, promise, **options)
     rows = list(effects(release, found))
-    if not rows:
-        raise TemplateError(f"{chosen.model}: its learner is not linear in named columns, with one score.")
+    require(rows, f"{chosen.model}: its learner is not linear in named columns, with one score.")
     ends = [[low, high] if high > low else None for *_, low, high in rows]
     listed = [{"name": n, "effect": v, "interval": own} for (n, v, *_), own in zip(rows, ends, strict=True)]
     wide = max(len(name) for name, *_ in rows)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate, TemplateError, require
 from dpconvex.numerics import norm_up, root_up, times
 from dpconvex.util.arguments import number, whole
 from dpconvex.util.arrays import Array, frozen
@@ -132,8 +132,7 @@ class Box:
             raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
         if lower.shape != upper.shape:
             raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
-        if lower.size == 0:
-            raise TemplateError(f"Box: bounds of shape {lower.shape} declare a field without coordinates.")
+        require(lower.size != 0, f"Box: bounds of shape {lower.shape} declare a field without coordinates.")
         if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
             raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
         if np.isinf(lower).any() or np.isinf(upper).any():
@@ -192,8 +191,7 @@ class Choice:
         if not several or getattr(values, "ndim", 1) == 0:
             raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
         declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
-        if not declared:
-            raise TemplateError("Choice: declare at least one value.")
+        require(declared, "Choice: declare at least one value.")
         for value in declared:
             if not isinstance(value, Hashable) or value != value:
                 raise TemplateError(f"Choice: {value!r} cannot be recognised in data; declare strings or integers.")

@@ -9,7 +9,7 @@ from typing import Any
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric
 from dpconvex.data.tables import day, is_missing, number, table_of, text_of
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, require
 
 # Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
 # missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
@@ -57,8 +57,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     """Return the declaration that a public column suggests; None for one that looks like an identifier."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
-    if not present:
-        raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
+    require(present, f"column {name!r}: there is no entry to read a declaration off.", DomainError)
     for no, yes in (("0", "1"), ("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)

@@ -24,7 +24,7 @@ from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, length_of
 from dpconvex.data.workers import Workers
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.errors import DomainError, DPConvexError, TemplateError, require
 from dpconvex.util.arguments import SWITCH
 
 
@@ -69,8 +69,7 @@ class Partitions:
         self.schema, self.keep = schema, keep
         self.turns: tuple[Callable[[Any], Any], ...] = ()
         self.sources = self._sources(source)
-        if not self.sources:
-            raise DomainError("Partitions: there is no partition.")
+        require(self.sources, "Partitions: there is no partition.", DomainError)
         first = self.sources[0].value if schema is None else schema.record.fields
         self.fields = list(first) if isinstance(first, Mapping) else None
         self.local = any(source.local for source in self.sources)
@@ -239,8 +238,7 @@ def files_of(folder: Path) -> list[Path]:
     for inner in filter(Path.is_dir, shown):
         raise DomainError(f"{inner}: a folder in a folder is not read; give a list of files.")
     files = [file for file in shown if file.suffix.lower() in PARQUET]
-    if not files:
-        raise DomainError(f"{folder}: the folder has no Parquet files.")
+    require(files, f"{folder}: the folder has no Parquet files.", DomainError)
     return files
 
 
@@ -305,8 +303,7 @@ def mapping_of(value: Any) -> Mapping[str, Any]:
 def width_of(field: str, value: Any) -> int:
     column = mapping_of(taken(value)).get(field)
     shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
-    if len(shape) != 2:
-        raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
+    require(len(shape) == 2, f"field {field!r}: expected a column of shape (n, features), not {shape}.", DomainError)
     return int(shape[1])
 
 
@@ -355,8 +352,7 @@ def sources_of_columns(data: Any) -> list[Source]:
             columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
     parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
     counts = {name: len(part) for name, part in parts.items()}
-    if len(set(counts.values())) != 1:
-        raise DomainError(f"the fields have different numbers of partitions: {counts}.")
+    require(len(set(counts.values())) == 1, f"the fields have different numbers of partitions: {counts}.", DomainError)
     forms = {name: form_of(column) for name, column in columns.items()}
     form = None if any(found is None for found in forms.values()) else forms
     whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]

@@ -15,7 +15,7 @@ from dpconvex.data.columns import check_aligned, names_of, records_of
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.validation import check_column, check_labels, length_of
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.util.arguments import TRUTH
 from dpconvex.util.arrays import frozen, quietly
 
@@ -56,8 +56,7 @@ class Record(Sealed):
     """
 
     def __init__(self, **fields: Domain) -> None:
-        if not fields:
-            raise TemplateError("Record: declare at least one field, for example x=Ball(3).")
+        require(fields, "Record: declare at least one field, for example x=Ball(3).")
         discrete, continuous, symbols = dict[str, Choice](), dict[str, Ball | Box](), dict[str, cp.Parameter]()
         for name, domain in fields.items():
             if isinstance(domain, Choice):
@@ -101,8 +100,7 @@ class Record(Sealed):
         given = settled(data)
         self._check_names(given)
         batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
-        if not empty and batch.size == 0:
-            raise DomainError(EMPTY)
+        require(empty or batch.size != 0, EMPTY, DomainError)
         return batch
 
     def check_form(self, data: Any, empty: bool = False) -> None:
@@ -114,8 +112,7 @@ class Record(Sealed):
                 in_partition(number, self._check_columns, form)
         else:
             self._check_columns(data)
-        if not empty and counted(data) == 0:
-            raise DomainError(EMPTY)
+        require(empty or counted(data) != 0, EMPTY, DomainError)
 
     def _check_names(self, data: Any) -> None:
         """Refuse data with other columns than the declared fields, or other labels in a schema, or with other indexes."""
@@ -155,8 +152,7 @@ class Record(Sealed):
 
 
 def same_length(lengths: Mapping[str, int]) -> int:
-    if len(set(lengths.values())) != 1:
-        raise DomainError(f"the fields have different numbers of records: {lengths}.")
+    require(len(set(lengths.values())) == 1, f"the fields have different numbers of records: {lengths}.", DomainError)
     return next(iter(lengths.values()))
 
 

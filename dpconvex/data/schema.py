@@ -20,7 +20,7 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, path_of, table_of
-from dpconvex.errors import DomainError, TemplateError, warn
+from dpconvex.errors import DomainError, TemplateError, require, warn
 from dpconvex.util.arguments import TEXT, number
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
@@ -95,9 +95,8 @@ class Schema:
         others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
         names = [*self.features, self.label, *units, *others]
         for name in names:
-            if not name and name is self.label:
-                how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
-                raise TemplateError(f"say which column is the label: {how}.")
+            how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
+            require(name or name is not self.label, f"say which column is the label: {how}.")
             TEXT.check("", column=name)
             if names.count(name) > 1:
                 raise TemplateError(f"the column {name!r} is declared twice, as a feature, the label, or ignored.")
@@ -174,8 +173,7 @@ class Schema:
         for name in {*self.features} & {*(self.learnt.columns if self.learnt else ())}:
             columns[name] = self.features[name].readable(columns[name])
         count = len(next(iter(columns.values())))
-        if not count and not empty:
-            raise DomainError(f"{table.title}: there is no record.")
+        require(count or empty, f"{table.title}: there is no record.", DomainError)
         placed = [column.placed(table.where(name), columns[name], clipped) for name, column in self.features.items()]
         starts = np.cumsum([0, *(len(column.names("")) for column in self.features.values())], dtype=np.int32)
         place, value = (np.array(part).ravel() for part in zip(*placed, strict=True))
@@ -228,9 +226,9 @@ class Schema:
 
     def units(self, data: Any) -> Any:
         """Return the identifiers of a table's records, for ``unit=`` of a fit, shape (n,)."""
-        if self.privacy_unit is None:
-            raise TemplateError("this schema declares no privacy_unit.")
-        return table_of(data).columns([self.privacy_unit], absent=self.absent)[self.privacy_unit]
+        name = self.privacy_unit or ""
+        require(name, "this schema declares no privacy_unit.")
+        return table_of(data).columns([name], absent=self.absent)[name]
 
     def check_names(self, data: Any) -> None:
         """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""

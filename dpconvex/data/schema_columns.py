@@ -26,7 +26,7 @@ from dpconvex.data.tables import (
     value_of,
     values_of,
 )
-from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.errors import DomainError, TemplateError, require, shorten
 from dpconvex.util.arguments import SWITCH, one_of
 from dpconvex.util.arrays import Array, Indices
 
@@ -282,11 +282,9 @@ class Date(Column):
     def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
             number = day(getattr(self, name))
-            if math.isnan(number):
-                raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
+            require(not math.isnan(number), f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
             self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
-        if not self.first < self.last:
-            raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
+        require(self.first < self.last, f"the first day must be before the last one, not {self.first} and {self.last}.")
         self.__dict__["ends"] = (day(self.first), day(self.last))
         super().__post_init__()
 
@@ -337,8 +335,7 @@ def column_of(name: str, declared: Any) -> Column:
     rest = dict(declared) if isinstance(declared, dict) else {"bounds": declared}
     kinds = [key for key in KINDS if key in rest]
     try:
-        if len(kinds) != 1:
-            raise TemplateError(f"declare one of {', '.join(KINDS)}.")
+        require(len(kinds) == 1, f"declare one of {', '.join(KINDS)}.")
         kind, content = kinds[0], rest.pop(kinds[0])
         for key in rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}:
             raise TemplateError(f"{key!r} is not known beside {kind!r}.")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.validation import DURATIONS, has_masked
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, require
 
 Values = NDArray[Any]
 
@@ -124,8 +124,7 @@ def table_of(data: Any, header: bool = False) -> Table:
 
 
 def path_of(path: str | PathLike[str]) -> Path:
-    if "\0" in fspath(path):
-        raise DomainError(f"{fspath(path)!r}: no file can have a name with a NUL in it.")
+    require("\0" not in fspath(path), f"{fspath(path)!r}: no file can have a name with a NUL in it.", DomainError)
     return Path(path)
 
 
@@ -178,8 +177,7 @@ def entries(name: str, column: Any) -> Values:
         column = [None if has_masked(entry) else entry for entry in column]
     column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
     array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
-    if array.ndim != 1:
-        raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
+    require(array.ndim == 1, f"column {name!r}: expected one entry per record, got shape {array.shape}.", DomainError)
     if array.dtype.kind in "iuf":
         return array
     return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers
@@ -227,8 +225,7 @@ def csv_table(path: Path, header: bool) -> Table:
         raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
     except csv.Error as error:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
-    if not found:
-        raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
+    require(found, f"{path}: the file is empty; its first line must name the columns.", DomainError)
     (_, first), *records = found
     names = [name.strip() for name in first]
     mark = next((mark for mark in ";\t|" if mark in first[0]), "")

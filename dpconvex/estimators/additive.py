@@ -22,7 +22,7 @@ from dpconvex.data.encoded import carrying
 from dpconvex.data.record import in_one_place
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.tables import table_of
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, require
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor, takes_steps
@@ -87,9 +87,8 @@ class AdditiveModel(Private):
         able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
         for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
             for name, shape in self._shapes(option, known).items():
-                if name not in able or shape not in known:
-                    what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
-                    raise TemplateError(f"{option} must be {what}, not {shape!r} for {name!r}.")
+                what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
+                require(name in able and shape in known, f"{option} must be {what}, not {shape!r} for {name!r}.")
         # All features of a curve with a shape, so that there are curves well within the shape.
         every = (SplineBlock(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
         return [full if any(self._signs(block)) else block for full, block in zip(every, blocks, strict=True)]
@@ -105,9 +104,8 @@ class AdditiveModel(Private):
         given, words = {} if given is None else given, {sign: word for word, sign in known.items()}
         if not isinstance(given, Mapping):
             names = list(self.schema.features if self.schema else ())
-            if isinstance(given, str) or len(given) != len(names):
-                how = f"a mapping such as {{'age': {next(iter(known))!r}}}, or one of 1, 0, -1 for each of {names}"
-                raise TemplateError(f"{option} must be {how}, not {given!r}.")
+            how = f"a mapping such as {{'age': {next(iter(known))!r}}}, or one of 1, 0, -1 for each of {names}"
+            require(not isinstance(given, str) and len(given) == len(names), f"{option} must be {how}, not {given!r}.")
             given = dict(zip(names, given, strict=True))
         return {name: words.get(word, word) for name, word in given.items() if word not in (0, None)}
 
@@ -128,8 +126,7 @@ class AdditiveModel(Private):
 
     def _declared(self, features: int) -> dict[str, Any]:
         blocks, columns = self._blocks(), len(self.schema.features) if self.schema else 0
-        if features != columns:
-            raise TemplateError(f"{type(self).__name__}: the schema has {columns} columns, not {features}.")
+        require(features == columns, f"{type(self).__name__}: the schema has {columns} columns, not {features}.")
         rows = [] if self.moves and self.delta else self._inequalities().tolist()
         width = sum(root.shape[1] for root in self.encoder.roots(blocks))
         return super()._declared(width) | {"radius": 1.0, "shapes": rows or None}

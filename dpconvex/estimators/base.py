@@ -24,7 +24,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, learnt_of, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
-from dpconvex.errors import TemplateError, shorten
+from dpconvex.errors import TemplateError, require, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
@@ -277,8 +277,7 @@ class Private(BaseEstimator):
         TemplateError
             If no schema is known, or it does not make the features and labels of the fit.
         """
-        if self.unsaved:
-            raise TemplateError(f"save: {self.unsaved}; save release_, and use it in Python.")
+        require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)
         known = getattr(self, "schema_", None) or encoder if schema is None else schema
         if not isinstance(known, Schema):
@@ -290,10 +289,9 @@ class Private(BaseEstimator):
         bounds = None if labels else self._interval() if hasattr(self, "_interval") else known.label_bounds or ()
         makes = (len(names), names, known.labels, known.label_bounds)
         fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
-        if makes != fitted:
-            both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
-            what = "number and names of features, labels and label_bounds"
-            raise TemplateError(f"save: {what} are {both}; pass the schema of the table, or fit with bounds=schema.")
+        both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
+        what = "number and names of features, labels and label_bounds"
+        require(makes == fitted, f"save: {what} are {both}; pass the schema of the table, or fit with bounds=schema.")
         if getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) != (len(names),):
             raise TemplateError("save: dpconvex predict maps no features; save release_, and use it in Python.")
         replace(release, schema=known).save(path)

@@ -11,7 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Choice
 from dpconvex.data.record import in_one_place
 from dpconvex.data.validation import check_labels
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, require
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
@@ -227,8 +227,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
             self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend, unit=unit)
             return self
-        if unit is not None:
-            raise TemplateError("fit: components that are learnt protect single records; leave unit out.")
+        require(unit is None, "fit: components that are learnt protect single records; leave unit out.")
         mixture = self._fitted(solve_mixture, data, backend=self.backend)
         self.components_, self.release_ = mixture.components, mixture.release
         return self

@@ -10,7 +10,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
@@ -93,8 +93,7 @@ class LogLinkRegressor(PrivateRegressor):
         columns = {}
         for name, said in (("exposure", "exposure"), ("weight", "sample_weight")):
             largest, column, where = getattr(self, name), found.get(name), type(self).__name__
-            if not largest and column is not None:
-                raise TemplateError(f"fit: {said} needs its public upper bound; write {where}({name}=...).")
+            require(largest or column is None, f"fit: {said} needs its public upper bound; write {where}({name}=...).")
             if largest and column is None and largest < 1:
                 raise TemplateError(f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
             if largest:
@@ -156,9 +155,8 @@ class LogLinkRegressor(PrivateRegressor):
         return tags
 
     def save(self, path: Any, schema: Any = None) -> None:
-        if self.exposure or self.weight:
-            why = "dpconvex predict reads tables without exposures and weights"
-            raise TemplateError(f"save: {why}; save release_, and use it in Python.")
+        why = "dpconvex predict reads tables without exposures and weights"
+        require(not self.exposure and not self.weight, f"save: {why}; save release_, and use it in Python.")
         super().save(path, schema)
 
 

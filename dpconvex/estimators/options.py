@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 
 from dpconvex.data.columns import check_aligned
-from dpconvex.errors import DPConvexError, TemplateError, warn
+from dpconvex.errors import DPConvexError, TemplateError, require, warn
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
@@ -98,10 +98,9 @@ def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Temp
             other = not value if usual and isinstance(value, bool) else item.default
             made = type(estimator)(**{**given, option: other}).template(features)
             idle = found is made or (found.source is not None and repr(found.source) == repr(made.source))
-        if idle:
-            where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
-            which = f"which tune takes itself: {where}" if option in TAKEN else "which changes nothing that tune fits"
-            raise TemplateError(f"tune: {name} has an option {option}={value!r}, {which}. Leave it out.")
+        where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
+        which = f"which tune takes itself: {where}" if option in TAKEN else "which changes nothing that tune fits"
+        require(not idle, f"tune: {name} has an option {option}={value!r}, {which}. Leave it out.")
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.schema_columns import interval
-from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.errors import DomainError, TemplateError, require, shorten
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, turned
@@ -75,8 +75,7 @@ class SurvivalRegressor(
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
         name, (low, high), given = type(self).__name__, interval("the time", self.bounds), self.intervals
-        if low != 0:
-            raise TemplateError(f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
+        require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):
             return np.linspace(0.0, high, int(given) + 1)[1:]
         ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []

@@ -21,7 +21,7 @@ from dpconvex.data.columns import FileRows, Stored, records_of
 from dpconvex.data.partitions import Partitions, has_partitions, is_frame
 from dpconvex.data.schema import Schema
 from dpconvex.data.validation import TIMES, has_masked, numbers
-from dpconvex.errors import DomainError, TemplateError, warn
+from dpconvex.errors import DomainError, require, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
@@ -79,9 +79,8 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     alone = isinstance(X, Partitions)
     if not alone and not has_partitions({"x": X}):
         return None
-    if alone != (y is None):
-        why = "Partitions of x and y alone, as fit(partitions), and features of Dask with their labels, as fit(X, y)"
-        raise TemplateError(f"fit: pass {why}.")
+    why = "Partitions of x and y alone, as fit(partitions), and features of Dask with their labels, as fit(X, y)"
+    require(alone == (y is None), f"fit: pass {why}.")
     parts = X if alone else Partitions({"x": X, "y": y})
     width = parts.width("x", *getattr(X, "shape", ())[1:2])
     # A frame without records, as Dask describes its frames, has names for its columns.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpconvex.data.encoded import carrying
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, require
 from dpconvex.features.transformers import TableTransformer
 from dpconvex.util.arguments import BELOW_ONE
 from dpconvex.util.arrays import Array
@@ -228,7 +228,6 @@ class SplineEncoder(TableTransformer):
         with suppress(TypeError, ValueError):
             places = (np.asarray(given, dtype=float) - lower) / (upper - lower)
         inside = places.ndim == 1 and bool((np.diff(places) > 0).all() and (places >= 0).all() and (places <= 1).all())
-        if isinstance(column, Categorical) or not inside:
-            why = "must be numbers in rising order between its bounds, of a column that is no category"
-            raise TemplateError(f"the knots of {name!r} {why}, not {given!r}.")
+        why = "must be numbers in rising order between its bounds, of a column that is no category"
+        require(not isinstance(column, Categorical) and inside, f"the knots of {name!r} {why}, not {given!r}.")
         return np.unique(np.concatenate([[0.0], np.rint(places / GRID) * GRID, [1.0]]))

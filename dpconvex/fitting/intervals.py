@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import NotConverged, TemplateError, require
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
@@ -117,8 +117,7 @@ def check_loss(form: LossForm) -> None:
     kinks = has_nonsmooth_loss(form) and analyse(form.template).kink is not None
     if kinks or not all(map(is_convex, form.losses)):
         raise TemplateError("intervals: the loss must be convex with a second derivative; smooth it.")
-    if form.space.dim > MOST:
-        raise TemplateError(f"intervals: at most {MOST} parameters have intervals, not {form.space.dim:,}.")
+    require(form.space.dim <= MOST, f"intervals: at most {MOST} parameters have intervals, not {form.space.dim:,}.")
     if not (abs(form.basis).sum(axis=1) > 0).all():
         raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
 

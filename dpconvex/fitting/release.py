@@ -25,7 +25,7 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError, require
 from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template
@@ -104,8 +104,7 @@ class Release(Released, Mapping[str, Array]):
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
-        if not copied:
-            raise TemplateError("Release: there is no parameter to release.")
+        require(copied, "Release: there is no parameter to release.")
         object.__setattr__(self, "parameters", copied)
         object.__setattr__(self, "source", plain(self.source))
 
@@ -160,8 +159,7 @@ class Release(Released, Mapping[str, Array]):
     def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
         try:
             found = by_blocks(partial(function, dict(self.parameters)), features)
-            if has_masked(found):
-                raise TemplateError(f"{name}: the learner's function returned masked numbers.")
+            require(not has_masked(found), f"{name}: the learner's function returned masked numbers.")
             return np.asarray(found)
         except DPConvexError:
             raise
@@ -205,8 +203,7 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"Release: of the problem {self.source[0]!r}, and the template is of {known[0]!r}.")
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
-        if declared != released:
-            raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
+        require(declared == released, f"Release: the template declares {declared}, and released were {released}.")
         return replace(self, **functions_of(template) | {"source": self.source or template.source})
 
 

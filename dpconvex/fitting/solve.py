@@ -20,7 +20,7 @@ from dpconvex.data.encoded import learnt_of, most_paid
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
-from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
+from dpconvex.errors import DomainError, NotPrivate, TemplateError, require, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
@@ -272,9 +272,8 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
     """Return the public number of records, or refuse to take it from settled data that protect it."""
     if privacy.adjacency == "replace-one":
         records = counted(data) if people is None else people.size
-        if size not in (None, records):
-            why = f"size is {size}, but there are {records} records"
-            raise TemplateError(f"solve: {why}; replace-one needs their number.")
+        why = f"size is {size}, but there are {records} records"
+        require(size in (None, records), f"solve: {why}; replace-one needs their number.")
         return max(records, 1)
     if size is None:
         why = "under add-remove adjacency the number of records is private, and the regularization scales with it"

@@ -10,7 +10,7 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
-from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, require
 from dpconvex.fitting.proof import proof_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
@@ -294,8 +294,7 @@ def proved(
                 if scores.bounds is None or scores.is_shared or not len(scores.inside):
                     raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
                 vertex_reach(analysis.form, scores.places[: len(scores.inside)].ravel())
-            if cover != ResidualNoise():
-                raise TemplateError("AdaptiveSteps: leave residual_noise out: all sums are exact.")
+            require(cover == ResidualNoise(), "AdaptiveSteps: leave residual_noise out: all sums are exact.")
             certificate = mechanism.certify(analysis, privacy, size)
         else:
             certificate = cover.certify(mechanism, analysis, privacy, size)

@@ -20,7 +20,7 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, in_one_place
 from dpconvex.data.tables import is_missing, value_of
 from dpconvex.data.validation import label_entries
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.expressions.from_cvxpy import field_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
@@ -45,8 +45,7 @@ class People:
     def read(cls, privacy: Privacy, given: Any, records: int, rng: np.random.Generator) -> Self:
         """Read identifiers, one for each of so many records, and refuse units of more records than declared, or cut them."""
         unit = privacy.unit
-        if given is None:
-            raise TemplateError(f"unit: pass an identifier of the {unit} for each record, as unit=.")
+        require(given is not None, f"unit: pass an identifier of the {unit} for each record, as unit=.")
         wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
         if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")

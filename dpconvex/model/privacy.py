@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
 from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, instance, one_of
 from dpconvex.util.plain_data import is_real
 
@@ -83,9 +83,8 @@ class Privacy:
         COUNT.check("Privacy", most=self.most)
         self.__dict__["most"] = int(self.most)
         WORD.or_none.check("Privacy", unit=self.unit)
-        if self.most > (1 if self.unit is None else MOST_ROWS):
-            why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
-            raise TemplateError(f"Privacy: most is {self.most}; {why}.")
+        why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
+        require(self.most <= (1 if self.unit is None else MOST_ROWS), f"Privacy: most is {self.most}; {why}.")
         if self.keep is not None and (self.unit is None or self.keep not in KEEPS):
             raise TemplateError(f"Privacy: keep must be one of {KEEPS}, beside a unit, or None, not {self.keep!r}.")
 

@@ -24,7 +24,7 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, feature_names, table
 from dpconvex.data.validation import check_labels, finite_numbers
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.fitting.files import Released
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
 from dpconvex.model.privacy import Privacy, check_privacy, computable
@@ -114,8 +114,7 @@ class ComponentCenters(Released):
             wrong = "centres that were learnt say how, and either what they cost or why they are not private"
         if not wrong and not self.declared:
             self.check_paid()
-        if wrong:
-            raise TemplateError(f"ComponentCenters: {wrong}.")
+        require(not wrong, f"ComponentCenters: {wrong}.")
         centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
         self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
         self.__dict__.update(radius=float(self.radius), step=step)

@@ -17,7 +17,7 @@ from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema import check_unit
 from dpconvex.data.tables import text_of
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
@@ -105,8 +105,7 @@ def evaluate(
     protected, data = privacy.adjacency == "add-remove", settled(data)
     fields = dict(for_promise(template, privacy).record.fields)
     if group is not None and groups is not None:
-        if group in fields:
-            raise TemplateError(f"evaluate: {group!r} is a field of the record; rename the column of groups.")
+        require(group not in fields, f"evaluate: {group!r} is a field of the record; rename the column of groups.")
         fields[group] = Choice(groups)
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}

@@ -13,7 +13,7 @@ from scipy.special import xlogy
 
 from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError, require
 from dpconvex.fitting.files import Stated
 from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
@@ -126,9 +126,10 @@ class Evaluation(Stated):
 
     def _table(self, *names: str) -> Array:
         """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
-        if self.is_hidden:
-            why = "noise outweighs the number of its records, and its rates would be noise"
-            raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {why}.")
+        group = "" if self.chosen is None else f"the group {self.groups[self.chosen]!r}"
+        require(
+            not self.is_hidden, f"{group}: noise outweighs the number of its records, and its rates would be noise."
+        )
         for name in names:
             if name in self.cells.tables:
                 return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
@@ -380,13 +381,11 @@ class Evaluation(Stated):
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`, or raise `TemplateError`."""
         known = dict(given) if isinstance(given, Mapping) else {}
-        if known.pop("format", None) != FORM:
-            raise TemplateError(f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
+        require(known.pop("format", None) == FORM, f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
         found: Self = built(cls, known, {Privacy: Privacy.from_dict})
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
-        if not fits or not np.isfinite(found.sums).all():
-            raise TemplateError("Evaluation: its sums are not those of its cells.")
+        require(fits and np.isfinite(found.sums).all(), "Evaluation: its sums are not those of its cells.")
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
         if not abs(found.scale - noise) <= TAIL_SLACK * noise:
             raise TemplateError(f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}.")

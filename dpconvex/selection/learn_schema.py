@@ -40,7 +40,7 @@ from dpconvex.data.tables import (
     value_of,
     values_of,
 )
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError, require
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.model.people import People
@@ -151,8 +151,7 @@ def learn_schema(
     if wrong or kinds.get(label) == DATE:  # nothing predicts a date
         why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong or label!r}"
         raise TemplateError(f"learn_schema: {why}.")
-    if not kinds:
-        raise TemplateError("learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
+    require(kinds, "learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
     source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})

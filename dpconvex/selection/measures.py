@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logit, xlogy
 
-from dpconvex.errors import TemplateError
+from dpconvex.errors import require
 from dpconvex.util.arguments import FRACTION
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
@@ -122,8 +122,7 @@ def surprise(edges: Array) -> Array:
 
 def between(place: float, edges: Array, values: Array) -> Array:
     """Interpolate values at edges, the last axis."""
-    if not is_real(place) or np.isnan(place):
-        raise TemplateError(f"expected a number, not {place!r}.")
+    require(is_real(place) and not np.isnan(place), f"expected a number, not {place!r}.")
     right = int(np.clip(np.searchsorted(edges, place), 1, len(edges) - 1))
     along = np.clip((place - edges[right - 1]) / (edges[right] - edges[right - 1]), 0.0, 1.0)
     return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)

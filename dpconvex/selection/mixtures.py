@@ -16,7 +16,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
 from dpconvex.data.record import Record
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions, check_template
@@ -204,8 +204,7 @@ def labelled(batch: Batch, made: tuple[Grouping, ComponentCenters, Indices]) -> 
 
 
 def fitting(components: ComponentCenters, grouping: Grouping, count: int) -> ComponentCenters:
-    if not components.declared:
-        raise TemplateError("solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
+    require(components.declared, "solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
     (middle, radius), classes = grouping.extent, grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
     if components.centers.shape != wanted or components.classes != classes:

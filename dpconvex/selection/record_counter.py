@@ -13,7 +13,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense
 from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError, require
 from dpconvex.fitting.release import Release
 from dpconvex.mechanisms.cell_counts import (
     ALIVE,
@@ -86,8 +86,7 @@ class RecordCounter:
             what = f"{several[1]} probabilities to survive" if self.survives else "one value"
             raise TemplateError(f"{caller}: predict must return {what} for each record, not shape {shape} for 2.")
         wanted = several if self.cells.likelihood else (2,)
-        if given != wanted:
-            raise TemplateError(f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
+        require(given == wanted, f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
 
     @property
     def survives(self) -> bool:

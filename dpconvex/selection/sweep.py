@@ -14,7 +14,7 @@ from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
 from dpconvex.fitting.release import Release, knowing
 from dpconvex.fitting.solve import FitJob, public_size, run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -202,8 +202,7 @@ def planned(
     """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
     check_privacy("calibrate", privacy, options.units)
     COUNT.check("calibrate", releases=draws)
-    if not templates:
-        raise TemplateError("calibrate: there is no template to fit.")
+    require(templates, "calibrate: there is no template to fit.")
     learners = [template for template in templates for _ in range(int(draws))]
     best = largest(learners, options, privacy, size, beside)
     by_size = any(not isinstance(fit.mechanism, Automatic) for fit in best.fits)

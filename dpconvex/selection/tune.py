@@ -23,7 +23,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, require
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -254,8 +254,7 @@ def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
     people, adjacency = call.people, call.privacy.adjacency
     whose = np.arange(counted(call.data)) if people is None else people.of
     many, size = int(whose.max(initial=-1)) + 1, call.size if call.protected else 0
-    if (size or many) < count:
-        raise TemplateError(f"tune: {size or many} records or people cannot be split into {count} parts.")
+    require((size or many) >= count, f"tune: {size or many} records or people cannot be split into {count} parts.")
     own = parts(many, count, many // count, adjacency, call.source.rng)
     part = own[whose]
     sizes = np.bincount(part if people is None or not people.weighted else own, minlength=count)
@@ -341,8 +340,7 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     found = candidates if several else varied(candidates, grid)
     given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
     named = {name: declared(name, candidate, data, features, grid or ()) for name, candidate in given.items()}
-    if not named:
-        raise TemplateError("tune: there is no candidate to choose from.")
+    require(named, "tune: there is no candidate to choose from.")
     first, reference = next(iter(named.items()))
     for name, template in named.items():
         counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
