@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.columns import dense
 from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
-from dpconvex.errors import DPConvexError, TemplateError, require
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.util.arguments import NOT_AN_ARRAY, require, retold
 from dpconvex.util.arrays import Array
 
 __all__ = ["adult", "breast_cancer", "unit_ball"]
@@ -132,11 +133,9 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
     array([[-0.5, -0.5, -0.5,  0.5],
            [ 0. ,  0. ,  0. ,  0. ]])
     """
-    try:
+    with retold("unit_ball: X must have shape (n, d), and bounds one number or d", *NOT_AN_ARRAY, kind=TemplateError):
         shape = np.shape(X)
         low, high = (np.broadcast_to(np.asarray(bound, dtype=float), shape[1:]) for bound in (lower, upper))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TemplateError(f"unit_ball: X must have shape (n, d), and bounds one number or d ({error}).") from error
     require(len(shape) == 2 and shape[1] != 0, f"unit_ball: X must have shape (n, d), not {shape}.")
     require((low < high).all(), "unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])

@@ -29,12 +29,6 @@ class TemplateError(DPConvexError, ValueError):
     """Raised if a declaration or an argument is malformed: a wrong type, name or shape, an unknown option."""
 
 
-def require(fits: object, said: str, kind: type[DPConvexError] = TemplateError) -> None:
-    """Raise an error with this message unless something fits."""
-    if not fits:
-        raise kind(said)
-
-
 class DomainError(DPConvexError, ValueError):
     """Raised if a record lies outside its declared domain, or the data are not a table of such records.
 

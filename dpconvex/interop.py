@@ -9,12 +9,12 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.accounting.totals import Amount, best_total, tails_delta
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import between, instance, number
+from dpconvex.util.arguments import between, instance, number, require, retold
 from dpconvex.util.plain_data import is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
@@ -23,10 +23,8 @@ WITHIN, MOST, UP = 32.0, 1000, 1 + 1e-15
 
 
 def library() -> Any:
-    try:
+    with retold("events need dp-accounting: pip install 'dpconvex[interop]'", ImportError):
         import dp_accounting.pld
-    except ImportError as missing:
-        raise DPConvexError("events need dp-accounting: pip install 'dpconvex[interop]'.") from missing
     return dp_accounting
 
 

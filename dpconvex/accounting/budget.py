@@ -14,11 +14,11 @@ from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
 from dpconvex.accounting.ledger import FileLedger
 from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
 from dpconvex.data.learnt import Learnt
-from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, require, shown
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
-from dpconvex.util.arguments import instance
+from dpconvex.util.arguments import instance, require, retold
 from dpconvex.util.markup import aligned, bar, paragraph
 from dpconvex.util.places import replaceable
 from dpconvex.util.plain_data import built, is_real
@@ -351,14 +351,12 @@ def sum_text(amount: Amount | Privacy) -> str:
 
 def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
     """Return what the first line of a ledger says: its rule, with the total."""
-    try:
+    with retold(f"{path}, line 1: not the ledger of a privacy budget", ValueError):
         head = built(dict[str, Any], ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
             raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
         return rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
-    except ValueError as error:
-        raise DPConvexError(f"{path}, line 1: not the ledger of a privacy budget ({error}).") from error
 
 
 def spends_in(
@@ -368,7 +366,8 @@ def spends_in(
     entries: list[Entry] = []
     total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
     for position, line in enumerate(lines, start=before + 2):
-        try:
+        said = f"{path}, line {position}: not a spend: a label and a guarantee"
+        with retold(said, ValueError):
             spend = built(dict[str, Any], ledger.decoded(*line))
             if "moved" in spend:
                 remedy = "open that, or move it again if it is not there"
@@ -379,8 +378,6 @@ def spends_in(
                 made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
             known = dict(zip(("privacy", "event"), made[text_of], strict=True))
             entries.append(built(Entry, spend | known, AS_IT_IS))
-        except ValueError as error:
-            raise DPConvexError(f"{path}, line {position}: not a spend: a label and a guarantee ({error}).") from error
     sums = rule.plus(sums or rule.nothing, *entries)
     if not rule.fits(sums, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")

@@ -15,6 +15,7 @@ from typing import Any
 
 from dpconvex.accounting.ledger import is_sealed
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.util.arguments import retold
 
 PATIENCE = 60.0  # Seconds for which a conflict is tried again, and a lost commit looked up
 KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
@@ -66,10 +67,8 @@ class DatabaseLedger:
     """The lines of a ledger in a database; `?ledger=NAME` at the end of its address tells several of them apart."""
 
     def __init__(self, address: str) -> None:
-        try:
+        with retold("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'", ImportError):
             import sqlalchemy as sa
-        except ImportError as error:
-            raise DPConvexError("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'.") from error
         forms = "write 'sqlite:///spent.db' or 'postgresql://user@host/database'"
         try:
             url = sa.make_url(address)

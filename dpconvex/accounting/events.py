@@ -10,10 +10,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from dpconvex.errors import TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, table
 from dpconvex.numerics import SUM_SLACK
+from dpconvex.util.arguments import require
 from dpconvex.util.plain_data import built, is_real, names_of
 
 SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this

@@ -14,7 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dpconvex.errors import DPConvexError, require
+from dpconvex.errors import DPConvexError
+from dpconvex.util.arguments import require, retold
 from dpconvex.util.places import distinct, write_whole
 
 
@@ -100,10 +101,8 @@ def locked(path: Path, writing: bool = True) -> Iterator[int]:
     A ledger that is not there is an error: a new one would forget what it held.  Whoever waited for the lock on a file that was
     replaced meanwhile begins anew.
     """
-    try:
+    with retold("this platform has no POSIX file locks; keep the budget without a path", ImportError):
         import fcntl
-    except ImportError as error:
-        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
     mode, lock = (os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) if writing else (os.O_RDONLY | os.O_NONBLOCK, fcntl.LOCK_SH)
     while True:
         try:

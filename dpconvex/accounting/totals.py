@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail, known
-from dpconvex.errors import require
 from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, smallest_scale
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import one_of, require
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound

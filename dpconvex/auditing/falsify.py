@@ -12,12 +12,12 @@ import numpy as np
 from dpconvex.auditing.report import Place, Row, columns, written
 from dpconvex.auditing.search import POOL, Goal, Records, Search, diagonal, unit
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, ObjectiveCertificate
-from dpconvex.errors import DPConvexError, require
+from dpconvex.errors import DPConvexError
 from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.region import slope_of
-from dpconvex.util.arguments import COUNT, instance
+from dpconvex.util.arguments import COUNT, instance, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import aligned, paragraph
 

@@ -20,9 +20,9 @@ from dpconvex.certificates.loaded_event import believed, tail_of
 from dpconvex.certificates.text import RUNS, CertificateText
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.util.arguments import COUNT
+from dpconvex.util.arguments import COUNT, require, retold
 from dpconvex.util.plain_data import built, finite
 
 MOST_PEOPLE = 10**6  # of a group
@@ -284,11 +284,10 @@ class Certificate(CertificateText):
     @classmethod
     def from_json(cls, text: str) -> Certificate:
         """Read the output of `to_json`. It must have the same numbers as its proof; `check` replays the proof."""
-        try:
+        kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, TypeError, ValueError)
+        with retold("from_json: no certificate that this version wrote", *kinds):
             data, proof = opened(text.encode())
             return cls.from_dict(data).with_proof(proof)
-        except (Rejected, TemplateError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
-            raise DPConvexError(f"from_json: no certificate that this version wrote ({error}).") from error
 
     def with_proof(self, proof: bytes) -> Certificate:
         """Return a copy with this proof attached.  Short proofs are checked immediately."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
-from dpconvex.errors import DPConvexError, require
+from dpconvex.errors import DPConvexError
 from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
+from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import Array, Indices
 
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
@@ -96,10 +97,9 @@ def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | Non
 
 def measurement(law: str, scale: float) -> Any:
     """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
-    try:
+    said = "nothing is released: noise is drawn by OpenDP, which is not there: pip install opendp"
+    with retold(said, ImportError):
         from opendp.domains import atom_domain, vector_domain
-    except ImportError as error:
-        raise DPConvexError("a release draws its noise by OpenDP: pip install opendp. Nothing is released.") from error
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
     from opendp.mod import enable_features

@@ -22,13 +22,13 @@ from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.data.validation import LARGEST_COPY
-from dpconvex.errors import NotPrivate, TemplateError, require
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import locate, options as options_of
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import one_of, require
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 

@@ -13,10 +13,10 @@ from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
-from dpconvex.errors import TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import one_of, require
 from dpconvex.util.places import writable, write_whole
 
 PICTURES = ("roc", "calibration", "residuals")  # of an evaluation

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, shorten
+from dpconvex.util.arguments import retold
 from dpconvex.util.arrays import frozen
 
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
@@ -68,14 +69,12 @@ class FileRows:
         return read.reshape(count, *self.shape[1:])[::step]
 
     def _mapped(self) -> np.memmap[Any, Any]:
-        try:
+        with retold(f"{self.path}: no array can be read from it", OSError, ValueError, EOFError, kind=DomainError):
             if exists(self.path) and not isfile(self.path):  # a pipe may never begin
                 raise OSError("it is a folder, a device or a pipe")
             found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
             if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
                 raise ValueError("expected an array of numbers, records first, in the order of C")
-        except (OSError, ValueError, EOFError) as error:
-            raise DomainError(f"{self.path}: no array can be read from it ({error}).") from error
         return found
 
 
@@ -83,10 +82,9 @@ class FileRows:
 
 
 def array_of(what: str, column: Any) -> NDArray[Any]:
-    try:
+    # What an object does when it is made an array is up to it.
+    with retold(f"{what}: not an array of numbers", Exception, kind=DomainError):
         return np.asarray(column)
-    except Exception as error:  # what an object does when it is made an array is up to it
-        raise DomainError(f"{what}: not an array of numbers ({error}).") from error
 
 
 def records_of(data: Any) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.errors import NotPrivate, TemplateError, require
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
-from dpconvex.util.arguments import number, whole
+from dpconvex.util.arguments import NOT_AN_ARRAY, number, require, retold, whole
 from dpconvex.util.arrays import Array, frozen
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
@@ -126,10 +126,8 @@ class Box:
     slack: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        try:
+        with retold("Box: bounds must be numbers or arrays of numbers", *NOT_AN_ARRAY, kind=TemplateError):
             lower, upper = np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
         if lower.shape != upper.shape:
             raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
         require(lower.size != 0, f"Box: bounds of shape {lower.shape} declare a field without coordinates.")

@@ -9,7 +9,8 @@ from typing import Any
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Boolean, Categorical, Column, Date, Numeric
 from dpconvex.data.tables import day, is_missing, number, table_of, text_of
-from dpconvex.errors import DomainError, require
+from dpconvex.errors import DomainError
+from dpconvex.util.arguments import require
 
 # Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
 # missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.

@@ -24,8 +24,8 @@ from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, length_of
 from dpconvex.data.workers import Workers
-from dpconvex.errors import DomainError, DPConvexError, TemplateError, require
-from dpconvex.util.arguments import SWITCH
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.util.arguments import SWITCH, require
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ from dpconvex.data.columns import check_aligned, names_of, records_of
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.validation import check_column, check_labels, length_of
-from dpconvex.errors import DomainError, TemplateError, require
-from dpconvex.util.arguments import TRUTH
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arguments import TRUTH, require
 from dpconvex.util.arrays import frozen, quietly
 
 EMPTY = "the data are empty: there is no record to learn from."

@@ -20,8 +20,8 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, path_of, table_of
-from dpconvex.errors import DomainError, TemplateError, require, warn
-from dpconvex.util.arguments import TEXT, number
+from dpconvex.errors import DomainError, TemplateError, warn
+from dpconvex.util.arguments import TEXT, number, require, retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
@@ -272,10 +272,8 @@ class Schema:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`, or from the settings of a TOML file."""
-        try:
+        with retold(f"this does not declare a table: {fields!r}", TypeError, kind=TemplateError):
             return cls(**fields)
-        except TypeError as error:
-            raise TemplateError(f"this does not declare a table: {fields!r}.") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -322,10 +320,10 @@ def toml(value: Any) -> str:
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    try:
+    with retold(
+        f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError
+    ):  # or no UTF-8, or integers of thousands of digits
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
-    except (RecursionError, ValueError) as error:  # also texts that are no UTF-8, and integers of thousands of digits
-        raise TemplateError(f"{path}: not valid TOML ({error}).") from error
     for unknown in (key for key in settings if key not in allowed):
         raise TemplateError(f"{path}: unknown setting {unknown!r}; settings are {', '.join(allowed)}.")
     return settings

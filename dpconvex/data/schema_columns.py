@@ -26,8 +26,8 @@ from dpconvex.data.tables import (
     value_of,
     values_of,
 )
-from dpconvex.errors import DomainError, TemplateError, require, shorten
-from dpconvex.util.arguments import SWITCH, one_of
+from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.util.arguments import SWITCH, one_of, require
 from dpconvex.util.arrays import Array, Indices
 
 Where = Callable[[int], str]

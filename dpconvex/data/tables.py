@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.validation import DURATIONS, has_masked
-from dpconvex.errors import DomainError, require
+from dpconvex.errors import DomainError
+from dpconvex.util.arguments import require, retold
 
 Values = NDArray[Any]
 
@@ -200,10 +201,8 @@ def one_below_the_other(pieces: Sequence[Values]) -> Values:
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    try:
+    with retold(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'", ImportError, kind=DomainError):
         import pyarrow.parquet
-    except ImportError as error:
-        raise DomainError(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'.") from error
     if not path.is_file():  # a pipe may never begin
         raise DomainError(f"{path}: this is no file, and a Parquet file was expected.")
     try:

@@ -18,12 +18,15 @@ from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, shorten
 from dpconvex.numerics import RECORD_TOLERANCE, SINGLE_TOLERANCE
+from dpconvex.util.arguments import NOT_AN_ARRAY, retold
 from dpconvex.util.arrays import Array, frozen
 
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
+# What SciPy raises of a sparse matrix whose parts do not fit.
+UNFIT = (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError)
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
 LARGEST_COPY = 2**30
 # A larger copy of single precision stays as it is, half as large as what is made of its blocks when they are read.
@@ -112,16 +115,14 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
         if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | Decimal | np.bool_)):
             row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
             raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds a {kind}).")
-    try:
+    with retold(f"field {name!r}: not an array of numbers", *NOT_AN_ARRAY, kind=DomainError):
         return np.array(array, dtype=float)  # None becomes NaN
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
     """Return a sparse matrix in rows, from copies of what it holds, with every index checked, which SciPy does not do."""
     check_array(name, shape, column)
-    try:
+    with retold(f"field {name!r}: the indices of the sparse matrix do not fit it", *UNFIT, kind=DomainError):
         if column.format in ("csr", "csc", "bsr"):
             kept = column.copy()
             kept.check_format(full_check=True)
@@ -135,8 +136,6 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
             matrix = sp.csr_array(kept.astype(float))  # small integers would wrap around where they are added up
             matrix.has_canonical_format = False
             matrix.sum_duplicates()
-    except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
-        raise DomainError(f"field {name!r}: the indices of the sparse matrix do not fit it ({error}).") from error
     return matrix
 
 

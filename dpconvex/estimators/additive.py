@@ -22,7 +22,7 @@ from dpconvex.data.encoded import carrying
 from dpconvex.data.record import in_one_place
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.tables import table_of
-from dpconvex.errors import TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor, takes_steps
@@ -35,6 +35,7 @@ from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import solve, statistics
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import Array
 
 CURVES = "knots", "pairs", "monotone", "curvature"  # Options that a file keeps
@@ -208,15 +209,12 @@ class AdditiveModel(Private):
             raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
         curves = options["curves"]
         known = {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
-        try:
+        said = f"{cls.__name__}: the options of the curves in this file are damaged"
+        with retold(said, TypeError, ValueError, LookupError, kind=TemplateError):
             model = cls.of_schema(release.schema, **{name: curves[name] for name in CURVES}, **known)
             model._noted(release.schema)
             model.release_, model._weights_of_features = release, release["w"]
             return model._drawn(curves["deviations"])
-        except (TypeError, ValueError, LookupError) as error:
-            raise TemplateError(
-                f"{cls.__name__}: the options of the curves in this file are damaged ({error})."
-            ) from error
 
     def _noted(self, schema: Schema) -> None:
         self.schema_ = schema

@@ -24,7 +24,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, learnt_of, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
-from dpconvex.errors import TemplateError, require, shorten
+from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
@@ -36,7 +36,7 @@ from dpconvex.fitting.solve import note_fit, solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import POSITIVE, TRUTH
+from dpconvex.util.arguments import POSITIVE, TRUTH, require
 from dpconvex.util.arrays import Array
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)

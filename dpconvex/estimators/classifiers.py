@@ -11,7 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Choice
 from dpconvex.data.record import in_one_place
 from dpconvex.data.validation import check_labels
-from dpconvex.errors import TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, plain
@@ -23,6 +23,7 @@ from dpconvex.fitting.verify import verify
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.selection.clustering import ComponentCenters
 from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 

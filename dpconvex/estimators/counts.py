@@ -10,12 +10,12 @@ from sklearn.metrics import d2_tweedie_score
 
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
 from dpconvex.fitting.solve import solve
-from dpconvex.util.arguments import NOT_NEGATIVE
+from dpconvex.util.arguments import NOT_NEGATIVE, require
 from dpconvex.util.arrays import Array
 
 # Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.

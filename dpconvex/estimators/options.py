@@ -9,10 +9,11 @@ from inspect import signature
 from typing import Any
 
 from dpconvex.data.columns import check_aligned
-from dpconvex.errors import DPConvexError, TemplateError, require, warn
+from dpconvex.errors import DPConvexError, TemplateError, warn
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import require
 
 GUARANTEE = ("epsilon", "delta", "adjacency", "unit", "most", "keep")
 TAKEN = (*GUARANTEE, "clip", "size", "mechanism", "backend", "budget", "seed")

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.schema_columns import interval
-from dpconvex.errors import DomainError, TemplateError, require, shorten
+from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, turned
+from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real, is_whole
 
@@ -154,10 +155,9 @@ def structured(caller: str, y: Any) -> Any:
 def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
     """Return whether events were seen, and times, or refuse values that are not what they should be."""
     names = y.dtype.names
-    try:
+    said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are no numbers"
+    with retold(said, TypeError, ValueError, kind=DomainError):
         event, time = (np.asarray(y[name], dtype=float) for name in names)
-    except (TypeError, ValueError) as error:
-        raise DomainError(f"{caller}: {shorten(', '.join(names))} of y are no numbers; pass {SURV}.") from error
     if not np.isin(event, (0.0, 1.0)).all():
         raise DomainError(f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}.")
     if not ((time >= 0) & (time < np.inf)).all():

@@ -21,8 +21,9 @@ from dpconvex.data.columns import FileRows, Stored, records_of
 from dpconvex.data.partitions import Partitions, has_partitions, is_frame
 from dpconvex.data.schema import Schema
 from dpconvex.data.validation import TIMES, has_masked, numbers
-from dpconvex.errors import DomainError, require, warn
+from dpconvex.errors import DomainError, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
+from dpconvex.util.arguments import require
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from dpconvex.data.encoded import carrying
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Levels
-from dpconvex.errors import TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.features.transformers import TableTransformer
-from dpconvex.util.arguments import BELOW_ONE
+from dpconvex.util.arguments import BELOW_ONE, require
 from dpconvex.util.arrays import Array
 
 # Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.

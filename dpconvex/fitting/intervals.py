@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.errors import NotConverged, TemplateError, require
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
@@ -17,7 +17,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import Estimate
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.util.arguments import FRACTION, instance
+from dpconvex.util.arguments import FRACTION, instance, require
 
 MOST = 300  # Parameters
 INSIDE, ROUNDING = 3.0, 1e-6  # Standard errors within which no constraint may be active; relative error of a projection

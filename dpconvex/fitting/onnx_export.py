@@ -11,7 +11,8 @@ from scipy.special import softmax
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Column, Levels
 from dpconvex.data.tables import objects, text_of
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import TemplateError
+from dpconvex.util.arguments import retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.places import replaceable, write_whole
 
@@ -24,10 +25,8 @@ class Graph:
     """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants."""
 
     def __init__(self) -> None:
-        try:
+        with retold("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):
             import onnx
-        except ImportError as error:
-            raise DPConvexError("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'.") from error
         self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
         self.inputs, self.outputs = list[Any](), list[Any]()
 

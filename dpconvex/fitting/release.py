@@ -25,11 +25,11 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
-from dpconvex.errors import DPConvexError, TemplateError, require
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template
-from dpconvex.util.arguments import TEXT, instance
+from dpconvex.util.arguments import TEXT, instance, require
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.markup import aligned, details, paragraph
 

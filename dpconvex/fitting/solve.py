@@ -20,7 +20,7 @@ from dpconvex.data.encoded import learnt_of, most_paid
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
-from dpconvex.errors import DomainError, NotPrivate, TemplateError, require, warn
+from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
@@ -35,7 +35,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
-from dpconvex.util.arguments import instance
+from dpconvex.util.arguments import instance, require
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage
 

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released, Stated
 from dpconvex.fitting.release import Release, functions_of
@@ -23,7 +23,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
-from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, instance
+from dpconvex.util.arguments import FRACTION, NOT_JSON, NOT_NEGATIVE, instance, require, retold
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.places import content_of
 from dpconvex.util.plain_data import built
@@ -228,17 +228,13 @@ class Coefficients(Stated):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a JSON file of what `to_dict` returned."""
-        try:
+        readers = {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict}
+        with retold(f"{path}: no coefficients that were saved", *NOT_JSON):
             known = dict(json.loads(content_of(path)))
-            if known.pop("format", None) != FORM:
-                raise ValueError("it has another format")
-            found: Self = built(
-                cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict}
-            )
+            require(known.pop("format", None) == FORM, "it has another format")
+            found: Self = built(cls, known, readers)
             found.rows()
             return found
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DPConvexError(f"{path}: no coefficients that were saved ({error}).") from error
 
     def __repr__(self) -> str:
         rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]

@@ -10,7 +10,7 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
-from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError, require
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
 from dpconvex.fitting.proof import proof_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
@@ -26,7 +26,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
-from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, instance, whole
+from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, instance, require, whole
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage, once
 

@@ -20,10 +20,11 @@ from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, in_one_place
 from dpconvex.data.tables import is_missing, value_of
 from dpconvex.data.validation import label_entries
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.expressions.from_cvxpy import field_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import frozen
 from dpconvex.util.runtime import once
 

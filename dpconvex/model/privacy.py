@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
-from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, instance, one_of
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, instance, one_of, require
 from dpconvex.util.plain_data import is_real
 
 ADJACENCIES = ("replace-one", "add-remove")

@@ -24,14 +24,14 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, feature_names, table
 from dpconvex.data.validation import check_labels, finite_numbers
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import SINGLE_TOLERANCE
-from dpconvex.util.arguments import TRUTH, instance, one_of
+from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, instance, one_of, require, retold
 from dpconvex.util.arrays import Array, Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread
@@ -88,13 +88,11 @@ class ComponentCenters(Released):
     learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
-        try:
+        said = "ComponentCenters: centres and middle must be numbers, classes a list"
+        with retold(said, *NOT_AN_ARRAY, kind=TemplateError):
             centers, middle = np.array(self.centers, dtype=float), np.array(self.middle, dtype=float)
             classes = tuple(self.classes)
             distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
-        except (TypeError, ValueError, OverflowError) as error:
-            said = f"centres and middle must be numbers, classes a list ({error})"
-            raise TemplateError(f"ComponentCenters: {said}.") from error
         features, step = centers.shape[2:], math.nan
         if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
             step = float(self.step) or grid_step(self.radius)

@@ -17,7 +17,7 @@ from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema import check_unit
 from dpconvex.data.tables import text_of
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
@@ -26,7 +26,7 @@ from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.arguments import FRACTION, instance, one_of
+from dpconvex.util.arguments import FRACTION, instance, one_of, require
 from dpconvex.util.arrays import Indices, quietly
 from dpconvex.util.plain_data import is_whole
 

@@ -13,7 +13,7 @@ from scipy.special import xlogy
 
 from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
-from dpconvex.errors import DPConvexError, TemplateError, require
+from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import Stated
 from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
@@ -40,7 +40,7 @@ from dpconvex.selection.measures import (
     survival_pairs,
     whole,
 )
-from dpconvex.util.arguments import Kind, within
+from dpconvex.util.arguments import NOT_JSON, Kind, require, retold, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.places import content_of, replaceable, write_whole
 from dpconvex.util.plain_data import built
@@ -398,7 +398,5 @@ class Evaluation(Stated):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that `save` wrote."""
-        try:
+        with retold(f"{path}: not an evaluation that was saved", *NOT_JSON):
             return cls.from_dict(json.loads(content_of(path)))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DPConvexError(f"{path}: not an evaluation that was saved ({error}).") from error

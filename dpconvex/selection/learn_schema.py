@@ -40,7 +40,7 @@ from dpconvex.data.tables import (
     value_of,
     values_of,
 )
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError, require
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.model.people import People
@@ -49,6 +49,7 @@ from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_looks import ROOT_TWO
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, Indices, quietly
 
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logit, xlogy
 
-from dpconvex.errors import require
-from dpconvex.util.arguments import FRACTION
+from dpconvex.util.arguments import FRACTION, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 

@@ -16,7 +16,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
 from dpconvex.data.record import Record
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions, check_template
@@ -26,7 +26,7 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread

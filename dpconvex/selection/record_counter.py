@@ -13,7 +13,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense
 from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
-from dpconvex.errors import DPConvexError, TemplateError, require
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.mechanisms.cell_counts import (
     ALIVE,
@@ -29,7 +29,7 @@ from dpconvex.mechanisms.cell_counts import (
 )
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import Interrupt, interrupts_noted, one_blas_thread, silence
 

@@ -14,7 +14,7 @@ from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError, require
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.fitting.release import Release, knowing
 from dpconvex.fitting.solve import FitJob, public_size, run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -27,7 +27,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.certify import Warm
-from dpconvex.util.arguments import COUNT
+from dpconvex.util.arguments import COUNT, require
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import in_order, this_process
 

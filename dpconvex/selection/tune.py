@@ -23,7 +23,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
-from dpconvex.errors import DomainError, TemplateError, require
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -34,7 +34,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
-from dpconvex.util.arguments import instance
+from dpconvex.util.arguments import instance, require
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import in_order
 

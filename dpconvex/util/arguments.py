@@ -1,15 +1,34 @@
-"""Kinds of arguments: what a value may be, declared once; every check of a type or of a range is made by one of these."""
+"""What arguments must be, declared once: conditions, and kinds of values, by which types and ranges are checked."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from dpconvex.errors import TemplateError, shown
+from dpconvex.errors import DPConvexError, TemplateError, shown
 from dpconvex.util.plain_data import is_real, is_whole
+
+# What NumPy raises of what is no array of numbers, and what a reader of JSON raises of another file.
+NOT_AN_ARRAY, NOT_JSON = (TypeError, ValueError, OverflowError), (ValueError, TypeError, RecursionError)
+
+
+def require(fits: object, said: str, kind: type[DPConvexError] = TemplateError) -> None:
+    """Raise an error with this message unless something fits."""
+    if not fits:
+        raise kind(said)
+
+
+@contextmanager
+def retold(said: str, *caught: type[Exception], kind: type[DPConvexError] = DPConvexError) -> Iterator[None]:
+    """Raise an error with this message in place of others, whose own messages are added."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{said} ({error}).") from error
 
 
 @dataclass(frozen=True)
