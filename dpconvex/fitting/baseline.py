@@ -100,8 +100,7 @@ def solve_without_privacy(
     if np.isfinite(distance):
         said.append(f"it is within {distance:.2g} of the minimiser")
     proof: Any = {"not_private_because": "; ".join(said), "distance": distance, "gap": gap}
-    made: Baseline = knowing(Baseline(space.unpack(theta), **proof, **functions_of(template)), settled(data))
-    return made
+    return knowing(Baseline(space.unpack(theta), **proof, **functions_of(template)), settled(data))
 
 
 def analysed(template: Template) -> Analysis | None:

@@ -65,8 +65,7 @@ class DataEngine:
         added: float = 0.0,
         smoothing: float = 0.0,
     ) -> Array:
-        problem = self.problem(strong_convexity, linear, added, smoothing)
-        solution = backends.solve(problem, self.backend, tolerance)
+        solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
             raise NotConverged(f"the answer is not within {tolerance:.3g} of the minimiser; nothing is released.")
         return solution.theta

@@ -154,8 +154,7 @@ class Released(Stated):
         except Exception as error:
             what = f"the file is damaged, or is not a {cls.form.partition(' ')[2]} that this version of dpconvex saved"
             raise DPConvexError(f"{name}: {what} ({type(error).__name__}: {error}).") from error
-        whole: Self = found if template is None else found._with(template)
-        return whole
+        return found if template is None else found._with(template)
 
     def _with(self, template: Any) -> Self:
         """Return the same with what it takes from a template, which must fit it."""

@@ -83,7 +83,9 @@ def intervals(
     form = analyse(learner, options.mechanism).form
     check_loss(form)
     if release is not None:
-        check_start(release, learner)
+        shapes = {name: np.shape(value) for name, value in release.parameters.items()}
+        same = shapes == {variable.name: variable.shape for variable in learner.variables}
+        require(same, "intervals: the release is no fit of the template, which has other parameters.")
         release.check_data("intervals", job.data)
     found = options.prove(learner, privacy, job.size)
     fewest = fewest_records(form, found.certificate, release is None)
@@ -100,15 +102,8 @@ def intervals(
     check_inside(form, estimate)
     theta, of_noise = (np.where(estimate.hidden, np.nan, part) for part in (estimate.theta, np.diag(estimate.of_noise)))
     both = of_noise + np.diag(estimate.of_records)
-    return Coefficients.around(
-        form.space, theta, both, of_noise, confidence, ratio=template.ratio, **job.stated(privacy)
-    )
-
-
-def check_start(release: Release, template: Template) -> None:
-    shapes = {name: np.shape(value) for name, value in release.parameters.items()}
-    if shapes != {variable.name: variable.shape for variable in template.variables}:
-        raise TemplateError("intervals: the release is no fit of the template, which has other parameters.")
+    stated = {"ratio": template.ratio} | job.stated(privacy)
+    return Coefficients.around(form.space, theta, both, of_noise, confidence, **stated)
 
 
 def check_loss(form: LossForm) -> None:

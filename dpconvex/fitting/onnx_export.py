@@ -81,8 +81,7 @@ def encoded(graph: Graph, schema: Schema, name: str) -> str:
         table = np.concatenate([column.encode(str, objects(levels), False), absent, unknown])
         texts, places = graph.input(name, 1, texts=True), list(range(len(levels) + 1))
         keys = {"keys_strings": [*levels, ""], "values_int64s": places, "default_int64": len(places)}
-        index = graph("LabelEncoder", texts, **keys)
-        return graph("Squeeze", graph("Gather", table, index), np.array([1]))
+        return graph("Squeeze", graph("Gather", table, graph("LabelEncoder", texts, **keys)), np.array([1]))
     (lower, upper), given = column.ends, graph.input(name, 1)
     given = graph("Where", graph("IsInf", given), np.float64(np.nan), given) if learnt else given
     inside = graph("Min", graph("Max", given, np.float64(lower)), np.float64(upper))
@@ -171,16 +170,13 @@ def export_estimator(estimator: Any, path: Any) -> None:
     """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
-    names = ("decision_function", "predict", "predict_proba")
-    functions = [getattr(estimator, name, None) for name in names]
+    functions = [getattr(estimator, name, None) for name in ("decision_function", "predict", "predict_proba")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names
         export(path, functions, classes, estimator.n_features_in_, schema)
 
 
-def finished(
-    graph: Graph, path: Any, result: str, shape: tuple[int, ...], labels: Sequence[Any] | None, logistic: bool
-) -> None:
+def finished(graph: Graph, path: Any, result: str, shape: tuple[int, ...], labels: Any, logistic: bool) -> None:
     """Add the outputs, and write the model."""
     graph.output("prediction" if labels is None else "score", result, shape=(None, *shape))
     if not shape:  # as two scores, of which the first wins ties

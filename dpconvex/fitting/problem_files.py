@@ -56,7 +56,12 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     """
     file = locate(name_or_path)
     function = factory(file)
-    check(options, function, file)
+    known = inspect.signature(function)
+    try:
+        known.bind(**options)
+    except TypeError as error:
+        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in known.parameters.items()]
+        raise TemplateError(f"{file.stem}: {error}. Options are: {', '.join(listed) or 'none'}.") from error
     try:
         template = function(**options)
     except DPConvexError:
@@ -128,12 +133,3 @@ def factory(file: Path) -> Callable[..., Any]:
     if not callable(function):
         raise TemplateError(f"{file}: no function `template`; define one: `def template(*, features, ...)`.")
     return function
-
-
-def check(given: Mapping[str, object], function: Callable[..., Any], file: Path) -> None:
-    signature = inspect.signature(function)
-    try:
-        signature.bind(**given)
-    except TypeError as error:
-        listed = [k if p.default is p.empty else f"{k}={p.default!r}" for k, p in signature.parameters.items()]
-        raise TemplateError(f"{file.stem}: {error}. Options are: {', '.join(listed) or 'none'}.") from error

@@ -19,7 +19,7 @@ from dpconvex.certificates.bound_certificate import BoundCertificate
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
-from dpconvex.data.domains import Box, Choice
+from dpconvex.data.domains import Box
 from dpconvex.data.encoded import learnt_of
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names
@@ -105,8 +105,7 @@ class Release(Released, Mapping[str, Array]):
         self.check_paid()
         copied = {name: finite(name, value) for name, value in self.parameters.items()}
         require(copied, "Release: there is no parameter to release.")
-        object.__setattr__(self, "parameters", copied)
-        object.__setattr__(self, "source", plain(self.source))
+        self.__dict__.update(parameters=copied, source=plain(self.source))
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
     __eq__ = object.__eq__
@@ -152,8 +151,7 @@ class Release(Released, Mapping[str, Array]):
 
     def applied(self, name: str, x: Array) -> NDArray[Any]:
         """Call `predict`, `decision_function` or `predict_proba` with features that passed a record's check."""
-        function = {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
-        assert function is not None
+        function: Any = {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
         return self._called(name, function, x)
 
     def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
@@ -217,13 +215,9 @@ def knowing(found: Any, data: Any) -> Any:
 def functions_of(template: Template) -> dict[str, Any]:
     named = {"predictor": template.predict, "decision": template.decision, "probabilities": template.probabilities}
     scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
-    return {"source": template.source, "labels": labels_of(template), "scaled": scaled, **named}
-
-
-def labels_of(template: Template) -> tuple[Any, ...] | None:
-    """Return the values of the field y, or of the only one with values to choose from; None if there is none."""
-    choices = {name: domain.values for name, domain in template.record.fields.items() if isinstance(domain, Choice)}
-    return choices.get("y", next(iter(choices.values())) if len(choices) == 1 else None)
+    choices = {name: domain.values for name, domain in template.record.discrete.items()}
+    only = next(iter(choices.values())) if len(choices) == 1 else None
+    return {"source": template.source, "labels": choices.get("y", only), "scaled": scaled, **named}
 
 
 def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:

@@ -20,7 +20,7 @@ from dpconvex.data.encoded import learnt_of, most_paid
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
-from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
+from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
@@ -29,7 +29,7 @@ from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_tem
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
-from dpconvex.model.people import People, for_promise
+from dpconvex.model.people import NO_UNIT, People, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
@@ -93,9 +93,8 @@ def solve(
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
-    options = FitOptions(
-        mechanism, residual_noise, backend, size, clip, budget, entry, seed, None, unit, checked, units=True
-    )
+    given = (mechanism, residual_noise, backend, size, clip, budget, entry, seed, None, unit, checked)
+    options = FitOptions(*given, units=True)
     fit = FitJob(data, privacy, [template], options)
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
@@ -145,9 +144,8 @@ def statistics(
     options = FitOptions(chosen, residual_noise, None, size, clip, budget, entry, seed, unit=unit, units=True)
     fit = FitJob(data, privacy, [template], options)
     with fit.told():
-        found: Any = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
-    made: Statistics = knowing(found, fit.data)
-    return made
+        found = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
+    return knowing(found, fit.data)
 
 
 @dataclass
@@ -176,8 +174,7 @@ class FitJob:
             check_aligned({**fields, "unit": options.unit})
             self.people = People.read(self.privacy, options.unit, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
-        elif options.unit is not None:
-            raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
+        require(options.unit is None or self.people is not None, NO_UNIT)
         self.learnt = most_paid([learnt_of(self.data), self.release])
         self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
         self.backend = resolved(options.backend, *self.templates)
@@ -209,9 +206,8 @@ class FitJob:
             publishing = "which a release of one record, drawn at random, would keep"
             yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
         for fit in fits:
-            count = int(
-                fit.certificate.settings.get("vertices", sum(math.prod(v.shape) for v in fit.template.variables))
-            )
+            numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
+            count = int(fit.certificate.settings.get("vertices", numbers))
             signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
             if size < 2 * count and signal < 4:
                 yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
@@ -241,9 +237,7 @@ class FitJob:
 
     def run(self, fit: CertifiedFit, data: Any, source: NoiseSource, people: People | None = None) -> Release:
         with self.told():
-            made = run(fit, data, self.backend, source, self.options.clip, people or self.people)
-            found: Release = knowing(made, self.data)
-            return found
+            return knowing(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -294,11 +288,10 @@ def released(
     fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
 ) -> Release | Statistics:
     """Release from the records, or the statistics of them."""
-    batch = checked_batch(fit, data, clip, people)
+    batch, whose = checked_batch(fit, data, clip, people), None if people is None else people.of
     if isinstance(fit.certificate, QueriesCertificate):
-        whose = None if people is None else people.of
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
-    return covered(fit, batch, backend, source, people)
+    return covered(fit, batch, backend, source, whose)
 
 
 def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:
@@ -318,9 +311,7 @@ def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | Non
 
 
 @np.errstate(all="ignore")  # warnings of numbers tell about the data
-def covered(
-    fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, people: People | None
-) -> Release | Statistics:
+def covered(fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any) -> Release | Statistics:
     """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
     template, certificate, mechanism, cover = fit.template, fit.certificate, fit.mechanism, fit.certificate.cover
     if isinstance(certificate, StatisticsCertificate):
@@ -339,7 +330,6 @@ def covered(
             raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
         values = perturb(noisy, cover, source.seeded)
         return Statistics(values, moments, fields_of(template), template=template, **proof)
-    whose = None if people is None else people.of
     engine = DataEngine(analysis, batch, certificate.size, backend, whose)
     noisy = mechanism.run(analysis, certificate, engine, source.rng)
     # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.

@@ -98,8 +98,7 @@ class Statistics(Released):
         chosen = self.matching(template)
         NOT_NEGATIVE.or_none.check("fit", ridge=ridge)
         form, noisy = form_of(chosen), self.quadratic(chosen)
-        theta = least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size)
-        found = form.space.unpack(theta)
+        found = form.space.unpack(least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size))
         known: Any = {"schema": self.schema, "names": self.names, "learnt": self.learnt, **functions_of(chosen)}
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)
 

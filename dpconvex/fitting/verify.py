@@ -171,16 +171,12 @@ class FitOptions:
 
     def _proved(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         whole(1, 2**53).check("verify", size=size)  # larger ones are not exact as floating-point numbers
-        if (
-            len(set(template.losses)) == 1 and not template.losses[0].fields
-        ):  # data of one's own would be public numbers
-            said = (
-                "the loss is the same for all records, and arrays of your own in it are public: nothing protects them"
-            )
+        if len(set(template.losses)) == 1 and not template.losses[0].fields:
+            said = "the loss is the same for all records; your own data in it would be public: nothing protects them"
             remedy = f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})"
             raise NotPrivate(said, template.losses[0], remedy)
         found, plan = self._chosen(template, privacy, int(size))
-        found = found or certified(template, privacy, int(size), plan, self.residual_noise or ResidualNoise())
+        found = found or certified(template, privacy, int(size), plan, self.residual_noise)
         if privacy.most > 1:
             found = found.advised(self._cost_of_unit(found, privacy))
         if self.mechanism is not None or isinstance(found.mechanism, Automatic):
@@ -192,7 +188,7 @@ class FitOptions:
         one, size = replace(privacy, most=1), found.certificate.size
         with suppress(DPConvexError, OverflowError):
             plain, plan = self._chosen(found.template, one, size)
-            plain = plain or certified(found.template, one, size, plan, self.residual_noise or ResidualNoise())
+            plain = plain or certified(found.template, one, size, plan, self.residual_noise)
             times = found.certificate.expected_noise / plain.certificate.expected_noise
             if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
                 return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
@@ -209,7 +205,7 @@ class FitOptions:
         for plan in asked:
             if self.mechanism is None and not isinstance(plan, Automatic):  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
-                    return certified(template, privacy, size, plan, self.residual_noise or ResidualNoise()), plan
+                    return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan
 
     def _takes_steps(self, template: Template, plan: AdaptiveSteps) -> bool:
@@ -255,12 +251,10 @@ def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share:
         return found, str(step)
 
 
-def certified(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: ResidualNoise
-) -> CertifiedFit:
+def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: Any) -> CertifiedFit:
     """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
-    found = ask(template, privacy, size, mechanism, cover)
+    found = ask(template, privacy, size, mechanism, cover or ResidualNoise())
     certificate = found.certificate
     parts = {name: getattr(certificate, name) for name in ("cover", "clustering")}
     own: dict[str, Any] = {name: part and replace(part) for name, part in parts.items()}
@@ -268,13 +262,7 @@ def certified(
     return replace(found, certificate=certificate.copied(**own))
 
 
-def proved(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism,
-    cover: ResidualNoise,
-) -> CertifiedFit:
+def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: ResidualNoise) -> CertifiedFit:
     if privacy.unit is not None and not getattr(mechanism, "units", False):
         raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
     try:

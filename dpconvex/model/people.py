@@ -31,6 +31,7 @@ from dpconvex.util.runtime import once
 IDENTIFIERS = {int: "numbers", float: "numbers", bool: "numbers", str: "texts", bytes: "bytes"}
 IDENTIFIERS |= {date: "dates", datetime: "times"}
 WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
+NO_UNIT = 'unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).'
 WEIGHTED = WeakSet[Template]()
 
 

@@ -105,9 +105,7 @@ class Evaluation(Stated):
     @property
     def records(self) -> int:
         """Number of records; noisy if it is protected, or for a group."""
-        if self.total is not None and self.chosen is None:
-            return self.total
-        return round(float(self._sizes[0]))
+        return round(float(self._sizes[0])) if self.total is None or self.chosen is not None else self.total
 
     @property
     def is_hidden(self) -> bool:
@@ -126,10 +124,9 @@ class Evaluation(Stated):
 
     def _table(self, *names: str) -> Array:
         """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
-        group = "" if self.chosen is None else f"the group {self.groups[self.chosen]!r}"
-        require(
-            not self.is_hidden, f"{group}: noise outweighs the number of its records, and its rates would be noise."
-        )
+        if self.is_hidden:
+            said = "noise outweighs the number of its records, and its rates would be noise"
+            raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {said}.")
         for name in names:
             if name in self.cells.tables:
                 return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
@@ -169,8 +166,7 @@ class Evaluation(Stated):
         if self.cells.kind == "numbers":
             return estimate(self._variances, self._range**2)
         table = self._table("labels", "probabilities", "scores")
-        most = table.sum(axis=2).max(axis=1)
-        return share(whole(table) - most, table, 1 - 1 / table.shape[1])
+        return share(whole(table) - table.sum(axis=2).max(axis=1), table, 1 - 1 / table.shape[1])
 
     @property
     def first(self) -> Estimate:
@@ -336,8 +332,7 @@ class Evaluation(Stated):
         table = self._table("residuals")
         found = ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table))
         # The mean of squares is no less than the square of the mean.
-        least = ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2
-        return np.maximum(found, least) * self._range**2
+        return np.maximum(found, ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2) * self._range**2
 
     @property
     def _variances(self) -> Array:

@@ -40,10 +40,10 @@ from dpconvex.data.tables import (
     value_of,
     values_of,
 )
-from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
-from dpconvex.model.people import People
+from dpconvex.model.people import NO_UNIT, People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
@@ -149,9 +149,9 @@ def learn_schema(
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
     wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
-    if wrong or kinds.get(label) == DATE:  # nothing predicts a date
-        why = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong or label!r}"
-        raise TemplateError(f"learn_schema: {why}.")
+    wrong = wrong or [label] * (kinds.get(label) == DATE)  # nothing predicts a date
+    said = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
+    require(not wrong, f"learn_schema: {said}.")
     require(kinds, "learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
     source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
     if privacy.unit is not None:
@@ -159,8 +159,7 @@ def learn_schema(
         people = People.read(privacy, columns[unit] if mine else unit, len(weights), source.rng)
         columns = {name: values[people.kept] for name, values in columns.items()}  # texts of others are no levels
         weights = WHOLE // np.bincount(people.of)[people.of]
-    elif unit is not None:
-        raise TemplateError('unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).')
+    require(unit is None or privacy.unit is not None, NO_UNIT)
     replaced = privacy.adjacency == "replace-one"
     size = len(weights) if privacy.unit is None and replaced else None
     with computable(privacy):
@@ -283,8 +282,7 @@ class Counts:
         """Return a category of the levels that many have; without the noise, none passes that one person alone has."""
         names = sorted({*texts} - {""})
         place = {text: k for k, text in enumerate(("", *names))}
-        places = np.array([place[text] for text in texts], dtype=np.int64)
-        found, sigma = self.noisy(places, 1 + len(names), level)
+        found, sigma = self.noisy(np.array([place[text] for text in texts], dtype=np.int64), 1 + len(names), level)
         least = 1 + sigma * -float(ndtri(self.tail)) * (1 + 1e-9) + 2 / WHOLE
         common = sorted(zip(found[1:].tolist(), names, strict=True), reverse=True)[:MANY]
         common = [(number, name) for number, name in common if number >= least]

@@ -141,8 +141,7 @@ def entropy_bends(knots: Array) -> Array:
 
 def at_knots(between: Array) -> Array:
     """Return means at knots of what is known between them."""
-    sides = np.pad(np.ones_like(between), 1)
-    both = np.pad(between, 1)
+    sides, both = np.pad(np.ones_like(between), 1), np.pad(between, 1)
     return np.asarray((both[:-1] + both[1:]) / (sides[:-1] + sides[1:]))
 
 
@@ -161,8 +160,7 @@ def label_pairs(no: Array, yes: Array, edges: Array) -> tuple[Array, Array]:
     """Return how many pairs of records with different labels scores put in order, and how many pairs there are."""
     place = middles(edges)
     within = 0.5 + tied(yes, no, logit(place), np.diff(edges) / (place * (1 - place)))
-    agreed = (yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1)
-    return agreed, no.sum(axis=1) * yes.sum(axis=1)
+    return (yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1)
 
 
 def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, Array]:
@@ -198,8 +196,7 @@ def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:
 
     Parts of the gaps get records in the way that makes their shares at the knots likeliest (Richardson and Lucy).
     """
-    steps = np.arange(FINER * (len(knots) - 1) + 1) / FINER
-    places = np.interp(steps, np.arange(len(knots)), knots)
+    places = np.interp(np.arange(FINER * (len(knots) - 1) + 1) / FINER, np.arange(len(knots)), knots)
     hats = np.stack([np.interp(middles(places), knots, hat) for hat in np.eye(len(knots))], axis=1)
     even = hats * np.diff(places)[:, None]
     found = table @ (even / even.sum(axis=0)).T

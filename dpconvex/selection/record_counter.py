@@ -58,9 +58,7 @@ class RecordCounter:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
         fields = self.record.fields
         one_of(fields).check(caller, features=self.features, label=self.label)
-        one_of(fields).or_none.check(
-            caller, "Declare the values of any other column by groups=[...].", group=self.group
-        )
+        one_of(fields).or_none.check(caller, "Declare the values of another column by groups=[...].", group=self.group)
         domain: Any = fields[self.label]
         known = fields[self.features]
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150

@@ -67,10 +67,9 @@ def report(
     title : str, optional
     """
     found = getattr(release, "release_", release)
-    for given, kind in ((found, Release), (evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
-        (instance(kind) if kind is Release else instance(kind).or_none).check(
-            "report", **{kind.__name__.lower(): given}
-        )
+    instance(Release).check("report", release=found)
+    for given, kind in ((evaluation, Evaluation), (budget, Budget), (coefficients, Coefficients)):
+        instance(kind).or_none.check("report", **{kind.__name__.lower(): given})
     file = None if path is None else replaceable(path)
     label = "a label" if found.schema is None else found.schema.label
     privacy, certificate = whole(found)[0], found.certificate
@@ -119,23 +118,19 @@ def statement(
     """Return a paragraph for an ethics board."""
     privacy, _, parts = whole(release)
     if privacy is None:
-        why = release.not_private_because or release.status
-        return warning(f"Not private: {why}. Do not publish this model.")
+        return warning(f"Not private: {release.not_private_because or release.status}. Do not publish this model.")
     said = [f"This model was learnt under differential privacy: {privacy}{parts}."]
     if release.certificate is not None:
         said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
-    said.append(
-        f"That means: {odds(privacy)}. It holds whatever else a reader knows, and for all later uses of the model."
-    )
+    said.append(f"That means: {odds(privacy)}. It holds whatever a reader knows, and for all later uses of the model.")
     if evaluation is not None and evaluation.private:
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
     if coefficients is not None and coefficients.spent is not None:
         said.append(f"The intervals of its parameters are another release about the same people: {coefficients.spent}.")
     if budget is not None and not unlisted(release, budget):
-        said.append(
-            f"The ledger of these people counts {sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}."
-        )
+        spends = f"{sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}"
+        said.append(f"The ledger of these people counts {spends}.")
     if privacy.adjacency == "replace-one":
         said.append("The number of records is taken as public.")
     return f'<div class="board"><p><b>For the ethics board.</b> {escape(" ".join(said))}</p></div>'
@@ -150,17 +145,15 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
         yield "<p>What a column adds to the score: a number, from its lower to its upper bound; a level, where it is there.</p>"
         hidden = ", ".join(name for name, _, low, high in rows if not high > low)
         cells = [(name, f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for name, v, a, b in rows]
-        yield table(
-            ["column", "effect", "interval" * (coefficients is not None), ""], cells[:SHOWN], (1, 2), drawn=(3,)
-        )
+        head = ["column", "effect", "interval" * (coefficients is not None), ""]
+        yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))
         if coefficients is None:
             yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
         elif hidden:
             yield f'<p class="soft">Noise hides the curvature along these effects, which have no interval: {escape(hidden)}.</p>'
     elif not shapes:
-        yield table(
-            ["parameter", "shape"], [(n, " × ".join(map(str, v.shape)) or "a number") for n, v in release.items()]
-        )
+        shown = [(name, " × ".join(map(str, v.shape)) or "a number") for name, v in release.items()]
+        yield table(["parameter", "shape"], shown)
     curves, levels = [], []
     for name, shape in shapes.items():
         nodes, off = shape.nodes[0], 2 * shape.deviations
@@ -169,16 +162,13 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
             count, most = len(knots), float(np.max(np.abs(shape.values) + off)) or 1.0
             reach = (part[:count] for part in (shape.values, shape.values - off, shape.values + off))
             box, line = (knots[0], knots[-1], -most, most), (knots[0], 0.0, knots[-1], 0.0)
-            curves.append(
-                chart(f"{name}: what it adds to the score", str(name), "score", knots, *reach, line=line, box=box)
-            )
+            title = f"{name}: what it adds to the score"
+            curves.append(chart(title, str(name), "score", knots, *reach, line=line, box=box))
         elif len(shape.nodes) == 1:
-            levels += [
-                (f"{name} = {n}", f"{v:.3g}", f"± {d:.2g}") for n, v, d in zip(nodes, shape.values, off, strict=True)
-            ]
-    yield f'<div class="charts">{"".join(curves)}</div>' + (
-        table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
-    )
+            for node, value, noise in zip(nodes, shape.values, off, strict=True):
+                levels.append((f"{name} = {node}", f"{value:.3g}", f"± {noise:.2g}"))
+    yield f'<div class="charts">{"".join(curves)}</div>'
+    yield table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
 
 
 def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tuple[str, float, float, float]]:
@@ -212,15 +202,12 @@ def judged(found: Evaluation) -> Iterator[str]:
     if {"probabilities", "scores"} & set(tables):
         yield chart("ROC curve", "false positive rate", "true positive rate", *found.roc()[:4])
     if "probabilities" in tables:
-        curve = found.calibration()[:4]
-        yield chart("Calibration", "predicted probability", "observed share", *curve, points=True)
+        yield chart("Calibration", "predicted probability", "observed share", *found.calibration()[:4], points=True)
     if "by_prediction" in tables:
         curve, (first, last) = found.residuals()[:4], found.bounds
         most = float(np.nanmax(np.abs(curve[1:]), initial=0.0)) or 1.0
-        box, line = (first, last, -most, most), (first, 0, last, 0)
-        yield chart(
-            "Residuals", "prediction", "median of label minus prediction", *curve, line=line, points=True, box=box
-        )
+        drawn: Any = {"line": (first, 0, last, 0), "points": True, "box": (first, last, -most, most)}
+        yield chart("Residuals", "prediction", "median of label minus prediction", *curve, **drawn)
     yield "</div>"
     if found.groups:
         own = {name: part.main() for name, part in found.by_group().items()}
@@ -232,29 +219,21 @@ def judged(found: Evaluation) -> Iterator[str]:
 
 
 def spent(budget: Budget, release: Release) -> str:
-    total, left = budget.privacy, budget.remaining
-    used = f"{sum_text(budget.spent)} is spent and {sum_text(left)} is left"
-    head = f"Of a total of {total}, {used} ({budget.accounting} accounting)."
-    rows = [
-        (e.label, f"{e.privacy.epsilon:g}", f"{e.privacy.delta:g}", e.time[:16].replace("T", " "), e.user, e.host)
-        for e in budget.entries
-    ]
-    why = "It is the ledger of other people, or somebody did not charge it"
-    said = f"This ledger does not list this model; missing: {', '.join(unlisted(release, budget))}. {why}."
-    return (
-        (warning(said) if unlisted(release, budget) else "")
-        + f"<p>{escape(head)}</p>"
-        + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))
-    )
+    used = f"{sum_text(budget.spent)} is spent and {sum_text(budget.remaining)} is left"
+    head = f"<p>{escape(f'Of a total of {budget.privacy}, {used} ({budget.accounting} accounting).')}</p>"
+    costs = ((item, item.privacy.epsilon, item.privacy.delta) for item in budget.entries)
+    rows = [(e.label, f"{x:g}", f"{d:g}", e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]
+    if missing := ", ".join(unlisted(release, budget)):
+        why = "It is the ledger of other people, or somebody did not charge it"
+        head = warning(f"This ledger does not list this model; missing: {missing}. {why}.") + head
+    return head + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))
 
 
 def warning(said: str) -> str:
     return f'<p class="warn"><b>{escape(said)}</b></p>'
 
 
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = (), drawn: Sequence[int] = ()
-) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], right: Any = (), drawn: Sequence[int] = ()) -> str:
     """Return a table that scrolls where it is too wide; cells are escaped, but for columns of pictures."""
 
     def line(cells: Sequence[Any], tag: str, pictures: Sequence[int]) -> str:

@@ -149,7 +149,7 @@ def tune(
 
     tasks = (partial(fitted, k, call.source.next()) for k in range(len(ways)))
     releases, (held_out, _) = list(in_order(tasks, workers or 1, "fits")), of_part(len(ways))
-    every = [RecordCounter(call.record, item, features, label, privacy) for item in releases]
+    every = (RecordCounter(call.record, item, features, label, privacy) for item in releases)
     wrong = [Fraction(errors.mistakes(held_out), errors.moved) for errors in every]
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded)
     certificate: Any = releases[best].certificate or ways[best].certificate
@@ -214,9 +214,7 @@ def tune_repeated(
     instance(Repetitions).check("tune_repeated", repetitions=law)
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
     call = FitJob(data, privacy, list(named.values()), options)
-    scores = {
-        name: RecordCounter(call.record, trial(template), features, label, privacy) for name, template in named.items()
-    }
+    scores = {n: RecordCounter(call.record, trial(t), features, label, privacy) for n, t in named.items()}
     plans = {
         name: planned(template, privacy, law, call.size, options, scores[name].moved)
         for name, template in zip(named, call.templates, strict=True)
@@ -386,7 +384,5 @@ def declared(name: str, candidate: Any, data: Any, features: str, varied: Collec
 
 
 def domains(template: Template) -> list[Any]:
-    return [
-        (name, (d.shape, d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d)
-        for name, d in template.record.fields.items()
-    ]
+    fields = template.record.fields.items()
+    return [(name, (d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d) for name, d in fields]
