@@ -105,8 +105,7 @@ class Budget:
     def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
         """Open the ledger of an existing file or database, with its recorded total, or raise `DPConvexError`."""
         store = ledger_at(path)
-        rule = rule_in(ledger.lines_of(store.read(), store)[0], store)
-        return cls(rule.total, path, dataset=dataset)
+        return cls(rule_in(ledger.lines_of(store.read(), store)[0], store).total, path, dataset=dataset)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -258,8 +257,7 @@ class Budget:
         return Budget.open, (str(self.path), self.dataset)  # an address without its password
 
     def __repr__(self) -> str:
-        where = "" if self.path is None else f", path={str(self.path)!r}"
-        return f"Budget({self.privacy}{where})"
+        return f"Budget({self.privacy}{'' if self.path is None else f', path={str(self.path)!r}'})"
 
     def _repr_html_(self) -> str:
         found, sums = self._now()

@@ -52,8 +52,7 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
         return found
     # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
     bounds = bounds_of(whole)
-    reach = min(both_epsilons(bounds, delta / 2))
-    left = delta - tails_delta(sum(count * p for p, count in tails(whole)), reach)
+    left = delta - tails_delta(sum(count * p for p, count in tails(whole)), min(both_epsilons(bounds, delta / 2)))
     if left >= delta / 2:
         by_renyi, by_gauss = both_epsilons(bounds, left)
         found += [Total(by_renyi, delta, "Rényi"), Total(by_gauss, delta, "Gaussian")]
@@ -249,9 +248,7 @@ class AdditiveCost(Basic):
         if more <= left:
             return said
         why = f"its noise may fail, which counts delta = {more:.3g} here, and {left:.3g} is left for that, of a tenth of delta"
-        remedy = (
-            "Ask for a smaller delta of this release, or for a ledger with a larger one, or with accounting='basic'"
-        )
+        remedy = "Ask for a smaller delta of this release, or a ledger with a larger one or with accounting='basic'"
         return f"{said}; {why}. {remedy}"
 
     def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:

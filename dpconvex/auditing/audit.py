@@ -18,7 +18,6 @@ from dpconvex.certificates.certificate import (
     QueriesCertificate,
     StatisticsCertificate,
 )
-from dpconvex.errors import TemplateError
 from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template, verify
@@ -31,7 +30,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.mixtures import MixturePlan
-from dpconvex.util.arguments import COUNT, Kind, between
+from dpconvex.util.arguments import COUNT, Kind, between, require
 from dpconvex.util.arrays import Array, quietly
 from dpconvex.util.plain_data import is_whole
 
@@ -124,7 +123,7 @@ def audit(
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:
-        attacks.append(attack_runs(template, certificate, chosen, attacks[0], backend, int(runs)))
+        attacks.append(attack_runs(CertifiedFit(template, certificate, chosen), attacks[0], backend, int(runs)))
     return Audit(privacy, certificate.mechanism, tuple(attacks))
 
 
@@ -132,8 +131,8 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
     if isinstance(certificate, QueriesCertificate):
-        form = analyse(template, mechanism).form
-        return [*attack_queries(form, certificate, rng), parts.attack_proof(certificate)]
+        attacks = attack_queries(analyse(template, mechanism).form, certificate, rng)
+        return [*attacks, parts.attack_proof(certificate)]
     times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
     if isinstance(certificate, StatisticsCertificate):
         analysis = analyse(template, SufficientStatistics())
@@ -143,8 +142,8 @@ def attack_certificate(
             template = template.with_parts(losses=tuple(times * loss for loss in template.losses))
         analysis = analyse(template, mechanism)
         feasible = analysis.form.feasible
-        if not feasible.has_projection:
-            raise TemplateError(f"audit: it cannot be said which points lie in the feasible set: {feasible.reason}")
+        said = f"audit: it cannot be said which points lie in the feasible set: {feasible.reason}"
+        require(feasible.has_projection, said)
         if isinstance(certificate, DescentCertificate):
             found = [parts.attack_gradients(analysis, certificate, effort, rng)]
         elif isinstance(certificate, OutputCertificate):
@@ -158,12 +157,9 @@ def attack_certificate(
     return [*found, *attack_draws(analysis, certificate, mechanism), parts.attack_proof(certificate)]
 
 
-def attack_runs(
-    template: Template, certificate: Certificate, mechanism: Mechanism, worst: Attack, backend: Any, count: int
-) -> Attack:
+def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -> Attack:
     """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
-    solver, proved = resolved(backend), CertifiedFit(template, certificate, mechanism)
-    answers, record = [], template.record
+    solver, certificate, record, answers = resolved(backend), proved.certificate, proved.template.record, []
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
         rows: Any = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]

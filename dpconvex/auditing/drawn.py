@@ -159,8 +159,7 @@ def attack_rounds(noise: ClusteringNoise) -> Iterator[Attack]:
 
         def statistics(centers: Array, total: float = total, seen: list[Array] = seen) -> tuple[Array, Array]:
             seen.append(centers)
-            sums = np.full(centers.shape, total)
-            return sums, np.full(centers.shape[:2], many)
+            return np.full(centers.shape, total), np.full(centers.shape[:2], many)
 
         seen.append(NoisyKMeans().run(one, statistics, system_generator()))
         centers = np.concatenate([found.reshape(-1, d) for found in seen[2:]])

@@ -58,9 +58,7 @@ class Finding:
     def ratio(self) -> float:
         """Observed over certified (for a lower bound: certified over observed); at most 1 if the constant holds."""
         small, large = (self.certified, self.observed) if self.lower_bound else (self.observed, self.certified)
-        if large > 0:
-            return small / large
-        return 1.0 if small <= ZERO else float("inf")
+        return small / large if large > 0 else 1.0 if small <= ZERO else math.inf
 
     @property
     def holds(self) -> bool:
@@ -212,8 +210,7 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
     """Find the least curvature along lines in K, against ``<d, shape * d>`` for a direction d, and where it is."""
     form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
     mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
-    radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
-    here = search.enter(radius * rng.normal(size=(count, dim)))
+    here = search.enter(10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim) * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
     there = search.enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
     regularizer = form.template.regularizer

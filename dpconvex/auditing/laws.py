@@ -1,7 +1,7 @@
 """Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -58,9 +58,7 @@ def normal_mass(low: Array, high: Array) -> Array:
     return np.asarray(np.maximum(np.where(mirrored, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)), 0.0))
 
 
-def line_masses(
-    first: Array, second: Array, scale: float, mass: Callable[[Array, Array], Array] = normal_mass
-) -> Masses:
+def line_masses(first: Array, second: Array, scale: float, mass: Any = normal_mass) -> Masses:
     """Return the masses of cells of answers from the derivatives of two objectives at the cells' ends, rising."""
     found, error = [], np.full(len(first) + 1, LEAST)
     for slope in (first, second):

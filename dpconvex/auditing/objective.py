@@ -99,10 +99,10 @@ class Objective:
         draw = self.rng.normal(size=(count, len(case.point)))
         theta = case.point + self.scale * np.linalg.solve(bent, draw.T).T
         b, sides = theta @ case.curvature + case.shift, (side.slopes_at(theta, case.lift) for side in case.one.sides)
-        logs = [
-            np.linalg.slogdet(case.curvature + curved)[1] - np.sum((b + slope) ** 2, axis=1) / (2 * self.scale**2)
-            for slope, curved in sides
-        ]
+        logs = []
+        for slope, curved in sides:
+            pull = np.sum((b + slope) ** 2, axis=1) / (2 * self.scale**2)
+            logs.append(np.linalg.slogdet(case.curvature + curved)[1] - pull)
         weight = np.exp(logs[0] - np.linalg.slogdet(bent)[1] + np.sum(draw**2, axis=1) / 2)
         found = weight * np.maximum(-np.expm1(np.minimum(self.epsilon + logs[1] - logs[0], 0.0)), 0.0)
         return np.nan_to_num(np.where(self.inside(theta @ case.lift.T), found, 0.0))  # answers there have a density
@@ -132,8 +132,7 @@ class Objective:
         jump = float(np.linalg.slogdet(curvature + h[0])[1] - np.linalg.slogdet(curvature + bend[0])[1])
         noise = np.zeros(len(point))
         if self.gaussian:
-            length = float(np.linalg.norm(difference))
-            far = leak(np.array(length / self.scale), np.array(jump), self.epsilon)[1]
+            far = leak(np.array(np.linalg.norm(difference) / self.scale), np.array(jump), self.epsilon)[1]
             noise = float(far) * self.scale * unit(difference[None])[0]
         return Restricted(one, lift, curvature, point, noise, -(curvature @ point + g[0] + noise), difference, jump)
 
@@ -179,11 +178,9 @@ class Objective:
         rows = np.concatenate([side.rows(len(case.lift))[0][0] for side in case.one.sides]) @ case.lift
         feature = 0.3 / max(float(np.abs(rows).max(initial=0.0)), 1e-9)
         points = grid_ends(float(np.clip(-shift / curvature, lower, upper)), reach, lower, upper, count, feature)
-        slopes = [
-            np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) + curvature * points + shift
-            for side in case.one.sides
-        ]
-        return line_masses(slopes[0], slopes[1], self.scale)
+        sides = (np.nan_to_num(side.slopes_at(points[:, None], case.lift)[0][:, 0]) for side in case.one.sides)
+        first, second = (slope + curvature * points + shift for slope in sides)
+        return line_masses(first, second, self.scale)
 
     def report(self, case: Restricted, how: str, epsilon: float, delta: float, masses: Masses | None = None) -> Attack:
         slope, certificate = case.lift @ case.shift, self.certificate

@@ -123,7 +123,7 @@ def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.G
 
 
 def shifted(
-    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...] = ()
+    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: Any = ()
 ) -> Attack:
     """Report what noise of a known law leaves of two answers that are `shift` apart."""
     epsilon, ratio, gaussian = certificate.noise_epsilon, shift / certificate.noise_scale, certificate.is_gaussian

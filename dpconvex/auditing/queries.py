@@ -133,10 +133,8 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     record, adversary = form.template.record, Adversary(form, certificate, rng)
     first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
     x = {name: first.fields[name] for name in adversary.scores.fields}
-    x = {
-        n: np.concatenate([own, *(record.continuous[n].project(y) for y in (-own, 0 * own[:1]))])
-        for n, own in x.items()
-    }
+    for name, own in x.items():
+        x[name] = np.concatenate([own, *(record.continuous[name].project(y) for y in (-own, 0 * own[:1]))])
     every, which = np.repeat(np.arange(2 * SIDES + 1), SIDES), np.tile(np.arange(SIDES), 2 * SIDES + 1)
     fields = {key: column[which] for key, column in second.fields.items()} | {n: own[every] for n, own in x.items()}
     pool = Batch(fields, second.group[which])

@@ -48,9 +48,7 @@ class Attack:
     def ratio(self) -> float:
         """Found over claimed: of epsilon for a pure claim, else of delta.  At most 1 if the claim holds."""
         found, claimed = (self.found_epsilon, self.epsilon) if self.delta == 0 else (self.found_delta, self.delta)
-        if claimed > 0:
-            return found / claimed
-        return math.inf if found > 0 else 1.0
+        return found / claimed if claimed > 0 else math.inf if found > 0 else 1.0
 
     @property
     def holds(self) -> bool:
@@ -138,11 +136,8 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""
-        listed = [
-            {name: plain(value) for name, value in vars(attack).items() if name != "masses"}
-            | {"ratio": plain(attack.ratio), "holds": attack.holds}
-            for attack in self.attacks
-        ]
+        every = (vars(attack) | {"ratio": attack.ratio, "holds": attack.holds} for attack in self.attacks)
+        listed = [{name: plain(value) for name, value in own.items() if name != "masses"} for own in every]
         return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:

@@ -250,9 +250,7 @@ class Search:
         """Return points of K for points of the space, shape (B, dim): the nearest ones."""
         return theta if self.feasible.is_space else np.array([self.feasible.project(row) for row in theta])
 
-    def placed(
-        self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: NDArray[np.bool_]
-    ) -> Candidates:
+    def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: Any) -> Candidates:
         """Return candidates near `theta` whose leaves take chosen values, as far as K allows; they stay where `free`."""
         rows = [side.rows(len(self.moduli)) for side in sides]
         matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))

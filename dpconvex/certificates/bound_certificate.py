@@ -119,8 +119,8 @@ class BoundCertificate(Printed):
         yield "meaning", odds(self.privacy)
         yield "taken as public", "the whole problem, but for the values of the private bounds"
         yield "assumed", "declared sensitivities and minima hold for all data; whoever makes the values is not checked"
-        tightened = (f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
-        yield "expected error", f"on average tightened: {', '.join(tightened)}; never above the true bounds"
+        tightened = ", ".join(f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
+        yield "expected error", f"on average tightened: {tightened}; never above the true bounds"
         yield "proof", "explain() prints it"
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,9 +131,7 @@ class BoundCertificate(Printed):
         return cast(Self, built(cls, data))
 
 
-def bound_certificate(
-    privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str], allowed: float
-) -> BoundCertificate:
+def bound_certificate(privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str]) -> BoundCertificate:
     """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the guarantee equally."""
     part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
     share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
@@ -152,4 +150,4 @@ def bound_certificate(
     monotone = "each occurrence of a bound is monotone, by the composition rule"
     safe = Derivation("tightening is safe", "; ".join(texts), {}, monotone)
     root = Derivation("tightened bounds", "", privacy.claims, SOURCE, (*steps, safe))
-    return BoundCertificate(privacy, noises, allowed, root)
+    return BoundCertificate(privacy, noises, 0.0, root)

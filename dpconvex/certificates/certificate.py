@@ -22,7 +22,7 @@ from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
-from dpconvex.util.arguments import COUNT, require, retold
+from dpconvex.util.arguments import require, retold, whole
 from dpconvex.util.plain_data import built, finite
 
 MOST_PEOPLE = 10**6  # of a group
@@ -159,8 +159,7 @@ class Certificate(CertificateText):
     @property
     def noise_delta(self) -> float:
         """The part of delta that pays for the noise: delta less the other parts."""
-        paid = sum(part.delta for part in (self.cover, self.clustering) if part is not None)
-        return max(self.delta - paid, 0.0)
+        return max(self.delta - sum(part.delta for part in (self.cover, self.clustering) if part is not None), 0.0)
 
     @property
     def smoothing(self) -> float:
@@ -203,8 +202,8 @@ class Certificate(CertificateText):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
-            rare = f"with probability at most 2^{power}{times} (a truncation failure)"
-            said.append(f"unless the noise exceeds its cap, {rare}")
+            rare = f"2^{power}{times} (a truncation failure)"
+            said.append(f"unless the noise exceeds its cap, with probability at most {rare}")
         return " and ".join(said)
 
     def for_group(self, people: int, delta: float | None = None) -> Privacy:
@@ -213,14 +212,12 @@ class Certificate(CertificateText):
         Exact for Gaussian noise on gradients and answers and for pure guarantees, up to truncation failures.  For Gaussian noise
         on the objective it is a bound.  If only the guarantee is known, it is composed over people.
         """
-        COUNT.check("for_group", people=people)
-        if people > MOST_PEOPLE:
-            raise TemplateError(f"for_group: nobody is protected among so many; ask for at most {MOST_PEOPLE} people.")
+        whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
         if people == 1 and delta is None:
             return self.privacy
         wanted, plain = self.delta if delta is None else delta, Approximate(self.epsilon, self.delta)
-        whole = [self.privacy.part(people * self.epsilon, plain.grown(people))]
-        found = best_total(whole, [(self.event or plain).of_group(people)], wanted).epsilon
+        both = [self.privacy.part(people * self.epsilon, plain.grown(people))]
+        found = best_total(both, [(self.event or plain).of_group(people)], wanted).epsilon
         if not math.isfinite(found):
             why = f"no epsilon of {people} people holds at so small a delta"
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
@@ -238,9 +235,8 @@ class Certificate(CertificateText):
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
             raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
         missed = np.zeros(rates.shape)
-        whole, event, _ = self.whole
-        known = [] if self.event is None else profile_of(event)
-        for epsilon, delta in [(whole.epsilon, whole.delta), *known]:
+        both, event, _ = self.whole
+        for epsilon, delta in [(both.epsilon, both.delta), *([] if self.event is None else profile_of(event))]:
             line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
             missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
         return missed if rates.ndim else float(missed)
@@ -253,10 +249,8 @@ class Certificate(CertificateText):
         return self.copied(event=self.event, advice=(*self.advice, said))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)} | {
-            "writer": self.proof,
-            "learnt": self.learnt,
-        }
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        return own | {"writer": self.proof, "learnt": self.learnt}
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"

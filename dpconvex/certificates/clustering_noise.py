@@ -36,9 +36,8 @@ class ClusteringNoise:
 
     @property
     def event(self) -> Event:
-        return (
-            Gaussian(self.composed / self.scale * (1 + NORM_SLACK)) if self.noise == "gaussian" else Pure(self.epsilon)
-        )
+        shift = self.composed / self.scale * (1 + NORM_SLACK)
+        return Gaussian(shift) if self.noise == "gaussian" else Pure(self.epsilon)
 
     @property
     def deviation(self) -> float:

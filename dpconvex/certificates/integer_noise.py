@@ -41,8 +41,7 @@ class IntegerNoise:
     @property
     def size(self) -> float:
         """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
-        spread = self.scale * (1.0 if self.is_gaussian else math.sqrt(2.0))
-        return spread * self.step * math.sqrt(self.dimension)
+        return self.scale * (1.0 if self.is_gaussian else math.sqrt(2.0)) * self.step * math.sqrt(self.dimension)
 
     @property
     def is_gaussian(self) -> bool:

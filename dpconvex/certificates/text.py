@@ -38,8 +38,7 @@ def number(value: float) -> str:
 
 def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     found = list(rows)
-    wide = max(len(name) for name, _, _ in found)
-    broad = max(len(value) for _, value, _ in found)
+    wide, broad = (max(len(row[k]) for row in found) for k in (0, 1))
     return (f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in found)
 
 
@@ -156,19 +155,14 @@ class CertificateText(Printed):
         costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
         costs += map(cost_of, self.learnt.costs if self.learnt else ())
         (own, *promises), events = zip(*costs, strict=True)
-        paid = (
-            f"{sum_text(own)} for the fit, and {' and '.join(map(sum_text, promises))} for the schema, which was learnt"
-        )
+        learnt = f"{' and '.join(map(sum_text, promises))} for the schema, which was learnt"
+        paid = f"{sum_text(own)} for the fit, and {learnt}"
         if len({(one.adjacency, one.unit) for one in (own, *promises)}) > 1:
             return own, events[0], f", of the fit alone: {paid}, about other neighbours; these do not add up"
-        epsilon, delta = (
-            float(sum(exact(getattr(o, name)) for o in (own, *promises))) for name in ("epsilon", "delta")
-        )
-        keep, most = (
-            own.keep if all(one.keep == own.keep for one in promises) else None,
-            min(p.most for p in (own, *promises)),
-        )
-        added = replace(own, epsilon=epsilon, delta=delta, most=most, keep=keep)
+        every = (own, *promises)
+        sums = {name: float(sum(exact(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
+        keep = own.keep if all(one.keep == own.keep for one in promises) else None
+        added = replace(own, **sums, most=min(one.most for one in every), keep=keep)
         return added, Composition(events), f"; of this {paid}" if promises else ""
 
     def beside(self, learnt: Any) -> Self:
@@ -283,8 +277,7 @@ class CertificateText(Printed):
         for setting, value in self.settings.items():
             if setting != "level":  # named elsewhere
                 both = "nuclear norm of the difference of two gradients: what this noise is charged for"
-                own = "of the noise's law" if self.noise == "matrix" else "a setting"
-                public = f"{own}, from public numbers"
+                public = f"{'of the law of the noise' if self.noise == 'matrix' else 'a setting'}, from public numbers"
                 yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else public
         if self.cover is not None:
             what = "statistics from the exact ones" if statistics else "answer from the exact minimiser"
@@ -297,8 +290,7 @@ class CertificateText(Printed):
 
     def spending(self: Any) -> Rows:
         for spent, what in self.shares():
-            share = f"{100 * spent / self.epsilon:.0f} %"
-            yield number(spent) if spent > 5e-4 * self.epsilon else "0", share, what
+            yield number(spent) if spent > 5e-4 * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what
 
     def shares(self: Any) -> Iterator[tuple[float, str]]:
         """Yield the shares of epsilon and what each pays for."""

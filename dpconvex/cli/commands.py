@@ -370,8 +370,7 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -
             raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
         if whose is not None and not ledger_at(chosen.ledger).exists():
             People.read(promise, whose, len(whose), np.random.default_rng())
-        total = promise.part(chosen.budget, chosen.budget_delta)
-        return dp.Budget(total, chosen.ledger, chosen.accounting)
+        return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)
     if chosen.budget is not None or chosen.accounting is not None:
         raise TemplateError("a ledger to be made needs its file and its total: state both, --ledger and --budget.")
     return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

@@ -51,7 +51,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "vertex-steps": ("NoisyFrankWolfe", {}),
 }
 ACCOUNTING = ("basic", "gaussian", "renyi")
-ADJACENCIES = ("replace-one", "add-remove")
+ADJACENCIES, KEEPS = ("replace-one", "add-remove"), ("first", "random", "weights")
 
 # What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
 LABELS = ("label", "labels", "label_bounds")
@@ -99,9 +99,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--label": option("column that holds the label", "COLUMN"),
     "--labels": option("labels that may occur", "A,B,...", words),
     "--label-bounds": option("public bounds of the target of a regression", "LOWER,UPPER", words),
-    "--known": option(
-        "kind of a column: number, date or category; may be repeated", "COLUMN=KIND", action="append", default=[]
-    ),
+    "--known": option("kind of a column: number, date or category", "COLUMN=KIND", action="append", default=[]),
     "--ignore": option("columns that are not used", "A,B,...", words),
     "--clip": flag("move values to their bounds", default=None),
     # The guarantee, and how it is kept.
@@ -110,13 +108,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
     "--delta": option("its delta, by default 0", "D", float),
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
-    "--unit": option(
-        "column that says whose records are whose, which are protected together", "COLUMN", dest="privacy_unit"
-    ),
+    "--unit": option("column that says whose records are protected together", "COLUMN", dest="privacy_unit"),
     "--most": option("so many records of one unit there are at most", "K", int),
-    "--keep": option(
-        "what becomes of units with more, which are else refused; or weights", choices=("first", "random", "weights")
-    ),
+    "--keep": option("records kept of units with more, else refused; or weights", choices=KEEPS),
     "--share": option("part of it that pays for the components of a mixture", "S", float),
     "--mechanism": option(
         f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
@@ -124,9 +118,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "NAME[:OPTION=VALUE,...]",
     ),
     "--backend": option("conic or first-order", "NAME"),
-    "--ledger": option(
-        "budget that the cost is recorded in before the data are used; a file or a database", "FILE|URL"
-    ),
+    "--ledger": option("budget, a file or a database, that records the cost before the data are used", "FILE|URL"),
     "--budget": option("total epsilon of a ledger that is to be made", "E", float),
     "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
     "--accounting": option("how that ledger adds up spends; by default basic", choices=ACCOUNTING),
@@ -229,12 +221,8 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    top = Parser(
-        prog="dpconvex",
-        description="Convex learners that are proved differentially private, fitted and released.",
-        epilog=ABOUT,
-        formatter_class=raw,
-    )
+    about = "Convex learners that are proved differentially private, fitted and released."
+    top = Parser(prog="dpconvex", description=about, epilog=ABOUT, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"dpconvex {dp.__version__}")
     if find_spec("shtab") is not None:
         import shtab
@@ -294,11 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     chosen = parser().parse_args(arguments)
     try:
-        with (
-            interruptible(arguments is None),
-            warnings.catch_warnings(),
-            progress(chosen.name, chosen.progress),
-        ):
+        with interruptible(arguments is None), warnings.catch_warnings(), progress(chosen.name, chosen.progress):
             warnings.showwarning = lambda said, *_: print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
             command = getattr(import_module(f"dpconvex.cli.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)

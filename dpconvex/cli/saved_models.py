@@ -13,7 +13,7 @@ from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import table_of, text_of
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
 from dpconvex.util.arguments import one_of, require
@@ -80,6 +80,11 @@ def split(chosen: argparse.Namespace) -> None:
         head, *lines = filter(None, csv.reader(stream))  # Blank lines are no records
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
+    short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
+    said = (
+        f"{chosen.data}: record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; mend its line."
+    )
+    require(not short, said, DomainError)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
     given = {"test": chosen.part, "seed": chosen.seed, "adjacency": chosen.adjacency}
     parts = dp.split(whose, **{name: value for name, value in given.items() if value is not None})
@@ -98,23 +103,10 @@ def certificate(chosen: argparse.Namespace) -> None:
     if found is None:
         raise TemplateError(f"{chosen.model}: it has no certificate.")
     risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
-    said = [f"{rate} of those who are not there: finds {found:.3g} of those who are" for rate, found in risks.items()]
-    told(
-        chosen,
-        {
-            "certificate": found.to_dict(),
-            "schema": learnt and learnt.to_dict(),
-            "lines": dict(found.lines()),
-            "risk": risks,
-        },
-        "\n".join(
-            [
-                found.explain() if chosen.proof else str(found),
-                "An attacker who wrongly suspects",
-                *("  " + s for s in said),
-            ]
-        ),
-    )
+    said = [f"  {rate} of those who are not there: finds {part:.3g} of those who are" for rate, part in risks.items()]
+    data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
+    text = [found.explain() if chosen.proof else str(found), "An attacker who wrongly suspects", *said]
+    told(chosen, data | {"risk": risks}, "\n".join(text))
 
 
 def coefficients(chosen: argparse.Namespace) -> None:

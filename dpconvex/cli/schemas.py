@@ -39,5 +39,4 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
     paid = {"unit": unit, "budget": ledger(chosen, promise, whose), "seed": chosen.seed}
     known = {name: kind for name, _, kind in (text.rpartition("=") for text in chosen.known)}
     found = dp.learn_schema(file, promise, label=label, known=known, ignore=chosen.ignore or (), **declared, **paid)
-    lines = [f"# {line}" for line in str(found.learnt).splitlines()]
-    return "\n".join([*lines, found.to_toml()])
+    return "\n".join([*(f"# {line}" for line in str(found.learnt).splitlines()), found.to_toml()])

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, shorten
-from dpconvex.util.arguments import retold
+from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import frozen
 
 BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
@@ -98,8 +98,7 @@ def records_of(data: Any) -> int:
 def names_of(column: Any) -> tuple[str, ...] | None:
     """Return the names of a data frame's columns; as texts, None of anything else."""
     found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow has its own name for them
-    names = tuple(found) if isinstance(found, Iterable) else ()
-    return tuple(map(str, names)) or None
+    return tuple(map(str, found if isinstance(found, Iterable) else ())) or None
 
 
 def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] | None) -> None:
@@ -136,10 +135,9 @@ def check_aligned(columns: Mapping[str, Any]) -> None:
     """Raise if columns of pandas, as long as each other, have different indexes: which rows belong together is not known."""
     indexes = {name: index for name, column in columns.items() if (index := index_of(column)) is not None}
     for (one, index), (two, other) in pairwise(indexes.items()):
-        if len(index) == len(other) and not index.equals(other):
-            remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
-            why = "have different indexes, and it is not known which rows are one record"
-            raise DomainError(f"{one} and {two} {why}; {remedy}.")
+        remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
+        said = f"{one} and {two} have different indexes, and it is not known which rows are one record; {remedy}."
+        require(len(index) != len(other) or index.equals(other), said, DomainError)
 
 
 def at_once(shape: tuple[int, ...]) -> int:

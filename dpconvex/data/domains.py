@@ -100,8 +100,7 @@ class Ball:
         axis[np.arange(size), place] = rng.choice([-1.0, 1.0], size=size)
         values = np.select([kind == 1, kind == 2], [axis, np.sign(values) + (values == 0)], values)
         values = values / np.linalg.norm(values, ord=self.norm, axis=1, keepdims=True)
-        length = np.where(rng.random(size) < 0.5, 1.0, rng.random(size))
-        return values * (self.radius * length)[:, None]
+        return values * (self.radius * np.where(rng.random(size) < 0.5, 1.0, rng.random(size)))[:, None]
 
 
 @dataclass(frozen=True, eq=False)

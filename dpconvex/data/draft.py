@@ -36,8 +36,8 @@ def draft(data: Any, label: str) -> str:
         raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
     bounds = (target.lower, target.upper) if isinstance(target, Numeric) else None
     labels = None if bounds else levels_in(columns[label])
-    ignored = [name for name in found if name not in features]
-    schema = Schema(features, label, labels, False, bounds, ignored or None, sorted(marked))
+    ignored = [name for name in found if name not in features] or None
+    schema = Schema(features, label, labels, False, bounds, ignored, sorted(marked))
     name = Path(data).name if isinstance(data, str | Path) else "a table"
     return HEAD.format(name=name) + schema.to_toml()
 
@@ -72,6 +72,4 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     if all(map(math.isfinite, days)) and len(levels) > 1:
         first, last = (datetime.date.fromordinal(int(extreme(days))) for extreme in (min, max))
         return Date(first, last, missing)
-    if len(levels) < 2 or len(levels) > MANY:
-        return None
-    return Categorical(levels, missing=missing)
+    return Categorical(levels, missing=missing) if 1 < len(levels) <= MANY else None

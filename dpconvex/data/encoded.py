@@ -81,10 +81,8 @@ def carrying(found: Made, *sources: Any) -> Made:
 
 def costs_of(source: Any) -> tuple[Learnt, ...]:
     """Return the costs that an array, a schema or a release knows of."""
-    found = source if isinstance(source, Learnt) else getattr(source, "learnt", ())
-    return (
-        (found,) if isinstance(found, Learnt) else found if isinstance(found, tuple) else ()
-    )  # a frame may have columns
+    found = source if isinstance(source, Learnt) else getattr(source, "learnt", ())  # a frame may have columns
+    return (found,) if isinstance(found, Learnt) else found if isinstance(found, tuple) else ()
 
 
 def learnt_of(data: Any) -> Learnt | None:

@@ -267,9 +267,7 @@ def taken(value: Any) -> Any:
         raise DomainError(f"the function that makes it failed with {type(error).__name__}.") from error
 
 
-def checked(
-    record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Callable[[Any], Any]], value: Any
-) -> Batch:
+def checked(record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Any], value: Any) -> Batch:
     found = taken(value)
     if schema is not None:
         tables = found if isinstance(found, Iterator) else [found]
@@ -278,8 +276,7 @@ def checked(
         found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
     for turn in turns:
         found = turn(found)
-    batch: Batch = record.validate(found, clip=clip, empty=True)
-    return batch
+    return record.validate(found, clip=clip, empty=True)
 
 
 def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]]]:

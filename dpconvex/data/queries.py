@@ -172,9 +172,8 @@ def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not others:
         return dict(first)
     several = {name: [column, *(other[name] for other in others)] for name, column in first.items()}
-    return {
-        name: (np.concatenate if np.ndim(own[0]) > 1 else one_below_the_other)(own) for name, own in several.items()
-    }
+    rows = {name: np.ndim(own[0]) > 1 for name, own in several.items()}
+    return {n: np.concatenate(own) if rows[n] else one_below_the_other(own) for n, own in several.items()}
 
 
 def stacked(table: Any, columns: str | Sequence[str]) -> Any:

@@ -320,9 +320,8 @@ def toml(value: Any) -> str:
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    with retold(
-        f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError
-    ):  # or no UTF-8, or integers of thousands of digits
+    # Also texts that are no UTF-8, and integers of thousands of digits.
+    with retold(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
     for unknown in (key for key in settings if key not in allowed):
         raise TemplateError(f"{path}: unknown setting {unknown!r}; settings are {', '.join(allowed)}.")

@@ -106,8 +106,7 @@ class Column:
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
             single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in SINGLE])
-        inside = (numbers >= lower) & (numbers <= upper)
-        outside = np.flatnonzero(~inside & ~np.isin(numbers, single))
+        outside = np.flatnonzero(~((numbers >= lower) & (numbers <= upper)) & ~np.isin(numbers, single))
         if len(outside) and not clip:
             said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
             remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
@@ -325,7 +324,7 @@ class Categorical(Levels):
         return [*levels, *(f"{name}: {what}" for what in further)]
 
 
-KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
+KINDS: dict[str, Any] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
 
 
 def column_of(name: str, declared: Any) -> Column:
@@ -340,8 +339,7 @@ def column_of(name: str, declared: Any) -> Column:
         for key in rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}:
             raise TemplateError(f"{key!r} is not known beside {kind!r}.")
         several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
-        column: Column = KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
-        return column
+        return KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
     except TypeError as error:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
     except TemplateError as error:

@@ -52,28 +52,23 @@ class Table:
         row = "row {}".format if self.lines is None else [f"line {line}" for line in self.lines].__getitem__
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
-    def check_names(
-        self, names: Sequence[str], known: Collection[str] | None = None, numbers: Sequence[str] = ()
-    ) -> None:
+    def check_names(self, names: Sequence[str], known: Any = None, numbers: Sequence[str] = ()) -> None:
         """Refuse a table that lacks a column, has one twice or one that is not known, or no numbers where they are declared."""
         for wanted in names:
             if (count := self.names.count(wanted)) != 1:
                 what = f"{count} columns are called {wanted!r}" if count else f"there is no column {wanted!r}"
                 raise DomainError(f"{self.title}: {what}; the columns are {', '.join(map(str, self.names))}.")
-        further = [name for name in self.names if known is not None and name not in known]
-        if any(name != "" for name in further):  # an index that data frames write has no name
-            raise DomainError(f"{self.title}: not declared are {further}; declare them, or list them under ignore.")
+        # An index that data frames write has no name.
+        further = [name for name in self.names if known is not None and name not in known and name != ""]
+        said = f"{self.title}: not declared are {further}; declare them, or list them under ignore."
+        require(not further, said, DomainError)
         for name in numbers:
             kind = self.types.get(name)
             if kind is not None and (kind.is_temporal() or kind.is_nested() or str(kind) == "Boolean"):
                 raise DomainError(f"{self.title}: the column {name!r} is declared as a number, and its type is {kind}.")
 
     def columns(
-        self,
-        names: Sequence[str],
-        known: Collection[str] | None = None,
-        absent: Collection[str] = (),
-        strict: bool = True,
+        self, names: Sequence[str], known: Any = None, absent: Collection[str] = (), strict: bool = True
     ) -> dict[str, Values]:
         """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
         self.check_names(names, known)
@@ -90,8 +85,8 @@ class Table:
                     own[index] = None
                 found[name] = own
         lengths = {name: len(values) for name, values in found.items()}
-        if len(set(lengths.values())) > 1:
-            raise DomainError(f"{self.title}: the columns have different lengths: {lengths}.")
+        said = f"{self.title}: the columns have different lengths: {lengths}."
+        require(len(set(lengths.values())) < 2, said, DomainError)
         return found
 
 
@@ -312,9 +307,8 @@ def values_of(text: str) -> set[Hashable]:
 
 
 def missing_entries(values: Values) -> NDArray[np.bool_]:
-    if values.dtype.kind in "iuf":
-        return values != values
-    return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+    plain = values.dtype.kind in "iuf"
+    return values != values if plain else np.array([is_missing(value) for value in values.tolist()], dtype=bool)
 
 
 def is_missing(value: Any) -> bool:

@@ -143,8 +143,7 @@ class AdditiveModel(Private):
         return self._fit(None, y, unit, x)
 
     def _fit(self, X: Any, y: Any, unit: Any, x: Array | None = None) -> Any:
-        data = self._data(X, y, x)
-        self._weights_of_features, moved = self._released_weights(data, unit)
+        self._weights_of_features, moved = self._released_weights(self._data(X, y, x), unit)
         roots = self.encoder.roots(self._blocks())
         ends = pairwise([0, *accumulate(root.shape[1] for root in roots)])
         parts = [(root - root.mean(axis=0)) @ moved[a:b] for root, (a, b) in zip(roots, ends, strict=True)]
@@ -168,8 +167,7 @@ class AdditiveModel(Private):
 
     def features(self, X: Any) -> Array:
         """Return the features of a table, for `release_`, shape (n, features)."""
-        rows = self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None))
-        return carrying(rows, self.schema)
+        return carrying(self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None)), self.schema)
 
     def _features_of(self, X: Any) -> Stored:
         """Return the features of a table whose entries are looked at when features are read, which is when they are paid for."""
@@ -184,12 +182,8 @@ class AdditiveModel(Private):
         found, curves = self._released(), {name: getattr(self, name) for name in CURVES}
         name, options = self.template(self.n_features_in_).source or ("", {})
         source = (name, options | {"curves": curves | {"deviations": self._deviations}})
-        return replace(
-            found,
-            parameters=dict(found.parameters) | {"w": self._weights_of_features},
-            source=source,
-            schema=self.schema,
-        )
+        learnt = dict(found.parameters) | {"w": self._weights_of_features}
+        return replace(found, parameters=learnt, source=source, schema=self.schema)
 
     def save(self, path: Any, schema: Any = None) -> None:
         """Write the curves, their options and the schema to a file, which `dpconvex predict` and `evaluate` read."""
@@ -243,10 +237,8 @@ class AdditiveModel(Private):
         check_unit(self.schema, self.unit)
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
-        return {
-            "x": self._features_of(X) if x is None else x,
-            "y": self._target(column_or_1d(self._in_units(y), warn=True)),
-        }
+        rows = self._features_of(X) if x is None else x
+        return {"x": rows, "y": self._target(column_or_1d(self._in_units(y), warn=True))}
 
     @property
     def intercept_(self) -> Any:
@@ -360,8 +352,7 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
             raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
     def _declared(self, features: int) -> dict[str, Any]:
-        own = {"constant": CONSTANT, "capped": True} if takes_steps(self) else {}
-        return super()._declared(features) | own
+        return super()._declared(features) | ({"constant": CONSTANT, "capped": True} if takes_steps(self) else {})
 
     def _ways(self) -> dict[str, Any]:
         return {"mechanism": self.mechanism or (None if self.delta else SufficientStatistics("gamma"))}

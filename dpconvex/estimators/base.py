@@ -215,12 +215,9 @@ class Private(BaseEstimator):
         if parts is not None:
             return prepared(parts, self)
         rows, labels = self._read(X, y)
-        known = self.schema_ or self.encoder_
-        if (
-            known is not None
-            and known.learnt is not None
-            and set(known.labels or ()) == set(getattr(self, "classes", [0]))
-        ):
+        known: Any = self.schema_ or self.encoder_
+        learnt = known is not None and known.learnt is not None
+        if learnt and set(known.labels or ()) == set(getattr(self, "classes", [0])):
             labels = known.targets(entries("y", labels))
         return {"x": carrying(turned(rows, self._features), X), "y": self._target(labels)}
 
@@ -305,16 +302,13 @@ class Private(BaseEstimator):
     @available_if(lambda self: self.has_scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
         """Return scores of `classes_`, shape (n,) for two (above 0 for the second), else (n, classes); costs no privacy."""
-        return self._told_apart(self._released().decision_function(self._checked(X)))
+        found = self._in_order(self._released().decision_function(self._checked(X)))
+        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
 
     @available_if(lambda self: self.models_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return probabilities of `classes_`, shape (n, classes); costs no privacy."""
         return self._in_order(self._released().predict_proba(self._checked(X)))
-
-    def _told_apart(self, found: Array) -> Array:
-        found = self._in_order(found)
-        return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the fit as an ONNX graph that predicts what this predicts (extra ``onnx``); outputs are as for `Release.to_onnx`.

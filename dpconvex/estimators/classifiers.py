@@ -246,8 +246,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         if kind == "given":
             return super()._ways()
         public = ComponentCenters(self.centers, self._labels(), self.radius) if near else None
-        clustering = public or NoisyKMeans(rounds=self.rounds)
-        return super()._ways() | {"clustering": clustering, "share": self.share}
+        return super()._ways() | {"clustering": public or NoisyKMeans(rounds=self.rounds), "share": self.share}
 
 
 class KernelSVC(PrivateClassifier, problem="kernel_svm"):

@@ -77,9 +77,8 @@ class LogLinkRegressor(PrivateRegressor):
         return 2 * self._scale()[1] / LARGEST / (self.exposure or 1.0)
 
     def _check_options(self) -> None:
-        for name in ("alpha", "exposure", "weight", "power"):
-            value = getattr(self, name, 0.0)
-            NOT_NEGATIVE.check(type(self).__name__, **{name: value})
+        given = {name: getattr(self, name, 0.0) for name in ("alpha", "exposure", "weight", "power")}
+        NOT_NEGATIVE.check(type(self).__name__, **given)
 
     def _declared(self, features: int) -> dict[str, Any]:
         self._check_options()
@@ -99,17 +98,13 @@ class LogLinkRegressor(PrivateRegressor):
             if largest:
                 plain("fit", said, column, cells=False)
                 values = np.ones(x.shape[0]) if column is None else np.asarray(column)
-                if values.ndim != 1:
-                    raise DomainError(
-                        f"fit: {said} is one number for each record, not an array of shape {values.shape}."
-                    )
+                wrong = f"fit: {said} is one number for each record, not an array of shape {values.shape}."
+                require(values.ndim == 1, wrong, DomainError)
                 unit = largest if name == "exposure" else 1.0
                 columns[name] = turned(values, partial(in_units, said, Box(0.0, largest), self.clip, unit))
         return columns
 
-    def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None, *, unit: Any = None
-    ) -> "LogLinkRegressor":
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None, *, unit: Any = None) -> Any:
         """Fit privately; partitions have exposures and weights as fields `exposure` and `weight`.
 
         Parameters

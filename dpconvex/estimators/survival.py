@@ -160,10 +160,8 @@ def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
         event, time = (np.asarray(y[name], dtype=float) for name in names)
     if not np.isin(event, (0.0, 1.0)).all():
         raise DomainError(f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}.")
-    if not ((time >= 0) & (time < np.inf)).all():
-        raise DomainError(
-            f"{caller}: {names[1]!r} of y must be times, finite and not negative; leave other records out."
-        )
+    said = f"{caller}: {names[1]!r} of y must be times, finite and not negative; leave other records out."
+    require(((time >= 0) & (time < np.inf)).all(), said, DomainError)
     return event > 0, time
 
 

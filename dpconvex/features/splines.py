@@ -200,8 +200,8 @@ class SplineEncoder(TableTransformer):
     def roots(self, blocks: Sequence[SplineBlock]) -> list[Array]:
         """Return the root of the prior covariance of each block, on a scale with rows of length at most 1 altogether."""
         roots = [block.root for block in blocks]
-        largest = np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
-        return [root * (INSIDE / largest) for root in roots]
+        scale = INSIDE / np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
+        return [root * scale for root in roots]
 
     def encoded(self, X: Any, clip: bool | None = None) -> dict[str, Array]:
         """Return the columns of a table as the schema encodes them, before it scales them."""

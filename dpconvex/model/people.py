@@ -52,17 +52,15 @@ class People:
         if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")
         of, known = identified(given, unit or "person")
-        keys = rng.random(records) if privacy.keep == "random" else np.arange(records)
-        order = np.lexsort((keys, of))
+        order = np.lexsort((rng.random(records) if privacy.keep == "random" else np.arange(records), of))
         counts = np.bincount(of, minlength=len(known))
         rank = np.empty(records, dtype=np.int64)
         rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
         kept = rank < privacy.most
         if not kept.all() and privacy.keep not in ("first", "random"):
             why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
-            raise DomainError(
-                f"unit: {why}. Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)."
-            )
+            how = "Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)"
+            raise DomainError(f"unit: {why}. {how}.")
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
 
     @property

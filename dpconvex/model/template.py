@@ -129,11 +129,9 @@ class Template(Sealed):
         instance(Record).check("Template", record=record)
         if probabilities == "softmax" and decision is not None:
             probabilities = partial(softmax_of, decision)
-        given = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
-        for name, function in given.items():
-            of = "the record's fields" if name == "loss" else "(parameters, x)"
-            kind = Kind(f"a function of {of}", callable)
-            (kind if name == "loss" else kind.or_none).check("Template", **{name: function})
+        Kind("a function of the record's fields", callable).check("Template", loss=loss)
+        given = {"predict": predict, "decision": decision, "probabilities": probabilities}
+        Kind("a function of (parameters, x)", callable).or_none.check("Template", **given)
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
             instance(cp.Constraint).check("Template", constraint=constraint)
@@ -293,9 +291,7 @@ def scalar(what: str, value: Any) -> cp.Expression:
 READING, FEW = 1e-9, 32
 
 
-def check_reading(
-    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
-) -> None:
+def check_reading(originals: Sequence[Any], read: Sequence[Any], record: Record, reader: Reader) -> None:
     rng, pairs = np.random.default_rng(0), list[tuple[Any, Expression]]()
     variables = {reader.variables[v.id]: v for root in originals for v in root.variables()}
     for original, own in zip(originals, read, strict=True):

@@ -269,7 +269,7 @@ def proved(
     facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
     texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
     with computable(privacy):
-        certificate = bound_certificate(privacy, facts, texts, 0.0)  # a refusal comes before the solver
+        certificate = bound_certificate(privacy, facts, texts)  # a refusal comes before the solver
     program.prepare(solver)
     return program, replace(certificate, allowed=program.allowed)
 

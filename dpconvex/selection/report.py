@@ -122,7 +122,10 @@ def statement(
     said = [f"This model was learnt under differential privacy: {privacy}{parts}."]
     if release.certificate is not None:
         said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
-    said.append(f"That means: {odds(privacy)}. It holds whatever a reader knows, and for all later uses of the model.")
+    said += [
+        f"That means: {odds(privacy)}.",
+        "It holds whatever else a reader knows, and for all later uses of the model.",
+    ]
     if evaluation is not None and evaluation.private:
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")

@@ -18,9 +18,7 @@ def brief(text: str) -> str:
 
     def cut(found: re.Match[str]) -> str:
         value = float(found.group())
-        if 1e-4 <= value < 1e6:
-            return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
-        return f"{value:.3g}"
+        return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:.4g}" if 1e-4 <= value < 1000 else f"{value:.3g}"
 
     return DECIMALS.sub(cut, text)
 
