@@ -287,8 +287,8 @@ class Declared:
         if not self.values:
             return list(self.schema.decode_target(found).tolist())
         labels = {value: label for label, value in self.values.items()}
-        unknown = set(found.tolist()) - labels.keys()
-        require(not unknown, f"the problem predicts {unknown}, which are none of its labels {list(labels)!r}.")
+        for value in set(found.tolist()) - labels.keys():
+            raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}.")
         return [labels[value] for value in found.tolist()]
 
 

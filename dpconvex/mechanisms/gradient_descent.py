@@ -23,12 +23,13 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
-from dpconvex.util.arguments import COUNT, within
+from dpconvex.util.arguments import COUNT, require, within
 from dpconvex.util.arrays import Array
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SMALLEST_RADIUS = 1e-100  # A set of one point needs no steps, but a number that can be divided by
 FEWEST, MOST = 10, 1000  # Numbers of steps that are chosen automatically
+LARGEST_LENGTH = 1e150
 LARGEST_CLIP = 1e75  # Squares of norms near the clip neither underflow nor overflow, nor do factors of those
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
@@ -121,6 +122,8 @@ class NoisyGradientDescent(base.ForUnits):
         once, steps = gaussian_sigma(privacy.epsilon, privacy.delta, apart), self.steps or CLIPPED_STEPS
         if self.clip is None:
             steepest = size * (bound + slope_of(analysis.form.template.regularizer, analysis.form))
+            said = f"NoisyGradientDescent: gradients in sum form may have length {steepest:.3g}; use other units."
+            require(not LARGEST_LENGTH < steepest < math.inf, said)  # squares of longer ones overflow
             enough = (steepest / (math.sqrt(p) * once)) ** 2 if p else math.inf
             steps = self.steps or (math.ceil(max(enough, FEWEST)) if enough < MOST else MOST)
         sigma = once * math.sqrt(steps) * (1 + NORM_SLACK)

@@ -378,7 +378,7 @@ def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alph
 
 
 def test_groups_without_number_are_refused():
-    with pytest.raises(dp.TemplateError, match="at most 1000000 people"):
+    with pytest.raises(dp.TemplateError, match="at most 1,000,000"):
         dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).for_group(10**400)
 
 

@@ -168,6 +168,12 @@ def test_poisson_samples_are_drawn_anew_at_every_step():
         dp.verify(LOGISTIC, dp.Privacy(1.0, 1e-5), 100, sampled)
 
 
+def test_gradients_whose_squares_overflow_are_refused():
+    steep = learner("logistic", public=lambda w: 1e154 * w[0])
+    with pytest.raises(dp.TemplateError, match="1e\\+156; use other units"):
+        dp.verify(steep, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent())
+
+
 def test_more_records_than_planned_get_more_noise():
     analysis = analyse(LOGISTIC)
     for sampling in (None, 0.5):
