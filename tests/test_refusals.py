@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pandas as pd
 import pytest
+from cvxpy.atoms.affine.wraps import nonneg_wrap
 from wording import check, words
 
 import dpconvex as dp
@@ -106,6 +107,15 @@ REFUSED = {
     "a square of unbounded parameters": verified(lambda w, x, y: cp.square(y - x @ w)),
     "the exponential of unbounded parameters": verified(lambda w, x, y: cp.exp(-y * (x @ w))),
     "an exponential that overflows": verified(lambda w, x, y: cp.exp(x @ w), bounds=[-1000, 1000]),
+    "entropy of unbounded parameters": verified(lambda w, x, y: -cp.entr(w[0] + x[0] + 1), bounds=[0, None]),
+    "the root of a score that can be negative": verified(lambda w, x, y: -cp.sqrt(w[0] * x[0]), bounds=[0, 1]),
+    # CVXPY defines odd powers for non-negative arguments only: a hidden constraint that would depend on data.
+    "an odd power of a score": verified(lambda w, x, y: cp.power(w[0] * x[0], 3), bounds=[-1, 1]),
+    "a power that overflows": verified(lambda w, x, y: cp.power(1e60 * w[0] * x[0], 8), bounds=[-1, 1]),
+    "a power of a curved term": verified(lambda w, x, y: cp.power(cp.norm(x) * cp.logistic(w[0]), 1.5)),
+    "relative entropy of a score that can be negative": verified(
+        lambda w, x, y: cp.kl_div(w[0] * x[0], w[1]), bounds=[0.5, 2]
+    ),
     "the power 1.5 at zero": verified(lambda w, x, y: cp.power(cp.pos(x @ w), 1.5), bounds=[-1, 1]),
     "a divisor that reaches zero": verified(lambda w, x, y: cp.quad_over_lin(x[0] * w[0], w[1]), bounds=[0, 1]),
     "a logarithm at zero": verified(lambda w, x, y: -cp.log(x @ w + 1), bounds=[-1, 1]),
@@ -116,11 +126,27 @@ REFUSED = {
     "an indefinite quadratic form that is said to be convex": verified(
         lambda w, x, y: cp.quad_form(w, INDEFINITE, assume_PSD=True) + x @ w, bounds=[-1, 1]
     ),
+    "a sign that is asserted": verified(lambda w, x, y: cp.huber(nonneg_wrap(cp.logistic(x @ w) - 2))),
+    "a sign that is asserted in a regularizer": verified(
+        logistic, FEATURES, lambda w: ridge(w) + cp.square(nonneg_wrap(cp.norm(w) - 5))
+    ),
+    "a threshold that depends on the record": verified(lambda w, x, y: cp.huber(w[0], cp.norm(x))),
+    "an exponent that depends on the record": verified(lambda w, x: w[0] * cp.power(x, x), UNIT),
+    "a quadratic form of the record's": verified(
+        lambda w, x, y: cp.quad_form(w, cp.psd_wrap(cp.outer(x, x))), bounds=[-1, 1]
+    ),
+    "a norm of convex terms": verified(lambda w, x, y: cp.norm(cp.hstack([cp.logistic(x @ w), 1.0]))),
+    "log-sum-exp of norms": verified(lambda w, x, y: cp.log_sum_exp(cp.hstack([cp.norm(w - x), cp.norm(w + x)]))),
+    "eigenvalues of a matrix that is not symmetric": of_a_matrix(lambda P, x: cp.lambda_max(cp.vstack([P @ x, x]))),
+    "products of stacks of matrices": of_a_matrix(lambda P, x: cp.sum(np.ones((4, 2, 2)) @ cp.logistic(P))),
+    "a factor that is negative for one label": verified(lambda w, x, y: y * cp.logistic(x @ w)),
+    "a term without the record": verified(lambda w, x, y: logistic(w, x, y) + cp.sum_squares(w)),
     "a composition that CVXPY cannot prove convex": verified(lambda w, x, y: cp.sqrt(cp.pos(x @ w))),
     "an atom without a rule": verified(lambda w, x, y: cp.dotsort(cp.multiply(w, x), [1.0, 0.5])),
     "a declared atom with too small a slope": declared(lambda m: np.logaddexp(m, 0.0)),
     "a loss without variables": verified(lambda w, x, y: cp.sum_squares(x)),
     "a loss whose variables are multiplied by zero": verified(lambda w, x, y: cp.logistic(0 * (x @ w))),
+    "a loss whose terms cancel": verified(lambda w, x, y: cp.square(x @ w - w @ x)),
     "a loss that is the same for all records": verified(lambda w, x, y: cp.sum(w)),
     "a number that is not finite": verified(lambda w, x, y: cp.logistic(np.nan * (x @ w))),
     "no regularizer": verified(logistic, FEATURES, lambda w: 0.0),
@@ -131,6 +157,9 @@ REFUSED = {
     "an infinite regularizer": verified(logistic, FEATURES, lambda w: np.inf * cp.sum_squares(w)),
     "a constraint that mentions the record": verified(logistic, FEATURES, constraints=lambda w: [THEIR_X @ w <= 1]),
     "a constraint that is not convex": verified(logistic, FEATURES, constraints=lambda w: [cp.norm(w, 2) >= 1]),
+    "a constraint with a negative eigenvalue": verified(
+        logistic, FEATURES, constraints=lambda w: [cp.quad_form(w, cp.psd_wrap(INDEFINITE)) <= 1]
+    ),
     "curvature that costs more than epsilon": lambda: dp.verify(
         shipped(3, regularization=1e-4), dp.Privacy(0.1), 10, dp.ObjectivePerturbation(added=0.0)
     ),
@@ -138,6 +167,12 @@ REFUSED = {
     "a kink that output perturbation cannot round off": verified(
         lambda w, x, y: cp.pnorm(w - x, 1.5), mechanism=dp.OutputPerturbation()
     ),
+    "adaptive steps under a pure guarantee": lambda: dp.verify(shipped(), PROMISE, 100, dp.AdaptiveSteps()),
+    "adaptive steps on too many products": lambda: dp.verify(
+        dp.load("large_margin_gaussian", features=100, classes=2), DELTA, 100, dp.AdaptiveSteps()
+    ),
+    "a regularizer near the largest number": lambda: dp.verify(shipped(regularization=1e300), PROMISE, 100),
+    "a group without number": lambda: dp.verify(shipped(), PROMISE, 100).for_group(10**400),
     "gradient steps on unbounded parameters": verified(logistic, FEATURES, mechanism=STEPS, delta=1e-6),
     "gradient steps under a pure guarantee": verified(logistic, FEATURES, mechanism=STEPS, bounds=[-1, 1]),
     "Gaussian noise on the objective under a pure guarantee": verified(logistic, FEATURES, mechanism=GAUSSIAN),

@@ -134,6 +134,7 @@ def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):
 UNPROVED = {
     "square of a kink": (D, lambda w: cp.square(cp.norm1(w))),
     "p-norm below 2": (D, lambda w: cp.pnorm(w, 1.5)),
+    "powers below 2": (D, lambda w: cp.sum(cp.power(cp.abs(w - 1), 1.5))),
     "nuclear norm and rows": ((D, D), lambda W: cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))),
 }
 
@@ -143,8 +144,9 @@ def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name):
     shape, kinked = UNPROVED[name]
     template = logistic(shape, lambda w: 0.1 * cp.sum_squares(w) + 0.05 * kinked(w), score=lambda w, x: cp.sum(x @ w))
     budget = dp.Budget(PROMISE)
-    with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
-        dp.solve(template, records_of(template), PROMISE, budget=budget)
+    for mechanism in (None, dp.ObjectivePerturbation(), dp.OutputPerturbation()):
+        with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
+            dp.solve(template, records_of(template), PROMISE, mechanism, budget=budget)
     assert not budget.entries
 
 

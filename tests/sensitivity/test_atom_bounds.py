@@ -5,8 +5,6 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import analyse, certified, compare, form_of
 
 import dpconvex as dp
@@ -21,7 +19,6 @@ from dpconvex.expressions.atoms.powers import huber
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expression import Variable
 from dpconvex.expressions.from_cvxpy import READERS
-from dpconvex.fitting import verify
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.numerics import Interval
 from dpconvex.sensitivity.analysis import Analysis
@@ -200,52 +197,6 @@ def test_spectral_norms(atom):
     assert 0.5 * bound <= steepest <= bound * (1 + 1e-6)
 
 
-# What tests/test_refusals.py has no place for.
-REFUSALS = {
-    "entr": (lambda x: -cp.entr(v + 1), [v >= 0], "relative entropy is Lipschitz only on bounded sets", "entr"),
-    "root": (lambda x: -cp.sqrt(v * x[0]), [v >= 0, v <= 1], "power needs an argument that is not negative", "v"),
-    "power 3": (
-        lambda x: cp.power(v * x[0], 3),
-        [v >= -1, v <= 1],
-        "power needs an argument that is not negative",
-        "v",
-    ),
-    # CVXPY defines odd powers for non-negative arguments only: a hidden constraint that would depend on data.
-    "power 5": (
-        lambda x: cp.power(v * x[0], 5),
-        [v >= -1, v <= 1],
-        "power needs an argument that is not negative",
-        "v",
-    ),
-    "overflow of a power": (lambda x: cp.power(1e60 * v * x[0], 8), [v >= -1, v <= 1], "overflows", "v"),
-    "a sign that is asserted": (lambda x: cp.huber(nonneg_wrap(cp.logistic(w @ x) - 2)), [], "not convex", "huber"),
-    "huber with a field": (lambda x: cp.huber(v, cp.norm(x)), [], "the threshold of huber depends", "huber"),
-    "a power of a curved term": (lambda x: cp.power(cp.norm(x) * cp.logistic(v), 1.5), [], "power 1.5", "logistic(v)"),
-    "relative entropy": (
-        lambda x: cp.kl_div(w @ x, v),
-        CYLINDER,
-        "rel_entr needs an argument that is not negative",
-        "",
-    ),
-    "matrix of the record": (lambda x: cp.quad_form(w, cp.psd_wrap(cp.outer(x, x))), BALL, "depends on the record", ""),
-    "norm of convex": (lambda x: cp.norm(cp.hstack([cp.logistic(w @ x), 1.0])), [], "not affine in the param", ""),
-    "norms": (lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), cp.norm(w + x)])), [], "not a small polytope", ""),
-    "not symmetric": (lambda x: cp.lambda_max(cp.vstack([w, x])), BALL, "not symmetric for every record", ""),
-    "stack of matrices": (lambda x: cp.sum(np.ones((4, 3, 3)) @ cp.logistic(W)), [], "products of shapes", ""),
-}
-
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_refusals_say_what_where_and_what_to_do(name):
-    loss, constraints, reason, where = REFUSALS[name]
-    with pytest.raises(NotPrivate) as caught:
-        analyse(loss, constraints, x=Ball(2))
-    assert reason in caught.value.reason
-    assert where in caught.value.expression
-    assert caught.value.expression
-    assert caught.value.remedy
-
-
 def test_a_rule_may_trust_the_domain_of_its_atom(monkeypatch):
     """m exp(m) is convex where m is not negative: its rule does not look, and m is checked before it is asked."""
     # The atom is no longer known after the test.
@@ -334,27 +285,3 @@ def test_a_wrong_rule_is_broken(monkeypatch):
     monkeypatch.setitem(LOGISTIC.__dict__, "bounds", wrong)
     with pytest.raises(dp.DPConvexError, match=DEFECT):
         dp.falsify(dp.load("logistic_regression", features=2), **FAST)
-
-
-@pytest.mark.slow
-def test_noise_that_misses_a_direction_is_found_out(monkeypatch):
-    template = dp.load("softmax_regression", features=2, classes=3)
-    form = verify.analyse(template).form
-    monkeypatch.setattr(form, "basis", sp.csc_array(form.basis[:, :-1]))
-    with pytest.raises(dp.DPConvexError, match="sensitive subspace is certified as 3, but"):
-        dp.falsify(template, **FAST)
-
-
-@pytest.mark.slow
-def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch):
-    w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
-    template = dp.Template(
-        record=dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
-        loss=lambda x, y: cp.logistic(-y * (x @ w + v)),
-        regularizer=cp.sum_squares(w) + 0.1 * cp.square(v),
-    )
-    found = dp.falsify(template, **FAST)["strong_convexity"]
-    assert found.observed == pytest.approx(0.2)
-    monkeypatch.setattr(verify.analyse(template), "block_moduli", (2.0, 0.4))
-    with pytest.raises(dp.DPConvexError, match="falls below"):
-        dp.falsify(template, **FAST)

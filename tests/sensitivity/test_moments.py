@@ -297,11 +297,7 @@ def test_what_cannot_be_known_is_refused():
     learner = dp.load("linear_regression", features=2)
     with pytest.raises(dp.TemplateError, match="residuals=True"):
         dp.coefficients(dp.statistics(learner, data, PROMISE))
-    with pytest.raises(dp.NotConverged, match="noise alone"):
-        dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS))
-    with pytest.raises(
-        dp.NotConverged, match=r"no standard errors hold\. About .* times the records, or the epsilon, help"
-    ):
+    with pytest.raises(dp.NotConverged, match=r"(?s)noise alone.*About .* times the records, or the epsilon, help"):
         dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS))
     classes = dp.load("least_squares_classifier", features=2)
     sums = dp.statistics(classes, {"x": data["x"], "y": (data["y"] > 0).astype(int)}, PROMISE, RESIDUALS)

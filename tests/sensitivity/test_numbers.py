@@ -102,49 +102,10 @@ def test_gradients_and_their_differences(seed):
             assert square(left, right) <= Fraction(apart) ** 2
 
 
-@settings(max_examples=6, deadline=None)
-@given(SEEDS)
-def test_curvature(seed):
-    """The Hessian of a log-sum-exp of two leaves is at most a quarter of the outer square of their difference, and reaches it."""
-    rng = np.random.default_rng(seed)
-    first, second = Leaf.draw(rng), Leaf.draw(rng)
-    if rng.random() < 0.7:
-        second = first.near(10.0 ** rng.uniform(-15, -1) * rng.normal(size=(4, 2)))
-
-    def loss(x, y):
-        one = first.expression(x)
-        return cp.log_sum_exp(cp.hstack([one, second.expression(x)])) - y * one
-
-    try:
-        found = analyse(loss, x=BOX, y=Choice([0, 1]))
-    except dp.NotPrivate:
-        return
-    truth = max(square(first.row(x), second.row(x)) for x in CORNERS) / 4
-    for bounds in found.losses:
-        assert Fraction(bounds.curvature.eigenvalue) >= truth
-        assert Fraction(bounds.curvature.trace) >= truth
-        assert float(truth) == 0 or bounds.curvature.rank >= 1
-
-
 def ranges(form):
     """The leaves of the first loss as polynomials, each with the ends of its range."""
     known, polynomials = Analysis(form).ranges, [form.polynomial(leaf) for leaf in form.leaves[0]]
     return [(p, [i.low for i in known[id(p)][1]], [i.high for i in known[id(p)][1]]) for p in polynomials]
-
-
-@settings(max_examples=24, deadline=None)
-@given(SEEDS)
-def test_ranges_on_a_box_are_those_of_exact_arithmetic(seed):
-    rng = np.random.default_rng(seed)
-    leaf, offset = Leaf.draw(rng), float(10.0 ** rng.uniform(-12, 12))
-    form = form_of(lambda x: cp.abs(leaf.expression(x) + offset), [w >= -1, w <= 0.5], x=BOX)
-    try:
-        ((_, (low,), (high,)),) = ranges(form)
-    except dp.NotPrivate:  # its numbers cancel
-        return
-    for x, theta in product(CORNERS, product((-1.0, 0.5), repeat=2)):
-        exact = sum((a * Fraction(t) for a, t in zip(leaf.row(x), theta, strict=True)), Fraction(offset))
-        assert Fraction(low) <= exact <= Fraction(high)
 
 
 def sets(w, P, t, r):

@@ -133,15 +133,6 @@ def test_the_curvature_is_at_least_what_is_observed(name):
     assert 0.05 < largest <= (bend.quadratic + bend.rest) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("mechanism", [dp.ObjectivePerturbation(), dp.OutputPerturbation(), None], ids=repr)
-def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(mechanism):
-    template = logistic(0.1 * cp.sum(cp.power(cp.abs(w - 1), 1.5)), BALL)
-    budget = dp.Budget(dp.Privacy(3.0))
-    with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
-        dp.solve(template, {"x": np.zeros((2, 3)), "y": [1, -1]}, dp.Privacy(1.0), mechanism, budget=budget)
-    assert not budget.entries
-
-
 def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
     P, least = cp.Variable((3, 3), symmetric=True, name="P"), np.diag([0.2, 0.3, 0.4])
     public = 0.05 * cp.sum_squares(P) - 0.3 * cp.log_det(P)
@@ -259,19 +250,6 @@ def test_every_regularizer_is_released(case):
     assert np.linalg.norm(fit["v"] - v.value) <= 1e-4
     v.save_value(fit["v"])
     assert float(reference.objective.value) <= least + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("shape", "regularizer", "least"),
-    [(6, lambda v: -cp.sum(cp.log(v)), lambda v: v >= 1), ((3, 3), lambda v: -cp.log_det(v), lambda v: v >> np.eye(3))],
-)
-def test_what_is_smooth_on_k_stays(shape, regularizer, least):
-    v = cp.Variable(shape, name="v", symmetric=shape == (3, 3))
-    template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: x[0] * cp.sum(v), regularizer(v), [least(v)])
-    form = LossForm(template)
-    rest, kinks = split_kinks(form.feasible, template.regularizer)
-    assert not kinks
-    assert rest is template.regularizer
 
 
 # Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused

@@ -49,47 +49,26 @@ class Draw:
         return found if np.isfinite(found) else 1.0
 
 
-# Of a set with center c, radius r and scale s: constraints, and rational points of it, as displacements of single coordinates.
-def ball(w, c, r, s, f):
-    return [cp.norm(s * (w - c)) <= r], Fraction(r) / Fraction(s)
-
-
-def cone(w, c, r, s, f):
-    return [cp.SOC(cp.Constant(r), s * (w - c))], Fraction(r) / Fraction(s)
-
-
-def fixed(w, c, r, s, f):
+def fixed_reach(r, s, f):
     left = Fraction(r) ** 2 - Fraction(f) ** 2
-    return [cp.norm(cp.hstack([s * (w - c), f])) <= r], root_below(max(left, Fraction(0))) / Fraction(
-        s
-    ) if left >= 0 else None
+    return root_below(left) / Fraction(s) if left >= 0 else None
 
 
-def squares(w, c, r, s, f):
-    return [s * cp.sum_squares(w - c) <= r], root_below(Fraction(r) / Fraction(s))
-
-
-def box(w, c, r, s, f):
-    return [cp.abs(s * (w - c)) <= r], Fraction(r) / Fraction(s)
-
-
-def rows(w, c, r, s, f):
-    return [s * (w - c) <= r, s * (w - c) >= -r], Fraction(r) / Fraction(s)
-
-
-def absolute(w, c, r, s, f):
-    return [s * cp.norm1(w - c) <= r], Fraction(r) / Fraction(s)
-
-
-def bounded(w, c, r, s, f):
-    return [w >= c - r, w <= c + r], min(Fraction(c + r) - Fraction(c), Fraction(c) - Fraction(c - r))
-
-
-def simplex(w, c, r, s, f):
-    return [w >= c, cp.sum(w - c) <= r], (Fraction(0), Fraction(r))
-
-
-SETS = [ball, cone, fixed, squares, box, rows, absolute, bounded, simplex]
+# Sets of centre c, radius r and scale s, one with a fixed number f: constraints, and exactly how far a coordinate can move.
+SETS = {
+    "ball": lambda w, c, r, s, f: ([cp.norm(s * (w - c)) <= r], Fraction(r) / Fraction(s)),
+    "cone": lambda w, c, r, s, f: ([cp.SOC(cp.Constant(r), s * (w - c))], Fraction(r) / Fraction(s)),
+    "fixed": lambda w, c, r, s, f: ([cp.norm(cp.hstack([s * (w - c), f])) <= r], fixed_reach(r, s, f)),
+    "squares": lambda w, c, r, s, f: ([s * cp.sum_squares(w - c) <= r], root_below(Fraction(r) / Fraction(s))),
+    "box": lambda w, c, r, s, f: ([cp.abs(s * (w - c)) <= r], Fraction(r) / Fraction(s)),
+    "rows": lambda w, c, r, s, f: ([s * (w - c) <= r, s * (w - c) >= -r], Fraction(r) / Fraction(s)),
+    "absolute": lambda w, c, r, s, f: ([s * cp.norm1(w - c) <= r], Fraction(r) / Fraction(s)),
+    "bounded": lambda w, c, r, s, f: (
+        [w >= c - r, w <= c + r],
+        min(Fraction(c + r) - Fraction(c), Fraction(c) - Fraction(c - r)),
+    ),
+    "simplex": lambda w, c, r, s, f: ([w >= c, cp.sum(w - c) <= r], (Fraction(0), Fraction(r))),
+}
 
 
 def leaf_of(draw, c, x0=0.0):
@@ -190,7 +169,7 @@ def compare(seed, losses=1):
     kind, w = draw.pick(*SETS), cp.Variable(2, name="w")
     with np.errstate(all="ignore"):
         f = draw.near(r)
-        constraints, reach = kind(w, c, r, s, f)
+        constraints, reach = SETS[kind](w, c, r, s, f)
     if reach is None or not np.isfinite([c, r, s, f, c + r, c - r]).all():
         return 0
     least, most = reach if isinstance(reach, tuple) else (-reach, reach)
@@ -218,7 +197,7 @@ def compare(seed, losses=1):
                 if (here := rest_at(real(at))) is not None:  # else a point outside the domain of the regularizer
                     least_bend = mpmath.mpf(weight) * (here[2] or 0) * real(ahead - at) ** 2 + 2
                     at_most(-least_bend, -bent, "the curvature of the regularizer")
-                    compare_set(found.form.feasible, point, kind.__name__)
+                    compare_set(found.form.feasible, point, kind)
                     compare_loss(found, bound, leaf, loss_at, point, (Fraction(low), Fraction(high)))
     return count
 
@@ -263,9 +242,9 @@ def test_ranges_of_regularizers(center):
     assert 0 < Fraction(found.modulus) <= (Fraction(a) / most) ** 2
 
 
-@pytest.mark.parametrize("kind", [ball, cone, squares, box, rows, absolute])
+@pytest.mark.parametrize("kind", ["ball", "cone", "squares", "box", "rows", "absolute"])
 def test_sets_far_from_the_origin(kind):
-    found = analyse(lambda x: x * cp.exp(10 * (w[0] - 1e16)), kind(w, 1e16, 1.0, 1.0, 0.0)[0], x=UNIT)
+    found = analyse(lambda x: x * cp.exp(10 * (w[0] - 1e16)), SETS[kind](w, 1e16, 1.0, 1.0, 0.0)[0], x=UNIT)
     assert found.gradient_bound >= 10 * np.exp(10)
 
 
@@ -273,7 +252,7 @@ def test_balls_with_a_fixed_part():
     """What is left of the radius is the root of a difference: of 1e-15 relative here, and of much larger numbers."""
     for radius in (1 + 1e-15, 3.0, 1 + 1e-9):
         f = radius * (1 - 2.0**-50)
-        feasible = form_of(lambda x: cp.logistic(x * w[0]), fixed(w, 0.0, radius, 1.0, f)[0], x=UNIT).feasible
+        feasible = form_of(lambda x: cp.logistic(x * w[0]), SETS["fixed"](w, 0.0, radius, 1.0, f)[0], x=UNIT).feasible
         assert Fraction(feasible.upper[0]) ** 2 >= Fraction(radius) ** 2 - Fraction(f) ** 2 > 0
 
 
