@@ -32,16 +32,11 @@ MECHANISMS = {
 }
 
 
-def small(name):
-    try:
-        return dp.load(name, features=3)
-    except dp.TemplateError:
-        return dp.load(name)
-
-
 @cache
 def proof_of(name, promise, mechanism=None):
-    return dp.verify(small(name), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None).proof
+    return dp.verify(
+        dp.load(name, features=3), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None
+    ).proof
 
 
 @pytest.mark.sampled(20)
@@ -110,6 +105,11 @@ CASES += [("sparse_logistic", "delta", "vertices")]
 MECHANISMS["vertices"] = (dp.NoisyFrankWolfe(rounds=7, vertices=2), "delta")
 
 
+# Eigenvalues give the checker a larger modulus than the norm gives the calculus; a norm's slope is 1 where records are.
+# The checker's bound on the curvature of choices is the sharper one, so less noise follows from it, too.
+TRUE = {"gaussian_precision": "modulus", "robust_location": "record", "conditional_logit": "claim noise_scale"}.items()
+
+
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize(("name", "promise", "mechanism"), CASES)
 def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism):
@@ -120,14 +120,7 @@ def test_claims_that_are_a_little_too_good_are_rejected(name, promise, mechanism
     except dp.NotPrivate:
         pytest.skip("the mechanism is not for this loss")
     for path, factor in MUTATIONS[json.loads(proof)["claim"]["perturbed"]].items():
-        # Eigenvalues give the checker a larger modulus than the norm gives the calculus; a norm's slope is 1 where records are.
-        # The checker's bound on the curvature of choices is the sharper one, so less noise follows from it, too.
-        known = (
-            ("gaussian_precision", "modulus"),
-            ("robust_location", "record"),
-            ("conditional_logit", "claim noise_scale"),
-        )
-        if (name, path) in known:
+        if (name, path) in TRUE:
             continue
         wrong = mutated(proof, path, factor)
         assert wrong is None or not follows(wrong), path
@@ -151,11 +144,11 @@ def of_a_mixture(privacy):
 
 def sampled(privacy=PROTECTED, clip=0.3, **options):
     mechanism = dp.NoisyGradientDescent(clip=clip, sampling=0.1, steps=50)
-    return dp.verify(small(LOGISTIC), privacy, SIZE, mechanism, **options)
+    return dp.verify(dp.load(LOGISTIC, features=3), privacy, SIZE, mechanism, **options)
 
 
 def normal(name, promise):
-    return dp.verify(small(name), PROMISES[promise], SIZE, dp.ObjectivePerturbation("gaussian"))
+    return dp.verify(dp.load(name, features=3), PROMISES[promise], SIZE, dp.ObjectivePerturbation("gaussian"))
 
 
 # One margin with slopes of one sign and of both, alone and beside another record's, and vertices of many.
@@ -177,17 +170,8 @@ CELLS |= {"claim clustering epsilon": 0.99, "record": 1.01}
 LOST = {"claim settings delta_of_a_fit": 1.01}
 FURTHER = {
     "samples": (sampled, SAMPLED | {"claim settings clip": 1.01}),
-    "samples that no clip shortens": (
-        lambda: sampled(clip=3.0),
-        SAMPLED | {"record": 1.01},
-    ),
-    **{
-        f"normal noise on the objective of {name}, {p}": (
-            lambda n=name, p=p: normal(n, p),
-            OF_LENGTH.get(name, LENGTHS),
-        )
-        for name, p in NORMALS
-    },
+    "samples that no clip shortens": (lambda: sampled(clip=3.0), SAMPLED | {"record": 1.01}),
+    **{f"{n} under normal noise, {p}": (lambda n=n, p=p: normal(n, p), OF_LENGTH.get(n, LENGTHS)) for n, p in NORMALS},
     "runs": (lambda: of_the_best(0.0, LOOSE), RUNS | LOST),
     "runs of little variation": (lambda: of_the_best(1.0, LOOSE), RUNS | LOST | {"claim settings eta": 1.01}),
     "pure runs": (lambda: of_the_best(-0.5, PURE), RUNS),
@@ -211,7 +195,7 @@ def test_what_is_paid_beside_the_noise_is_replayed(name):
 def test_what_is_trusted_of_samples_and_runs_is_named():
     assert "50 samples of probability 0.0999" in check(sampled().proof).trusted[-1]
     assert "runs of other candidates" in check(of_the_best(0.0, PURE).proof).trusted[-1]
-    candidates = [small(LOGISTIC), dp.load(LOGISTIC, features=3, regularization=0.1)]
+    candidates = [dp.load(LOGISTIC, features=3), dp.load(LOGISTIC, features=3, regularization=0.1)]
     together = dp.tune(candidates, DATA, LOOSE, split=False).release.certificate
     assert "accounting for several fits" in check(together.proof).unreplayed[0]
 
