@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import benchmarks
 from benchmarks import public_data as loaders
@@ -15,7 +16,6 @@ from benchmarks.published import rivals
 from benchmarks.utility import competitors
 from benchmarks.utility.tables import Split
 from dpconvex.errors import DomainError
-from dpconvex.noise.gaussian import gaussian_delta
 
 FOLDER = Path(benchmarks.__file__).parent
 FILES = {
@@ -89,7 +89,8 @@ def test_rivals_that_need_no_bounds_or_settings_learn_and_keep_their_delta():
     assert rivals.tukey_weights(x[:60], x[:60, 0], 1.0, 1e-5, rng) is None
     # Without curvature, it is at most the law of two one-sided Gaussian shifts, and grows with curvature.
     deltas = [rivals.perturbation_delta(1.0, 4.0, ridge) for ridge in (1e9, 10.0, 1.0)]
-    assert gaussian_delta(1.0, 0.25) < deltas[0] <= 2.01 * gaussian_delta(1.0, 0.25) < deltas[1] < deltas[2]
+    one = norm.cdf(0.125 - 4) - np.e * norm.cdf(-0.125 - 4)  # of a Gaussian shift of a quarter
+    assert one < deltas[0] <= 2.01 * one < deltas[1] < deltas[2]
     y = (x[:, 0] + 0.3 * rng.normal(size=4000) > 0).astype(int)
     rows = x / np.linalg.norm(x, axis=1, keepdims=True)
     split = Split("", rows, y, rows, y, 2)

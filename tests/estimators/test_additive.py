@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 import dpconvex as dp
 from dpconvex import plots
 from dpconvex.estimators.shapes import on_shape
-from dpconvex.features.splines import GRID, Axis, usual_knots
+from dpconvex.features.splines import GRID, usual_knots
 
 BOTH = {
     "age": dp.Numeric(0, 100),
@@ -77,9 +77,12 @@ def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, cur
     np.testing.assert_allclose(on_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
 
 
+AT_KNOTS = [np.nextafter(100 * knot, end) for knot in usual_knots(BOTH["age"])[1:-1] for end in (-1, 100 * knot, 200)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(
-    age=st.floats(0, 100),
+    age=st.one_of(st.floats(0, 100), st.sampled_from(AT_KNOTS)),
     more=st.floats(0, 100),
     dose=st.one_of(st.none(), st.floats(0, 100)),
     ward=st.sampled_from("ab"),
@@ -87,13 +90,6 @@ def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, cur
 def test_scores_never_fall_to_the_last_bit(shaped, age, more, dose, ward):
     ages = np.unique(np.clip([age, np.nextafter(age, 200), age + 1e-9, age + more], 0, 100))
     found = shaped.decision_function({"age": ages, "dose": [dose] * len(ages), "ward": [ward] * len(ages)})
-    assert (np.diff(found) >= 0).all()
-
-
-def test_scores_never_fall_at_and_around_knots(shaped):
-    knots = 100 * usual_knots(BOTH["age"])
-    ages = np.unique(np.concatenate([knots, np.nextafter(knots, 200), np.nextafter(knots, -1)]).clip(0, 100))
-    found = shaped.decision_function({"age": ages, "dose": np.full(len(ages), 1.7), "ward": ["a"] * len(ages)})
     assert (np.diff(found) >= 0).all()
 
 
@@ -227,7 +223,6 @@ def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
     ("options", "said"),
     [
         ({"monotone": {"ward": "increasing"}}, "columns of numbers"),
-        ({"monotone": {"age": "up"}}, "one of"),
         ({"curvature": {"weight": "convex"}}, "columns of numbers"),
         ({"monotone": {"age": "increasing"}, "pairs": [("age", "ward")]}, "in no pair"),
         ({"fit_intercept": True}, "constant of its own"),
@@ -323,14 +318,6 @@ def test_the_longest_rows_are_at_knots_and_of_length_1():
     schema = dp.Schema({"age": (0, 1)}, "sick", ["no", "yes"])
     rows = dp.SplineEncoder(schema).transform({"age": np.linspace(0, 1, 2**12 + 1)})
     assert np.linalg.norm(rows, axis=1).max() == pytest.approx(1, abs=1e-11)
-
-
-def test_values_at_knots_have_the_prior_covariance():
-    axis = Axis("age", dp.Numeric(0, 1), usual_knots(dp.Numeric(0, 1)))
-    prior = axis.root @ axis.root.T
-    assert np.ptp(np.diag(prior)) < 0.6 * np.diag(prior).max()
-    assert (np.diff(prior[0]) < 0.02).all()  # the farther apart, the less alike
-    assert axis.root.shape[1] < len(axis.knots) / 2
 
 
 def test_hats_interpolate_levels_and_missing_values_have_nodes_of_their_own():

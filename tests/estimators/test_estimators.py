@@ -1,13 +1,14 @@
 """Estimators clone, fit, predict and verify, and learn nothing that was not declared, from tables and from partitions."""
 
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import scipy.sparse
+from command_line import main
 from learners_of_tests import CUTS, X, Y as SIGNS, in_files, pieces
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -81,6 +82,7 @@ def test_values_are_looked_at_when_they_are_paid_for():
         (dp.KernelSVC(**given), scipy.sparse.csr_array(gap), y),
         (dp.LargeMarginGaussianMixture(**given), x, other),
         (dp.MetricLearner(**given), pairs, other),
+        (dp.MetricLearner(**given), np.where(pairs == x[3, 0], np.nan, pairs), y),
         (dp.HuberRegressor(**given), x, other),
         (dp.HuberRegressor(**given), x, np.where(y, np.nan, 0.0)),
         (dp.LinearRegression(**given), far, y),
@@ -123,16 +125,11 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     assert model.certificate(2, 8000) == model.release_.certificate
 
 
-def test_pairs_in_partitions_are_refused_before_they_are_paid_for_and_pairs_that_are_no_numbers_in_words():
+def test_pairs_in_partitions_are_refused_before_they_are_paid_for():
     budget = dp.Budget(dp.Privacy(2.0))
-    model, x, y = dp.MetricLearner(epsilon=1.0, budget=budget), np.full((10, 2, 2), 0.1), [0, 1] * 5
     with pytest.raises(dp.TemplateError, match="MetricLearner needs all records in one place"):
-        model.fit(dp.Partitions([{"x": x[:, 0], "y": y}]))
+        dp.MetricLearner(epsilon=1.0, budget=budget).fit(dp.Partitions([{"x": np.full((10, 2), 0.1), "y": [0, 1] * 5}]))
     assert not budget.entries
-    x[3, 0, 0] = np.nan
-    with pytest.raises(dp.DomainError, match="row 3, column 0 is NaN"):
-        model.fit(x, y)
-    assert len(budget.entries) == 1
 
 
 def test_a_metric_finds_what_pairs_share():
@@ -275,207 +272,6 @@ def test_errors_quote_no_records(call):
     assert str(SECRET)[:5] not in str(told.value)
 
 
-def test_pairs_of_other_labels_are_told_what_was_declared():
-    pairs = np.full((20, 2, 2), 0.1)
-    with pytest.raises(dp.DomainError, match=r"declared are \[(0, 1|1, 0)\]"):
-        dp.MetricLearner().fit(pairs, [-1, 1] * 10)
-    assert set(dp.MetricLearner(classes=(-1, 1), seed=0).fit(pairs, [-1, 1] * 10).predict(pairs)) <= {-1, 1}
-
-
-FRAME = pd.DataFrame(X[:, :2], columns=["a", "b"])
-SWAPPED, TARGET = FRAME[["b", "a"]], pd.Series((SIGNS > 0).astype(int))
-HALVES = [slice(None, 400), slice(400, None)]
-LEARNER = dp.load("logistic_regression", features=2, labels=(0, 1))
-ONES = {"privacy": dp.Privacy(5.0), "seed": 0}
-
-
-def halves(first, second, target=TARGET):
-    return [{"x": x[half], "y": target[half]} for x, half in zip((first, second), HALVES, strict=True)]
-
-
-@pytest.mark.parametrize("lazy", [False, True])
-def test_partitions_of_frames_have_the_same_columns_and_remember_their_names(lazy):
-    def parts(second=FRAME, target=TARGET):
-        made = halves(FRAME, second, target)
-        return dp.Partitions([lambda part=part: part for part in made] if lazy else made)
-
-    budget = dp.Budget(dp.Privacy(5.0))
-    for mixed in ({"second": SWAPPED}, {"target": TARGET[::-1]}):
-        with pytest.raises(dp.DomainError, match=r"partition \d: .*(columns are b, a|different indexes)"):
-            dp.LogisticRegression(budget=budget).fit(parts(**mixed))
-        with pytest.raises(dp.DomainError, match=r"partition \d: .*(columns are b, a|different indexes)"):
-            dp.solve(LEARNER, parts(**mixed), dp.Privacy(5.0), budget=budget)
-    assert not budget.entries
-    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(parts())
-    assert model.feature_names_in_.tolist() == ["a", "b"]
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(SWAPPED)
-
-
-def test_releases_remember_the_names_of_columns_and_refuse_others():
-    release = dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, **ONES)
-    again = dp.Release.from_bytes(release.to_bytes(), template=dp.load)
-    by_parts = dp.solve(LEARNER, dp.Partitions(halves(FRAME, FRAME)), **ONES)
-    expected = release.predict(FRAME.to_numpy())
-    for one in (release, again, by_parts):
-        np.testing.assert_array_equal(one.predict(pl.from_pandas(FRAME)), expected)
-        for other in (SWAPPED, pl.from_pandas(SWAPPED), FRAME.rename(columns={"a": "c"})):
-            with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
-                one.predict(other)
-            with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
-                dp.evaluate(LEARNER, one, {"x": other, "y": TARGET}, **ONES)
-
-
-def fits_of(x, y):
-    data, second, pure = {"x": x, "y": y}, dp.load("logistic_regression", features=2, labels=(0, 1)), dp.Privacy(5.0)
-    squares, options = dp.load("ridge_regression", features=2), {"privacy": pure, "seed": 0}
-    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
-    yield dp.solve(LEARNER, data, **options)
-    yield dp.tune([LEARNER, second], data, **options).release
-    yield dp.tune([LEARNER, second], data, dp.Privacy(5.0, 1e-6), split=False, seed=0).release
-    yield dp.tune_repeated([LEARNER, second], data, repetitions=dp.Repetitions(mean=2), **options).release
-    yield next(iter(dp.sweep(LEARNER, data, pure, seed=0)))
-    yield dp.solve_mixture(mixture, data, **options).release
-    yield dp.Statistics.from_bytes(dp.statistics(squares, data, **options).to_bytes(), template=squares).fit()
-    yield dp.solve_without_privacy(LEARNER, data)
-
-
-NUMBERED = [[0, 1], pd.MultiIndex.from_tuples([("u", "a"), ("u", "b")]), ["a", 1], pd.to_datetime(["2020", "2021"])]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("names", [["a", "b"], *NUMBERED], ids=str)
-def test_every_fit_remembers_names_of_whatever_type(names):
-    frame = FRAME.set_axis(names, axis=1)
-    for release in (
-        fits_of(frame, TARGET) if list(names) == ["a", "b"] else [dp.solve(LEARNER, PLAIN[0] | {"x": frame}, **ONES)]
-    ):
-        np.testing.assert_array_equal(release.predict(frame), release.predict(frame.to_numpy()))
-        with pytest.raises(dp.DomainError, match="those of the fit are"):
-            release.predict(frame.iloc[:, ::-1])
-    if list(names) not in (["a", 1], ["a", "b"]):  # which scikit-learn refuses by itself
-        model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(frame, TARGET)
-        with pytest.raises(dp.DomainError, match="those of the fit are"):
-            model.predict(frame.iloc[:, ::-1])
-    dp.solve(LEARNER, PLAIN[0] | {"x": FRAME.set_axis([0, 1], axis=1)}, **ONES).predict(FRAME)  # a frame of an array
-
-
-def test_every_fit_remembers_the_schema_of_its_features():
-    schema, other = (dp.Schema(dict.fromkeys(names, (-1, 1)), "y", labels=["0", "1"]) for names in ("ab", "ba"))
-    table = FRAME.assign(y=TARGET)
-    learner = dp.load("logistic_regression", features=2, labels=("0", "1"))
-    (x, y), (x_other, _), (thin, _) = schema.encode(table), other.encode(table), other.encode(table, sparse=True)
-    given, budget = {"x": x, "y": y}, dp.Budget(dp.Privacy(5.0))
-    models = [dp.solve(learner, data, **ONES) for data in (given, dp.Partitions([table], schema))]
-    models += [
-        dp.tune([learner, learner], given, **ONES).release,
-        next(iter(dp.sweep(learner, given, dp.Privacy(1.0)))),
-    ]
-    for model in models:
-        for wrong in (x_other, thin):
-            with pytest.raises(dp.TemplateError, match="another schema"):
-                model.predict(wrong)
-            with pytest.raises(dp.TemplateError, match="another schema"):
-                dp.evaluate(learner, model, {"x": wrong, "y": y}, dp.Privacy(1.0), budget=budget)
-        with pytest.raises(dp.TemplateError, match="another schema"):
-            dp.evaluate(learner, model, dp.Partitions([table], other), dp.Privacy(1.0), budget=budget)
-    assert not budget.entries
-    with pytest.raises(dp.TemplateError, match="another schema"):
-        dp.LogisticRegression(classes=("0", "1"), epsilon=5.0, seed=0).fit(*schema.encode(table, sparse=True)).predict(
-            thin
-        )
-    for permuted in (x[:, [1, 0]], np.flip(x, 1), np.roll(x, 1, axis=1), np.take(x, [1, 0], axis=1), x[..., ::-1]):
-        assert getattr(permuted, "schema", None) is None
-    for rows in (x[:3], x[[2, 1]], x[x[:, 0] > 0], x[[0, 1], ...], x.copy()):
-        assert rows.schema is schema
-
-
-def test_intervals_refuse_columns_in_another_order():
-    privacy, signs = dp.Privacy(1.0, 1e-6), TARGET
-    fit = dp.solve(LEARNER, {"x": FRAME, "y": signs}, privacy, dp.ObjectivePerturbation("gaussian"), seed=1)
-    with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
-        dp.intervals(LEARNER, fit, {"x": SWAPPED, "y": signs}, privacy, seed=2)
-
-
-def test_dask_frames_are_predicted_by_their_columns():
-    dask = pytest.importorskip("dask.dataframe")
-    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
-    frame = dask.from_pandas(FRAME, npartitions=2)
-    np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(FRAME))
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[["b", "a"]])
-
-
-def test_rows_that_pandas_numbers_otherwise_are_not_paired():
-    budget, other = dp.Budget(dp.Privacy(5.0)), TARGET.sample(frac=1.0, random_state=0)
-    for estimator in (dp.LogisticRegression(), dp.Ridge(), dp.LinearRegression(), dp.PrivateEstimator(LEARNER)):
-        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
-            estimator.set_params(budget=budget).fit(FRAME, other)
-    for call in (
-        dp.solve,
-        lambda *given, **options: dp.evaluate(LEARNER, dp.solve(LEARNER, *PLAIN), *given[1:], **options),
-    ):
-        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
-            call(LEARNER, {"x": FRAME, "y": other}, dp.Privacy(1.0), budget=budget)
-    whose = pd.Series(np.arange(len(FRAME)) // 2)
-    persons = dp.Budget(dp.Privacy(5.0, unit="person", most=2))
-    of_two = dp.LogisticRegression(unit="person", most=2, budget=persons)
-    with pytest.raises(dp.DomainError, match="unit have different indexes"):
-        of_two.fit(FRAME, TARGET, unit=whose[::-1])
-    with pytest.raises(dp.DomainError, match="unit have different indexes"):
-        dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
-    assert not budget.entries + persons.entries
-    of_two.fit(FRAME, TARGET, unit=whose)
-
-
-def test_indexes_of_partitions_and_of_encoded_tables_are_compared():
-    schema = dp.Schema({"a": (-1, 1), "b": (-1, 1)}, "y", labels=["0", "1"])
-    table, whose = FRAME.assign(y=TARGET), pd.Series(np.arange(len(FRAME)) // 2)
-    wrong, sorted_table, promise = whose[::-1], table.sort_values("a"), dp.Privacy(1.0, unit="person", most=2)
-    budget = dp.Budget(promise)
-    learner = dp.load("logistic_regression", features=2, labels=("0", "1"))
-    encoded = dict(zip("xy", schema.encode(sorted_table), strict=True))
-    sparse = dict(zip("xy", schema.encode(sorted_table, sparse=True), strict=True))
-    tables = dp.Partitions([table[half] for half in HALVES], schema)
-    reset = dp.Partitions([{n: c.reset_index(drop=True) for n, c in part.items()} for part in halves(FRAME, FRAME)])
-    release = dp.solve(learner, tables, promise, unit=whose)
-    for template, data, others in (
-        (LEARNER, dp.Partitions(halves(FRAME, FRAME)), wrong),
-        (LEARNER, reset, wrong),
-        (learner, tables, wrong),
-        (learner, encoded, whose),
-        (learner, sparse, whose),
-    ):
-        with pytest.raises(dp.DomainError, match="different indexes"):
-            dp.solve(template, data, promise, unit=others, budget=budget)
-        with pytest.raises(dp.DomainError, match="different indexes"):
-            dp.evaluate(template, release, data, promise, unit=others, budget=budget)
-    assert not budget.entries
-    dp.solve(LEARNER, reset, promise, unit=whose)
-    dp.solve(learner, encoded, promise, unit=whose[sorted_table.index])
-    taken = {"x": encoded["x"][np.arange(len(FRAME))], "y": encoded["y"]}  # nobody knows of what table these rows are
-    dp.solve(learner, taken, promise, unit=whose)
-
-
-def test_what_is_not_private_compares_indexes_too():
-    other, schema = TARGET[::-1], dp.Schema({"a": (-1, 1), "b": (-1, 1)}, "y", labels=["0", "1"])
-    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
-    behind = make_pipeline(dp.SchemaEncoder(schema), dp.LogisticRegression(epsilon=5.0, seed=0))
-    for call in (
-        lambda: model.score(FRAME, other),
-        lambda: model.score(X=FRAME, y=other),
-        lambda: behind.fit(FRAME, other),
-        lambda: schema.encode({"a": FRAME["a"], "b": FRAME["b"][::-1], "y": TARGET}),
-        lambda: LEARNER.record.validate({"x": FRAME, "y": other}),
-        lambda: dp.solve_without_privacy(LEARNER, {"x": FRAME, "y": other}),
-    ):
-        with pytest.raises(dp.DomainError, match="different indexes"):
-            call()
-
-
-PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [dp.Ridge, dp.LinearRegression, dp.HuberRegressor, dp.QuantileRegressor])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
@@ -513,3 +309,52 @@ def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bou
             kind(bounds=wrong, **options).fit(X, y)
     with pytest.raises(dp.TemplateError, match=r"bounds are \(-1\.0, 1\.0\), and the schema declares"):
         make_pipeline(dp.SchemaEncoder(schema), kind(**options)).fit(table, table["cost"])
+
+
+TABLE = pd.DataFrame(
+    {
+        "age": np.random.default_rng(0).integers(0, 100, 400),
+        "colour": np.random.default_rng(0).choice(["red", "green"], 400),
+    }
+)
+FEATURES = {"age": (0, 100), "colour": dp.Categorical(["red", "green"])}
+SICK = dp.Schema(FEATURES, "sick", ["no", "yes"])
+COST = dp.Schema(FEATURES, "cost", label_bounds=(0, 1000))
+LESS = replace(COST, features=FEATURES | {"colour": dp.Categorical(["red", "green"], reference="red")})
+YES = {"epsilon": 20.0, "classes": ("no", "yes")}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("estimator", "schema"),
+    [
+        (dp.LogisticRegression(**YES, fit_intercept=True, intercept_scaling=2.0), SICK),
+        (dp.LogisticRegression(**YES, delta=1e-6, fit_intercept=False), SICK),
+        (dp.OrdinalRegressor(**YES), SICK),
+        (dp.Ridge(epsilon=20.0, bounds=(0, 1000), fit_intercept=True), COST),
+        (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), LESS),
+        (dp.PoissonRegressor(epsilon=20.0, bounds=(0, 1000)), COST),
+        (dp.TweedieRegressor(epsilon=20.0, delta=1e-6, bounds=(0, 1000)), COST),
+    ],
+)
+def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, capsys):
+    target = np.where(TABLE["colour"] == "red", "yes", "no") if schema is SICK else 10.0 * TABLE["age"].to_numpy()
+    model = make_pipeline(dp.SchemaEncoder(schema), estimator).fit(TABLE, target)
+    model[-1].save(tmp_path / "model.json")
+    TABLE.assign(**{schema.label: target}).to_csv(tmp_path / "people.csv", index=False)
+    files = [str(tmp_path / "model.json"), str(tmp_path / "people.csv")]
+    assert main(["predict", *files]) == 0
+    printed = capsys.readouterr().out.splitlines()[1:]
+    predicted = model.predict(TABLE)
+    if schema is SICK:
+        assert printed == predicted.tolist()
+    else:
+        np.testing.assert_allclose(np.array(printed, dtype=float), np.clip(predicted, 0, 1000))
+    assert main(["evaluate", *files, "--epsilon", "5"]) == 0
+    features = schema.encode(TABLE, labelled=False)[0]
+    alone = estimator.fit(np.array(features), target)  # without the schema that comes with features
+    with pytest.raises(dp.TemplateError, match=r"save\(path, schema\)"):
+        alone.save(tmp_path / "alone.npz")
+    for fitted, given in ((alone, schema), (estimator.fit(features, target), None)):
+        fitted.save(tmp_path / "alone.npz", given)
+        assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema

@@ -1,5 +1,6 @@
 """scikit-learn's own checks, and what its users rely on: names, sparse tables, pickles, pipelines, searches, budgets."""
 
+import inspect
 import pickle
 import re
 import warnings
@@ -10,10 +11,8 @@ from itertools import product
 import cvxpy as cp
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse
-from command_line import main
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
@@ -25,8 +24,6 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpconvex as dp
-from dpconvex.estimators import base
-from dpconvex.estimators.base import sections
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
 OBJECTS = (
@@ -47,7 +44,7 @@ class OfAnyWidth(dp.PrivateEstimator):
     """An estimator of one's own template, which the checks fit to tables of many widths."""
 
     def template(self, features):
-        return base.load("ridge_regression", features=features, regularization=0.1)
+        return once("ridge_regression", features=features, regularization=0.1)
 
 
 # All weights may be 0 in data that nobody may look at before they are paid for; and records are counted without weights.
@@ -91,7 +88,7 @@ CHECKED = {
 }
 for _estimator, _ in CHECKED.values():
     # quick to solve, and easy to judge
-    if isinstance(_estimator, base.Private) and not isinstance(_estimator, dp.LinearRegression):
+    if "epsilon" in _estimator.get_params() and not isinstance(_estimator, dp.LinearRegression):
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
 KNOWN = {
     type(e): why if isinstance(e, TransformerMixin | dp.MetricLearner) else {"check_dtype_object": OBJECTS} | why
@@ -118,7 +115,7 @@ def remembered(name, **options):
 @pytest.mark.filterwarnings("ignore")
 @checks_of(QUICK)
 def test_scikit_learns_own_checks(estimator, check, monkeypatch):
-    monkeypatch.setattr(base, "load", remembered)  # one proof for all fits of a problem
+    monkeypatch.setattr("dpconvex.estimators.base.load", remembered)  # one proof for all fits of a problem
     check(estimator)
 
 
@@ -127,6 +124,9 @@ def test_scikit_learns_own_checks(estimator, check, monkeypatch):
 @checks_of(set(CHECKED) - QUICK - {"HuberSVC"})
 def test_scikit_learns_own_checks_of_others(estimator, check, monkeypatch):
     test_scikit_learns_own_checks(estimator, check, monkeypatch)
+
+
+SECTION = r"^(\w+)\n-+\n(.*?)(?=^\w+\n-+\n|\Z)"
 
 
 def test_every_estimator_is_checked_and_described():
@@ -138,7 +138,7 @@ def test_every_estimator_is_checked_and_described():
         kind = getattr(dp, name)
         if issubclass(kind, TransformerMixin):
             continue
-        _, listed = sections(kind.__doc__)
+        listed = dict(re.findall(SECTION, inspect.cleandoc(kind.__doc__), flags=re.MULTILINE | re.DOTALL))
         entries = re.findall(r"^(\w[\w, ]*?)(?: :|$)", listed["Parameters"], flags=re.MULTILINE)
         assert sorted(", ".join(entries).split(", ")) == sorted(kind._get_param_names()), name
         assert "release_ : Release" in listed["Attributes"]
@@ -355,52 +355,6 @@ def test_a_template_of_ones_own():
         pickle.dumps(model)
     with pytest.raises(dp.TemplateError, match="vector x of 3 features"):
         dp.PrivateEstimator(template).fit(np.zeros((5, 3)), [0, 1, 0, 1, 0])
-
-
-TABLE = pd.DataFrame({"age": RNG.integers(0, 100, 400), "colour": RNG.choice(["red", "green"], 400)})
-FEATURES = {"age": (0, 100), "colour": dp.Categorical(["red", "green"])}
-SICK = dp.Schema(FEATURES, "sick", ["no", "yes"])
-COST = dp.Schema(FEATURES, "cost", label_bounds=(0, 1000))
-LESS = replace(COST, features=FEATURES | {"colour": dp.Categorical(["red", "green"], reference="red")})
-YES = {"epsilon": 20.0, "classes": ("no", "yes")}
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("estimator", "schema"),
-    [
-        (dp.LogisticRegression(**YES, fit_intercept=True, intercept_scaling=2.0), SICK),
-        (dp.LogisticRegression(**YES, delta=1e-6, fit_intercept=False), SICK),
-        (dp.OrdinalRegressor(**YES), SICK),
-        (dp.Ridge(epsilon=20.0, bounds=(0, 1000), fit_intercept=True), COST),
-        (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), LESS),
-        (dp.PoissonRegressor(epsilon=20.0, bounds=(0, 1000)), COST),
-        (dp.TweedieRegressor(epsilon=20.0, delta=1e-6, bounds=(0, 1000)), COST),
-    ],
-)
-def test_a_fit_behind_a_schema_is_saved_with_it(estimator, schema, tmp_path, capsys):
-    target = np.where(TABLE["colour"] == "red", "yes", "no") if schema is SICK else 10.0 * TABLE["age"].to_numpy()
-    model = make_pipeline(dp.SchemaEncoder(schema), estimator).fit(TABLE, target)
-    model[-1].save(tmp_path / "model.json")
-    TABLE.assign(**{schema.label: target}).to_csv(tmp_path / "people.csv", index=False)
-    files = [str(tmp_path / "model.json"), str(tmp_path / "people.csv")]
-    assert main(["predict", *files]) == 0
-    printed = capsys.readouterr().out.splitlines()[1:]
-    predicted = model.predict(TABLE)
-    if schema is SICK:
-        assert printed == predicted.tolist()
-    else:
-        np.testing.assert_allclose(np.array(printed, dtype=float), np.clip(predicted, 0, 1000))
-    assert main(["evaluate", *files, "--epsilon", "5"]) == 0
-    features = schema.encode(TABLE, labelled=False)[0]
-    alone = estimator.fit(
-        np.array(features), target
-    )  # without a pipeline, and without the schema that comes with features
-    with pytest.raises(dp.TemplateError, match=r"save\(path, schema\)"):
-        alone.save(tmp_path / "alone.npz")
-    for fitted, given in ((alone, schema), (estimator.fit(features, target), None)):
-        fitted.save(tmp_path / "alone.npz", given)
-        assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
 
 
 @pytest.mark.sampled(2)

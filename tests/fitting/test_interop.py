@@ -284,29 +284,6 @@ def test_a_measurement_of_a_divergence_that_is_not_read_is_refused(odp):
         dp.interop.charge(ledger(), measurement, "rho and delta", 1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "gap"), [(0.3, 1e-4), (1.0, 3e-4), (3.0, 7e-4)])
-def test_risk_is_what_riskcal_computes_or_a_little_less(epsilon, gap):
-    analysis = pytest.importorskip("riskcal.analysis", reason="riskcal is not installed")
-    from dp_accounting.pld import privacy_loss_distribution as losses
-
-    rates, privacy = np.linspace(0.001, 0.999, 200), dp.Privacy(epsilon, 1e-6)
-    sums = dp.verify(RIDGE, privacy, 3000, dp.SufficientStatistics())
-    steps = dp.verify(LOGISTIC, privacy, 3000, CLIPPED)
-    for certificate in (sums, steps):
-        event, known = dp.interop.dp_event(certificate), losses.identity()
-        for part in event.events:
-            known = known.compose(
-                losses.from_gaussian_mechanism(part.noise_multiplier)
-                if "Gaussian" in type(part).__name__
-                else losses.from_laplace_mechanism(part.noise_multiplier)
-            )
-        less = analysis.get_beta_from_pld(known, alpha=rates) - certificate.risk(rates)
-        assert less.min() >= -1e-9
-        assert less.max() <= gap
-    pure = replace(sums, event=pure_event(epsilon), privacy=dp.Privacy(epsilon))
-    assert pure.risk(rates) == pytest.approx(analysis.get_beta_from_adp(epsilon, 0.0, rates), abs=1e-12)
-
-
 def test_risk_is_drawn(certificates):
     plots = pytest.importorskip("dpconvex.plots")
     axes = plots.risk({"pure": certificates["Gamma noise"], "statistics": certificates["statistics"]})

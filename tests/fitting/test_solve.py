@@ -27,13 +27,19 @@ def learner(problem, **options):
     return dp.load(problem, features=3, labels=(-1, 1), **options)
 
 
-@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm", "large_margin_gaussian"])
-def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(problem):
-    template, data = learner(problem), records()
-    one, other, *seeded = (dp.solve(template, data, PROMISE, seed=seed) for seed in (None, None, 5, 5, 6))
+@pytest.mark.parametrize(
+    ("problem", "delta", "mechanism"),
+    [
+        *((problem, 0.0, None) for problem in ("logistic_regression", "huber_svm", "large_margin_gaussian")),
+        ("logistic_regression", 1e-5, dp.AdaptiveSteps()),
+    ],
+)
+def test_two_fits_differ_unless_they_have_one_seed_and_then_are_not_private(problem, delta, mechanism):
+    template, data, promise = learner(problem), records(), dp.Privacy(2.0, delta)
+    one, other, *seeded = (dp.solve(template, data, promise, mechanism, seed=seed) for seed in (None, None, 5, 5, 6))
     assert one.private
-    assert one.spent == PROMISE
-    assert one.certificate == dp.verify(template, PROMISE, SIZE)
+    assert one.spent == promise
+    assert one.certificate == dp.verify(template, promise, SIZE, mechanism)
     for name in one:
         assert not np.isclose(one[name], other[name], rtol=1e-12, atol=0).any()
         np.testing.assert_array_equal(seeded[0][name], seeded[1][name])

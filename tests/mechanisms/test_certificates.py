@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import dpconvex as dp
-from dpconvex.errors import DPConvexError
 
 ADJACENCIES = ("replace-one", "add-remove")
 LEARNER = dp.load("logistic_regression", features=2)
@@ -57,9 +56,10 @@ def copies():
 
 def test_a_certificate_that_is_read_believes_no_event_that_its_numbers_do_not_bear_out():
     for certificate in copies():
-        data = certificate.to_dict()
+        data = json.loads(json.dumps(certificate.to_dict()))
+        read = dp.Certificate.from_dict(data)
         assert certificate.event is not None
-        assert dp.Certificate.from_dict(data) == certificate
+        assert (read, str(read), read._repr_html_()) == (certificate, str(certificate), certificate._repr_html_())
         leaves = [leaf.to_dict() for leaf in certificate.event.leaves()]
         for k, leaf in enumerate(leaves):
             if leaf.get("probability", 1) < 1e-50:  # of the grid
@@ -88,11 +88,7 @@ def test_numbers_that_no_proof_bounds_from_below_bear_out_no_event():
     data["event"]["parts"][0]["epsilon"] = 2.0**-29
     assert dp.Certificate.from_dict(data).event is None
     steps = dp.NoisyGradientDescent(clip=1.0)
-    for mechanism in (
-        dp.AdaptiveSteps(),
-        steps,
-        dp.OutputPerturbation("gaussian"),
-    ):  # less than what the guarantee costs
+    for mechanism in (dp.AdaptiveSteps(), steps, dp.OutputPerturbation("gaussian")):  # less than the guarantee costs
         data = dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 900, mechanism).to_dict()
         data["settings"] |= {"level": 1e-3 * data["settings"]["level"]} if "level" in data["settings"] else {}
         data["noise_scale"] *= 1e3
@@ -215,14 +211,6 @@ def test_the_proof_has_every_constant_and_where_it_is_from(certificate):
         assert said in text
 
 
-@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm", "large_margin_gaussian"])
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_it_survives_json(problem, adjacency):
-    before = dp.verify(dp.load(problem, features=3), dp.Privacy(0.7, adjacency=adjacency), size=50)
-    after = dp.Certificate.from_dict(json.loads(json.dumps(before.to_dict(), allow_nan=False)))
-    assert (after, str(after), after._repr_html_()) == (before, str(before), before._repr_html_())
-
-
 def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certificate):
     for mechanism in (dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")):
         for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, adjacency="add-remove"), dp.Privacy(1.0, 1e-40)):
@@ -325,11 +313,6 @@ def test_summed_hinges_leave_most_of_epsilon_to_the_noise():
     assert certificate.jacobian_epsilon <= 0.6
 
 
-def test_a_regularizer_near_the_largest_number_is_refused_in_words():
-    with pytest.raises(DPConvexError, match="rescale the problem"):
-        dp.verify(dp.load("logistic_regression", features=3, regularization=1e300), dp.Privacy(1.0), 100)
-
-
 LOSSES = {
     "hinge": (lambda m: np.maximum(1 - m, 0.0), lambda m: cp.pos(1 - m)),
     "logistic": (lambda m: np.logaddexp(0.0, -m), lambda m: cp.logistic(-m)),
@@ -375,11 +358,6 @@ def test_what_an_attacker_misses_at_least_is_what_the_law_of_the_noise_says(alph
     assert pure.risk(alpha) == pytest.approx(max(1 - math.e * alpha, (1 - alpha) / math.e), abs=1e-3)
     with pytest.raises(dp.TemplateError, match="from 0 to 1"):
         pure.risk(2.0)
-
-
-def test_groups_without_number_are_refused():
-    with pytest.raises(dp.TemplateError, match="at most 1,000,000"):
-        dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).for_group(10**400)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

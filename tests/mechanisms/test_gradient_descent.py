@@ -11,10 +11,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
-from dpconvex.mechanisms.clipped_descent import (
-    most_drawn,
-    path_rounding,
-)
+from dpconvex.mechanisms.clipped_descent import most_drawn, path_rounding
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.mechanisms.residual_noise import for_count
 from dpconvex.noise.gaussian import gaussian_delta
@@ -207,11 +204,8 @@ def test_noise_comes_before_what_is_public():
     """A public gradient of 4e16 would round those of neighbours, which are 1.3 apart at most, to multiples of 8."""
     far, n = 1.1e12, 20_000
     template = learner("logistic", public=lambda w: far * cp.sum_squares(w - 1))
-    certificate, x, found = (
-        dp.verify(template, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent()),
-        np.zeros((n, 1)),
-        [],
-    )
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent())
+    x, found = np.zeros((n, 1)), []
     x[:8] = 0.7
     for last in (1.0, -1.0):
         x[-1] = last

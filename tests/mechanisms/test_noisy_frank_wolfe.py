@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import cvxpy as cp
@@ -11,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 from learners_of_tests import noting
 from scipy.special import expit, ndtri
-from scipy.stats import chisquare
 
 import dpconvex as dp
 from dpconvex.data.batch import Batch
@@ -20,7 +18,6 @@ from dpconvex.mechanisms import noisy_queries
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights
 from dpconvex.noise.choices import choice_width, choices_level
 from dpconvex.noise.gaussian import GRID_VARIANCE, gaussian_delta
-from dpconvex.noise.samplers import seeded_generator
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import VertexLooks
@@ -101,36 +98,6 @@ def test_the_level_of_choices_is_nearly_the_least_that_any_bound_has():
         width = choice_width(level, count)
         assert choices_level(width, count) <= level
         assert width >= 0.99 * level / (0.62666 * math.sqrt(count)) or width == 8.0
-
-
-# Weights and draws.
-
-
-@pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.37, 5.0])
-def test_weights_are_exponentials_but_for_fourteen_digits(rate):
-    rng = np.random.default_rng(0)
-    levels = rng.integers(0, int(60 / rate) + 2, 200)
-    weights = choice_weights(levels, rate)
-    with localcontext(prec=50):
-        for level, weight in zip(levels.tolist(), weights, strict=True):
-            gap = min(int(levels.max()) - level, int(40 / rate))
-            exact = (-Decimal(rate) * gap).exp() * 2**112
-            assert abs(Decimal(weight) / exact - 1) < Decimal("1.5e-14")
-
-
-def test_draws_have_the_law_of_the_weights():
-    queries, levels, rate, owner = Queries(1.0, seeded_generator(3)), np.array([0, 5, 9, 10]), 0.3, np.arange(4)
-    weights = np.array(choice_weights(levels, rate), dtype=float)
-    found = np.bincount([queries.picked(levels, rate) for _ in range(4000)], minlength=4)
-    assert chisquare(found, 4000 * weights / weights.sum()).pvalue > 1e-4
-    assert sorted(Queries(9.0, None).choose(np.arange(4), owner, 1.0, 1.0, 10)) == [0, 1, 2, 3]
-
-
-def test_choices_are_refused_beyond_what_was_certified():
-    queries = Queries(0.3, seeded_generator(0))
-    queries.choose(np.arange(4), np.arange(4), 1.0, 0.29, 2)
-    with pytest.raises(dp.DPConvexError, match="more queries"):
-        queries.choose(np.arange(4), np.arange(4), 1.0, 0.1, 1)
 
 
 class Scripted(Queries):
