@@ -2,84 +2,15 @@
 
 import csv
 import dataclasses
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import main
+from tables_of_commands import COLUMNS, DATA, FIT_SHOP, RNG, ROW, SCHEMA, SHOP
 
 import dpconvex as dp
-
-COLUMNS = "--features=a,b --bounds=0,10 --label=class --labels=low,high"
-SETTINGS = """
-label = "class"
-labels = ["low", "high"]
-epsilon = 2.0
-features = {a = [0, 10], b = [0, 10]}
-options = {regularization = 0.05}
-"""
-SCHEMA = """
-label = "bought"
-labels = ["no", "yes"]
-ignore = ["customer"]
-
-[features]
-age = [0, 100]
-colour = {levels = ["red", "green"], other = true, missing = "indicator"}
-member = {boolean = ["no", "yes"]}
-"""
-# Two classes that are easy to tell apart, and members who buy.
-HIGH = np.where(np.arange(300) % 2 == 1, "high", "low")
-GRADES = np.clip(np.random.default_rng(7).normal(np.where(HIGH == "high", 8, 2), 1.0, (2, 300)), 0, 10).round(3)
-DATA = pd.DataFrame({"a": GRADES[0], "b": GRADES[1], "class": HIGH})
-ROW, RNG = np.arange(400), np.random.default_rng(3)
-SHOP = pd.DataFrame({"customer": [f"c{k}" for k in ROW], "age": RNG.integers(18, 90, 400)})
-SHOP["colour"] = np.array(["red", "green", "blue", None], dtype=object)[ROW % 4]
-SHOP["member"] = np.where(ROW % 2 == 0, "yes", "no")
-SHOP["bought"] = np.where((ROW % 2 == 0) == (RNG.random(400) < 0.95), "yes", "no")
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Return a function that runs a command, in words and further arguments, in a folder of data."""
-    monkeypatch.chdir(tmp_path)
-    DATA.to_csv("data.csv", index=False)
-    SHOP.to_csv("shop.csv", index=False)
-    Path("shop").mkdir()
-    for number, (start, stop) in enumerate([(0, 10), (10, 10), (10, 300), (300, 400)]):
-        SHOP[start:stop].to_parquet(f"shop/part{number}.parquet")
-    Path("shop.toml").write_text(SCHEMA, encoding="utf-8")
-    Path("fit.toml").write_text(SETTINGS, encoding="utf-8")
-
-    def command(words, *further, ends=None):
-        status = main([*words.split(), *further])
-        captured = capsys.readouterr()
-        assert ends is None or status == ends, captured.err
-        return Outcome(status, captured.out, captured.err)
-
-    return command
-
-
-FIT_SHOP = "--schema shop.toml --epsilon 5 --out model.npz"
 
 
 def test_verify_prints_what_is_proved_or_why_not(run):
@@ -178,47 +109,6 @@ def test_a_ledger_in_a_database_is_charged_shown_and_moved(run):
     assert "hunter2" not in said.out + said.err
 
 
-MISTAKES = {
-    "verify": [
-        ({"--epsilon": "one"}, "invalid float value"),
-        ({"--set": "features=3"}, "gives the option 'features' twice"),
-        ({"--set": "lambda=3"}, "unexpected keyword argument 'lambda'"),
-        ({"--set": "regularization=much"}, "cannot be declared with .*'much'"),
-        ({"--mechanism": "nope"}, "mechanism must be one of 'adaptive-steps', 'objective-gamma'"),
-        ({"--mechanism": "gradient-descent:clop=1"}, "has no option 'clop'; it has: clip"),
-        ({"--mechanism": "gradient-descent:20"}, "--mechanism NAME takes OPTION=VALUE"),
-        ({"--share": "0.2"}, "this problem has none"),
-    ],
-    "fit": [
-        ({"--features": None}, "declare features"),
-        ({"--features": "a,c"}, "data.csv: there is no column 'c'"),
-        ({"--bounds": "0,5"}, "data.csv, line [0-9]+, column '[ab]': .* is outside the declared bounds 0 to 5"),
-        ({"--labels": "low,medium"}, "line 3, column 'class': 'high' was not declared"),
-        ({"--backend": "magic"}, "unknown backend 'magic'"),
-        ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
-        ({"--budget": "1"}, "state both, --ledger and --budget"),
-        ({"--set": "features=3"}, "a record like Record.x=Ball.dim=2"),
-        ({"--set": "radius=0.5"}, "records lie outside"),
-    ],
-}
-GIVEN = {
-    "verify": {"--size": "100", "--epsilon": "1"},
-    "fit": dict(word.split("=") for word in COLUMNS.split()) | {"--epsilon": "1", "--out": "model.npz"},
-}
-
-
-@pytest.mark.parametrize(("command", "changes", "complaint"), [(c, *row) for c in MISTAKES for row in MISTAKES[c]])
-def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, complaint):
-    before = set(Path().iterdir())
-    given = GIVEN[command] | changes
-    options = [f"{name}={value}" for name, value in given.items() if value is not None]
-    words = "fit logistic_regression data.csv" if command == "fit" else "verify logistic_regression --set features=2"
-    refused = run(words, *options, ends=1 if "--adjacency" in changes else 2)
-    assert refused.out == ""
-    assert re.search(f"(?s)dpconvex {command}: .*{complaint}", refused.err)
-    assert set(Path().iterdir()) == before
-
-
 OWN = '''"""My own learner, in which labels play different parts."""
 import cvxpy as cp
 import numpy as np
@@ -286,18 +176,6 @@ def test_a_model_about_people_is_evaluated_about_people(run):
     budget = dp.Budget(dp.Privacy(9.0, unit="customer", most=2), "people.jsonl")
     assert run("evaluate model.npz visits.csv --epsilon 5 --ledger people.jsonl --json", ends=0).json["records"] == 400
     assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
-
-
-def test_people_with_more_records_than_promised_leave_no_ledger(run):
-    SHOP.assign(customer=[f"c{k // 2}" for k in ROW]).to_csv("visits.csv", index=False)
-    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer"'), "utf-8")
-    paid = "--epsilon 9 --delta 1e-6 --ledger new.jsonl --budget 10 --budget-delta 1e-5"
-    for command in (
-        "fit logistic_regression visits.csv --schema visits.toml --out m.npz",
-        "schema learn visits.csv --label bought --unit customer",
-    ):
-        assert "more records than the 1" in run(f"{command} {paid}", ends=2).err
-        assert not Path("new.jsonl").exists()
 
 
 def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
@@ -422,113 +300,6 @@ def test_adaptive_steps_have_a_name_and_their_option(run):
     assert plain != rounds
 
 
-def test_the_module_runs_as_a_program(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
-    command = [sys.executable, "-X", "importtime", "-m", "dpconvex", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"dpconvex {dp.__version__}\n")
-    assert not re.search(r"\b(numpy|scipy|cvxpy)\b", done.stderr)
-    code = "import sys; from dpconvex.cli.main import main; sys.exit(main(['problems', '--json']))"
-    reading, writing = os.pipe()
-    os.close(reading)  # nobody reads
-    command = [sys.executable, "-c", code]
-    gone = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
-    assert (gone.returncode, gone.stderr) == (1, "")
-
-
-# A Ctrl-C that lands in a callback of the garbage collector, as JAX has one, where its exception is lost.
-LOST = """
-import gc, os, signal, sys
-from dpconvex import Budget
-from dpconvex.cli import main as cli
-
-def collected(*_):
-    gc.callbacks.remove(collected)
-    os.kill(os.getpid(), signal.SIGINT)
-
-def struck(owner, name):
-    function = getattr(owner, name)
-    def stands_in(*arguments, **options):
-        if when == "after":
-            done = function(*arguments, **options)
-        gc.callbacks.append(collected)
-        gc.collect()
-        return done if when == "after" else function(*arguments, **options)
-    setattr(owner, name, stands_in)
-
-_, where, when, *sys.argv[1:] = sys.argv
-struck(*{"loaded": (cli, "import_module"), "paid": (Budget, "spend")}[where])
-sys.exit(cli.main())
-"""
-# Tests may run where SIGINT is ignored, and what they start inherits that.
-HEARD = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-FIT_ALONE = f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --ledger ledger.jsonl --budget 3 --out model.npz"
-
-
-def started(*python):
-    environment = {**os.environ, "PYTHONPATH": str(Path(dp.__file__).resolve().parent.parent)}
-    for file in ("ledger.jsonl", "model.npz"):
-        Path(file).unlink(missing_ok=True)
-    command = [sys.executable, "-c", HEARD, sys.executable, *python, *FIT_ALONE.split()]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def spends():
-    return len(dp.Budget.open("ledger.jsonl").entries) if Path("ledger.jsonl").exists() else 0
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("where", "when", "paid"), [("paid", "before", 0), ("loaded", "after", 0), ("paid", "after", 1)]
-)
-def test_an_interrupt_that_is_swallowed_ends_a_fit_before_it_pays_or_writes(run, where, when, paid):
-    fit = started("-c", LOST, where, when)
-    said = fit.communicate(timeout=300)[1].decode()
-    assert fit.returncode == 130, said
-    assert "Exception ignored" in said
-    assert "interrupted; nothing was written" in said
-    assert spends() == paid
-    assert not Path("model.npz").exists()
-
-
-@pytest.mark.parametrize("moments", [pytest.param(30, marks=pytest.mark.slow)])
-def test_a_fit_that_is_interrupted_at_any_time_writes_a_model_that_was_paid_for_or_nothing(run, moments):
-    begun, usual, random = time.monotonic(), 0.0, np.random.default_rng()
-    for moment in range(moments + 1):
-        fit = started("-m", "dpconvex")
-        if moment:
-            time.sleep(random.uniform(0.1, 1.1) * usual)
-            fit.send_signal(signal.SIGINT)
-        said = fit.communicate(timeout=300)[1].decode()
-        assert fit.returncode in (0, 130, -signal.SIGINT), said  # the last before the command line is loaded
-        assert Path("model.npz").exists() == (fit.returncode == 0), said
-        assert spends() == 1 if fit.returncode == 0 else spends() <= 1
-        usual = usual if moment else time.monotonic() - begun
-
-
-PLACES = ["data.csv", "ledger.jsonl", "to ledger", "to fit", "folder", "missing/m.npz", "data.csv/m.npz", "pipe"]
-
-
-@pytest.mark.parametrize("out", [*PLACES, "x" * 250, "shop/part0.parquet", "shop/new.npz", "linked.parquet", "\0", ""])
-def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(run, out):
-    dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
-    Path("folder").mkdir()
-    os.mkfifo("pipe")
-    os.symlink("ledger.jsonl", "to ledger")
-    os.link("fit.toml", "to fit")
-    Path("linked.parquet").write_bytes(b"data")
-    os.symlink("../linked.parquet", "shop/link.parquet")
-    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    if "parquet" in out or "shop" in out:
-        found = run(f"fit logistic_regression shop {FIT_SHOP}", "--out", out, ends=2)
-    else:
-        fit = "fit logistic_regression data.csv --config fit.toml --ledger ledger.jsonl --out"
-        found = run(fit, out, ends=2)
-    assert re.search("no file can be made there|would be written over|a folder whose files are data", found.err)
-    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
-
-
 def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
     command = "demo --quick --draws 1 --out new/picture.png"
     printed = run(command)
@@ -539,16 +310,6 @@ def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
     told = [run(f"{command} --seed 3 --json").json for _ in range(2)]
     assert told[0] == told[1]
     assert (told[0]["private"], np.shape(told[0]["errors"])) == (False, (3, 1))
-
-
-@pytest.mark.parametrize("further", ["--delta 1e-6", "--epsilon 5", "--delta"])
-def test_a_total_without_room_leaves_no_ledger(run, further):
-    fit = "fit logistic_regression data.csv --config fit.toml --out m.npz --ledger l.jsonl --budget 3"
-    done = run(f"{fit} {further}")
-    assert done.status
-    assert not Path("l.jsonl").exists()
-    if further != "--delta":
-        assert "state more, as --budget" in done.err
 
 
 @pytest.mark.slow

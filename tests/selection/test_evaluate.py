@@ -1,43 +1,19 @@
 """The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
 
-import contextlib
 import copy
 import dataclasses
-import itertools
 import json
-import logging
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-import warnings
 
-import cvxpy as cp
 import numpy as np
 import pytest
+from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, MODEL, SCORED, X, Y, largest_loss
 from scipy.special import expit
 from scipy.stats import kendalltau, norm
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from dpconvex.mechanisms.cell_counts import RESIDUALS, STEPS, Cells
+from dpconvex.mechanisms.cell_counts import RESIDUALS, Cells
 from dpconvex.selection.measures import cumulated, quantiles
-from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.runtime import silence
-
-LOGISTIC = dp.load("logistic_regression", features=2)
-HUBER = dp.load("huber_regression", features=2)
-FUNCTIONS = {
-    "predictor": LOGISTIC.predict,
-    "decision": LOGISTIC.decision,
-    "probabilities": LOGISTIC.probabilities,
-    "labels": (-1, 1),
-}
-MODEL = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=LOGISTIC.predict)
-LINE = dp.Release({"w": [0.5, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
-X = np.column_stack([np.linspace(-1, 1, 200), np.zeros(200)])
-Y = np.where(X[:, 0] > 0.5, 1, -1)  # a quarter of the records is misjudged
 
 
 def test_a_strong_promise_counts_about_right():
@@ -50,164 +26,6 @@ def test_a_strong_promise_counts_about_right():
     alike = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(50.0, adjacency="add-remove"), seed=1)
     assert alike.error == pytest.approx(0.25, abs=0.02)
     assert alike.records == pytest.approx(200, abs=3)
-
-
-def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
-    """Rows on a boundary: their rounding follows the place in a batch, and must not."""
-    rng = np.random.default_rng(0)
-    w = rng.normal(size=300)
-    x = rng.normal(size=300)
-    x -= w * (x @ w) / (w @ w)
-    x /= 2 * np.linalg.norm(x)
-    template = dp.load("logistic_regression", features=300)
-    release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
-    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0, adjacency="add-remove"))
-    several = [{"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)} for count in range(1, 12)]
-    assert [counter.mistakes(template.record.validate(data)) for data in several] in ([0] * 11, list(range(1, 12)))
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("parts", [None, [400, 600], [999, 1]], ids=str)
-def test_one_record_that_fails_changes_its_own_mistake_alone(adjacency, parts):
-    """All others lie on the boundary, where a batch and single records are rounded to different sides."""
-    rng = np.random.default_rng(0)
-    w, x = rng.normal(size=(2, 300))
-    for _ in range(60):  # until a batch disagrees with single records
-        x = rng.normal(size=300)
-        x -= w * (x @ w) / (w @ w)
-        x /= 2 * np.linalg.norm(x)
-        if ((np.tile(x, (1000, 1)) @ w > 0) != (x[None] @ w > 0)).any():
-            break
-
-    def predict(parameters, rows):
-        if (rows[:, 0] == 0.25).any():
-            raise ZeroDivisionError
-        return np.where(rows @ parameters["w"] > 0, 1, -1)
-
-    template = dp.load("logistic_regression", features=300)
-    release = dp.Release({"w": w}, not_private_because="a test", predictor=predict)
-    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0, adjacency=adjacency))
-    fine = {"x": np.tile(x, (1000, 1)), "y": np.full(1000, 1 if x[None] @ w > 0 else -1)}
-    bad = {**fine, "x": fine["x"].copy()}
-    bad["x"][500] = 0.25 * np.eye(300)[0]
-    less = {name: np.delete(column, 500, axis=0) for name, column in fine.items()}
-    for data, expected in ((fine, 0), (bad, 1), (less, 0)):
-        if parts is not None:
-            data = dp.Partitions([{n: c[k] for n, c in data.items()} for k in (slice(parts[0]), slice(parts[0], None))])
-        assert counter.mistakes(template.record.validate(data)) == expected
-
-
-def patient(adjacency="replace-one", most=2, keep=None, epsilon=1.0):
-    return dp.Privacy(epsilon, adjacency=adjacency, unit="patient", most=most, keep=keep)
-
-
-SCORED = dp.solve_without_privacy(LOGISTIC, {"x": X, "y": Y})
-HAZARDS = dp.load("discrete_hazards", features=2, intervals=2)
-CURVES = dp.Release({"w": [9.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", predictor=HAZARDS.predict)
-POISSON = dp.load("poisson_regression", features=2)
-RATES = dp.Release({"w": [4.0, 0.0]}, not_private_because="a test", predictor=POISSON.predict)
-JUDGED = {
-    "labels": (LOGISTIC, MODEL, [([-1.0, 0.0], -1), ([1.0, 0.0], 1), ([-1.0, 0.0], 1)]),
-    "mistakes": (LOGISTIC, SCORED, [([-1.0, 0.0], -1), ([1.0, 0.0], 1), ([-1.0, 0.0], 1)]),
-    "deviance": (POISSON, RATES, [([1.0, 0.0], 0.0), ([0.0, 0.0], 1.0), ([-1.0, 0.0], 10.0)]),
-    "survival": (HAZARDS, CURVES, [([1.0, 0.0], [1.0, 0.0]), ([-1.0, 0.0], [-1.0, -1.0]), ([0.0, 0.0], [-1.0, 0.0])]),
-    "scores": (LOGISTIC, SCORED, [([-1.0, 0.0], 1), ([1.0, 0.0], -1), ([0.1, 0.0], 1)]),
-    "groups": (LOGISTIC, SCORED, [([-1.0, 0.0], 1), ([1.0, 0.0], -1), ([0.1, 0.0], 1)]),
-    "numbers": (HUBER, LINE, [([1.0, 0.0], -1.0), ([-1.0, 0.0], 1.0), ([0.0, 0.0], 0.0)]),
-}
-
-
-def largest_loss(found, scale):
-    """Return the largest log-ratio of the laws of noisy sums, discrete Laplace with a scale, over all pairs of exact sums."""
-    return max(np.abs(one - other).sum() for one in found for other in found) / scale
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize(
-    ("kind", "keep", "visits"),
-    [(kind, keep, most) for kind in JUDGED for keep, most in (("one", 1), ("weights", 3))]
-    + [(kind, keep, most) for kind in ("scores", "numbers") for keep, most in ((None, 3), ("first", 5), ("random", 5))],
-)
-def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjacency, monkeypatch):
-    """All sums that noise is added to, for every person of a small world beside another one.
-
-    Their exact laws differ by epsilon at most, which is attained but for kinds of records that no pair in this world has.
-    """
-    template, model, records = JUDGED[kind]
-    noises, sums = [], []
-
-    def watched(value, noise, rng):
-        noises.append(noise)
-        sums.append(value.copy())
-        return value
-
-    monkeypatch.setattr("dpconvex.selection.evaluate.perturb", watched)
-    one = keep == "one"
-    privacy = dp.Privacy(1.0, adjacency=adjacency) if one else patient(adjacency, 3, keep)
-    persons = [
-        list(mine) for n in range(1, visits + 1) for mine in itertools.combinations_with_replacement(range(3), n)
-    ]
-    if one:
-        persons = [[k] for k in range(3)]
-    for mine in [[], *persons] if adjacency == "add-remove" else persons:
-        rows = [records[0], *(records[k] for k in mine)]
-        data = {"x": np.array([x for x, _ in rows]), "y": np.array([y for _, y in rows])}
-        whose = {} if one else {"unit": ["a"] + ["c"] * len(mine)}
-        whose |= {"measures": ("error",)} if kind == "mistakes" else {"measures": (kind,)} if kind == "deviance" else {}
-        if kind == "groups":
-            data["sex"] = ["f", *("f" if k else "m" for k in mine)]
-            whose |= {"group": "sex", "groups": ["f", "m"]}
-        dp.evaluate(template, model, data, privacy, **whose)
-    assert len({noise.scale for noise in noises}) == 1
-    if adjacency == "add-remove":
-        base, others = sums[0], sums[1:]
-        loss = max(np.abs(base - other).sum() for other in others) / noises[0].scale
-    else:
-        loss = largest_loss(sums, noises[0].scale)
-    assert loss <= 1.0
-    assert loss >= 0.999 or kind == "numbers"
-    assert loss >= 0.6
-
-
-def test_a_noise_that_is_too_small_and_a_table_that_is_forgotten_are_noticed():
-    """Planted errors: the exact loss of two records that differ in all they can is above the claim."""
-    cells, one = Cells("labels", known=True), dp.Privacy(1.0)
-    places = [{"error": np.eye(2, dtype=int)[k % 2], "labels": np.eye(4, dtype=int)[k]} for k in range(4)]
-    sums, scale = [cells.sums(place) for place in places], cells.noise(one).scale
-    assert 0.999 <= largest_loss(sums, scale) <= 1.0
-    assert largest_loss(sums, 0.99 * scale) > 1.0
-    assert largest_loss(sums, cells.noise(dp.Privacy(1.0, adjacency="add-remove")).scale) > 1.0
-    for forgotten in ("error", "labels"):
-        fewer = Cells("labels", known=True)
-        vars(fewer)["weights"] = {name: weight for name, weight in cells.weights.items() if name != forgotten}
-        assert largest_loss(sums, fewer.noise(one).scale) > 1.0
-    of_groups = Cells("labels", groups=2)  # whose sizes are no public number
-    assert of_groups.sensitivity(one) == 10
-    assert cells.sensitivity(one) == 6
-
-
-def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
-    data, whose = {"x": X, "y": Y}, np.arange(200) // 2
-    release = dp.solve(LOGISTIC, data, patient(), unit=whose, seed=0)
-    budget = dp.Budget(dp.Privacy(9.0))
-    visit = dp.Privacy(1.0, unit="visit", most=2)  # of one patient there may be many
-    for other, identified in ((dp.Privacy(1.0), None), (visit, np.arange(200))):
-        with pytest.raises(dp.TemplateError, match="ask for unit='patient'"):
-            dp.evaluate(LOGISTIC, release, data, other, unit=identified, budget=budget)
-    with pytest.raises(dp.TemplateError, match="identifier"):
-        dp.evaluate(LOGISTIC, release, data, patient(), budget=budget)
-    with pytest.raises(dp.DomainError, match="more records than"):
-        dp.evaluate(LOGISTIC, release, data, patient(most=1), unit=whose, budget=budget)
-    assert not budget.entries
-    budget = dp.Budget(patient(epsilon=3.0))
-    one = dp.evaluate(LOGISTIC, release, data, patient(), unit=whose, budget=budget)
-    halves = dp.Partitions([{n: c[:99] for n, c in data.items()}, {n: c[99:] for n, c in data.items()}])
-    two = dp.evaluate(LOGISTIC, release, halves, patient(keep="first", most=1), unit=whose, budget=dp.Budget(patient()))
-    assert (one.records, two.records) == (200, 100)
-    assert [entry.privacy for entry in budget.entries] == [patient()]
-    assert one.spent == patient()
 
 
 def test_all_measures_follow_from_one_release():
@@ -379,16 +197,6 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
         dp.Evaluation.load(tmp_path / "two.json")
 
 
-@pytest.mark.parametrize("keep", [None, "first", "random", "weights"])
-def test_people_count_as_they_should(keep):
-    whose = np.repeat(np.arange(100), 2)
-    for adjacency in ("replace-one", "add-remove"):
-        found = dp.evaluate(LOGISTIC, SCORED, {"x": X, "y": Y}, patient(adjacency, 2, keep, 100.0), unit=whose)
-        assert found.records == pytest.approx(100 if keep == "weights" else 200, abs=2)
-        assert found.error == pytest.approx(np.mean(SCORED.predict(X) != Y), abs=0.02)
-        assert found.clusters == (1 if keep == "weights" else 2)
-
-
 def test_intervals_cover():
     """A small version of ``python -m benchmarks evaluation``."""
     rng, held = np.random.default_rng(0), {"error": 0, "auc": 0, "brier": 0}
@@ -467,71 +275,6 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
     assert "concordance" in str(found)
 
 
-def test_an_answer_that_depends_on_the_batch_decides_nothing():
-    """A predictor that is right about several records and wrong about one: each record is predicted alone, whatever it says."""
-
-    def predict(parameters, rows):
-        return np.where(rows[:, 0] > 0.5, 1, -1) * (1 if len(rows) > 2 else -1)
-
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
-    for count in (1, 2, 3, 200):
-        found = dp.evaluate(
-            LOGISTIC, release, {"x": X[:count], "y": Y[:count]}, dp.Privacy(1e6), measures=("error",), seed=0
-        )
-        assert found.error == pytest.approx(1.0, abs=1e-3)
-
-
-def test_a_split_keeps_people_together():
-    whose = np.repeat([f"p{k}" for k in range(40)], 3)
-    fitted, judged_ = dp.split(whose, 0.25, seed=1)
-    assert sorted([*fitted, *judged_]) == list(range(120))
-    assert not set(whose[fitted]) & set(whose[judged_])
-    assert len(judged_) == 30
-    np.testing.assert_array_equal(dp.split(whose, seed=1)[1], judged_)
-    assert len(dp.split(100)[1]) == 25
-    for wrong in ((whose, 0.0), (whose, "a"), (np.zeros((2, 2)), 0.5), (["a"], 0.5)):
-        with pytest.raises(dp.TemplateError):
-            dp.split(*wrong)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("make", ["p{}".format, int])
-def test_one_person_moves_nobody_else_to_the_other_part(make, seed):
-    """Else the fit's records differ in many people, and its guarantee is for one."""
-    whose = [make(k) for k in range(300)]
-    for other in (make(10**6), make(10**7)):
-        parts = [
-            {frozenset(np.array(people)[rows].tolist()) for rows in dp.split(people, 0.25, seed, adjacency)[:1]}.pop()
-            for people, adjacency in (
-                (whose, "add-remove"),
-                ([other, *whose], "add-remove"),
-                (whose, "replace-one"),
-                ([*whose[:100], other, *whose[101:]], "replace-one"),
-                ([other, *whose[1:]], "replace-one"),
-            )
-        ]
-        assert parts[0] ^ parts[1] <= {other}
-        for moved in parts[3:]:
-            assert len(moved) == len(parts[2])
-            assert len(moved - parts[2]) <= 1
-    for count in (100, 1000):
-        one, more = (set(dp.split(n, 0.3, seed, "add-remove")[0].tolist()) for n in (count, count + 1))
-        assert one ^ more <= {count}
-
-
-def test_a_split_reads_each_identifier_by_itself():
-    numbers = [float(k) for k in range(300)]
-    one, more = (set(dp.split(who, 0.25, 3, "add-remove")[0].tolist()) for who in (numbers, [*numbers, 2**70]))
-    assert one ^ more <= {300}
-    both = [entry for k in range(300) for entry in (k, float(k))]
-    for adjacency in ("replace-one", "add-remove"):
-        for rows in dp.split(both, 0.25, 3, adjacency):
-            assert set((rows[::2] + 1).tolist()) == set(rows[1::2].tolist())
-    for mixed in ([*numbers, "zed"], ["7", "07", "8"], [b"a", "a", "b"], [1.0, float("nan"), 2.0]):
-        with pytest.raises(dp.errors.DomainError, match="identifier"):
-            dp.split(mixed)
-
-
 @pytest.mark.parametrize("name", ["roc", "calibration", "residuals"])
 def test_pictures(name, tmp_path):
     kind = (HUBER, LINE, X[:, 0]) if name == "residuals" else (LOGISTIC, SCORED, Y)
@@ -539,161 +282,6 @@ def test_pictures(name, tmp_path):
     axes = getattr(dp.plots, name)(found)
     axes.figure.savefig(tmp_path / "picture.png")
     assert len(axes.get_legend().get_texts()) >= 2
-
-
-def judged(function, y, template=HUBER):
-    """Return the counts of cells, and those of the same records one by one."""
-    x = np.column_stack([np.linspace(-1, 1, len(y)), np.zeros(len(y))])
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
-    counter = RecordCounter(template.record, release, "x", "y", dp.Privacy(1.0), ())
-    each = [counter.counts(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
-    each = [np.concatenate([*found.values()]) for found in each]
-    return np.concatenate([*counter.counts(template.record.validate({"x": x, "y": y})).values()]), each
-
-
-def raises_at_zero(parameters, x, error=ZeroDivisionError):
-    if (x[:, 0] == 0).any():
-        raise error
-    return x[:, 0]
-
-
-STRANGE = {
-    "NaN": lambda p, x: (x @ p["w"]) / np.linalg.norm(x, axis=1),
-    "infinite": lambda p, x: np.where(x[:, 0] == 0, np.inf, x[:, 0]),
-    "complex": lambda p, x: np.where(x[:, 0] == 0, 1j, x[:, 0]),
-    "missing row": lambda p, x: x[x[:, 0] != 0, 0],
-    "a further row": lambda p, x: np.append(x[:, 0], x[x[:, 0] == 0, 0]),
-    "text": lambda p, x: [v if v else "nothing" for v in x[:, 0]],
-    "object": lambda p, x: np.array([v if v else None for v in x[:, 0]], dtype=object),
-    "masked, over the right label": lambda p, x: np.ma.masked_where(x[:, 0] == 0, np.where(x[:, 0] == 0, 1.0, x[:, 0])),
-    "raises": raises_at_zero,
-    "ends the program": lambda p, x: raises_at_zero(p, x, SystemExit),
-}
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("kind", STRANGE)
-def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(kind):
-    total, each = judged(STRANGE[kind], np.linspace(-1, 1, 5))
-    assert each[2][0] + each[2][16] == STEPS  # the first or the last of residuals
-    np.testing.assert_array_equal(total, sum(each))
-    total, each = judged(lambda p, x: STRANGE[kind](p, np.sign(x)), np.array([-1, -1, 1, 1, 1]), LOGISTIC)
-    np.testing.assert_array_equal(total, [4, 1, 2, 0, 2, 1])
-    np.testing.assert_array_equal(each[2], [0, 1, 0, 0, 0, 1])
-
-
-@pytest.mark.parametrize("shape", ["(n, 1)", "a number", "(1, n)"])
-def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape):
-    forms = {"(n, 1)": lambda p, x: x[:, :1], "a number": lambda p, x: 0.0, "(1, n)": lambda p, x: x[None, :, 0]}
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=forms[shape])
-    budget = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.TemplateError, match="one value for each record"):
-        dp.evaluate(HUBER, release, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5), budget=budget)
-    with pytest.raises(dp.TemplateError, match="does not predict for"):
-        dp.evaluate(dp.load("logistic_regression", features=3), MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), budget=budget)
-    with pytest.raises(dp.TemplateError, match="of numbers"):
-        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), features="y", budget=budget)
-    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))
-    huge = dp.Template(record, lambda x, y: cp.huber(x @ w), cp.sum_squares(w), predict=HUBER.predict)
-    with pytest.raises(dp.TemplateError, match="one bounded number"):  # its square is none
-        dp.evaluate(huge, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5), budget=budget)
-    assert not budget.entries
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, BaseException])
-def test_what_a_predictor_says_or_raises_for_one_record_does_not_get_out(kind, capfd):
-    def predict(parameters, rows):
-        if (rows[:, 0] == 1).any():
-            sys.stdout.write("a record")
-            warnings.warn("a record", stacklevel=1)
-            raise kind
-        return np.ones(len(rows), dtype=int)
-
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
-    data = {"x": np.array([[1.0, 0.0], [0.0, 0.0]] * 50), "y": np.ones(100, dtype=int)}
-    found = dp.evaluate(LOGISTIC, release, data, dp.Privacy(100.0))
-    assert 0.4 < found.error < 0.6
-    assert capfd.readouterr() == ("", "")
-
-
-def test_nothing_gets_out_by_kept_streams_high_levels_or_processes(capfd, caplog):
-    """A stream that somebody kept has a buffer, a level above CRITICAL is not disabled by it, and a fork inherits descriptors."""
-    with open(1, "w", closefd=False) as kept, contextlib.redirect_stdout(kept):
-
-        def predict(parameters, rows):
-            if (rows[:, 0] == 1).any():
-                kept.write("a record")
-                logging.getLogger("a predictor").log(60, "a record")
-                for start in (os.fork, own_process):
-                    process = start()
-                    if not process:
-                        os.write(1, b"a record")
-                        os._exit(0)
-                    if process > 0:
-                        os.waitpid(process, 0)
-            return np.ones(len(rows), dtype=int)
-
-        def own_process():
-            process = multiprocessing.get_context("fork").Process(target=os.write, args=(2, b"a record"))
-            process.start()
-            process.join()
-            return -1
-
-        release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
-        data = {"x": np.array([[1.0, 0.0], [0.0, 0.0]]), "y": np.ones(2, dtype=int)}
-        dp.evaluate(LOGISTIC, release, data, dp.Privacy(100.0))
-    assert capfd.readouterr() == ("", "")
-    assert not caplog.records
-
-
-def test_a_fork_beside_a_silent_thread_may_speak_and_be_silent_again(capfd):
-    inside, done = threading.Event(), threading.Event()
-
-    def quiet():
-        with silence():
-            inside.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=quiet)
-    thread.start()
-    inside.wait(60)
-    process = os.fork()
-    if not process:
-        os.write(1, b"spoken")
-        with silence():
-            os.write(1, b"silent")
-        os._exit(0)
-    os.waitpid(process, 0)
-    done.set()
-    thread.join()
-    assert capfd.readouterr() == ("spoken", "")
-
-
-def test_a_real_interrupt_ends_an_evaluation():
-    seen = []
-
-    def predict(parameters, rows):
-        seen.append(0)
-        if (rows[:, 0] == 1).any():
-            signal.raise_signal(signal.SIGINT)
-        return np.ones(len(rows), dtype=int)
-
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
-
-    def own(*_):
-        raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        for handler in (signal.default_int_handler, own):
-            signal.signal(signal.SIGINT, handler)
-            with pytest.raises(KeyboardInterrupt):
-                dp.evaluate(LOGISTIC, release, {"x": [[1.0, 0.0]] * 9, "y": [1] * 9}, dp.Privacy(100.0))
-            assert len(seen) <= 4  # at once: no record after this one is predicted
-            seen.clear()
-            assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_a_group_whose_records_noise_outweighs_has_no_rates():
@@ -709,3 +297,20 @@ def test_a_group_whose_records_noise_outweighs_has_no_rates():
     assert abs(found.group("f").records + found.group("m").records - total) <= 2
     with pytest.raises(dp.TemplateError, match="noise outweighs"):
         found.group("m").error  # noqa: B018
+
+
+def test_a_noise_that_is_too_small_and_a_table_that_is_forgotten_are_noticed():
+    """Planted errors: the exact loss of two records that differ in all they can is above the claim."""
+    cells, one = Cells("labels", known=True), dp.Privacy(1.0)
+    places = [{"error": np.eye(2, dtype=int)[k % 2], "labels": np.eye(4, dtype=int)[k]} for k in range(4)]
+    sums, scale = [cells.sums(place) for place in places], cells.noise(one).scale
+    assert 0.999 <= largest_loss(sums, scale) <= 1.0
+    assert largest_loss(sums, 0.99 * scale) > 1.0
+    assert largest_loss(sums, cells.noise(dp.Privacy(1.0, adjacency="add-remove")).scale) > 1.0
+    for forgotten in ("error", "labels"):
+        fewer = Cells("labels", known=True)
+        vars(fewer)["weights"] = {name: weight for name, weight in cells.weights.items() if name != forgotten}
+        assert largest_loss(sums, fewer.noise(one).scale) > 1.0
+    of_groups = Cells("labels", groups=2)  # whose sizes are no public number
+    assert of_groups.sensitivity(one) == 10
+    assert cells.sensitivity(one) == 6

@@ -1,0 +1,257 @@
+"""What a learnt schema costs: charged once to each budget, stated by every result, and refused before it is paid."""
+
+import json
+
+import numpy as np
+import pytest
+from learnt_tables import PRIVACY, table_of
+from sklearn.pipeline import make_pipeline
+
+import dpconvex as dp
+
+
+def test_too_few_records_are_refused_before_anything_is_paid():
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    with pytest.raises(dp.NotPrivate, match=r"records.*nothing was spent"):
+        dp.learn_schema(table_of(100), dp.Privacy(0.2, 1e-6), label="cost", budget=budget)
+    assert not budget.entries
+
+
+@pytest.mark.parametrize("rows", [0, 40])
+def test_where_their_number_is_protected_noise_refuses_them(rows):
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5, "add-remove"))
+    with pytest.raises(dp.NotConverged, match="stays paid"):
+        dp.learn_schema(table_of(rows), dp.Privacy(0.2, 1e-6, "add-remove"), label="cost", budget=budget)
+    assert len(budget.entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"known": {"age": "figure"}}, "known"),
+        ({"known": {"cost": "date"}}, "known"),
+        ({"known": {"height": "number"}}, "known"),
+        ({"known": {"cost": (0, 5)}}, "known"),
+        ({"ignore": "name"}, "ignore"),
+        ({"ignore": ["cost"]}, "twice"),
+        ({"labels": ["a", "b"], "label_bounds": (0, 1)}, "either"),
+        ({"unit": "name"}, "unit"),
+        (
+            {
+                "known": dict.fromkeys(("age", "weight"), (0, 1)),
+                "ignore": ["day", "name", "ward"],
+                "label_bounds": (0, 9),
+            },
+            "declared",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_is_paid(options, why):
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    with pytest.raises(dp.TemplateError, match=why):
+        dp.learn_schema(table_of(4000), PRIVACY, **{"label": "cost", "budget": budget, **options})
+    assert not budget.entries
+
+
+def test_a_pure_guarantee_is_refused():
+    with pytest.raises(dp.NotPrivate, match="delta"):
+        dp.learn_schema(table_of(4000), dp.Privacy(1.0), label="cost")
+
+
+def test_declared_columns_cost_nothing():
+    ward = dp.Categorical(["east", "west", "north"])
+    known = {"ward": ward, "age": (0, 120), "weight": "number"}
+    schema = dp.learn_schema(table_of(4000), PRIVACY, label="cost", known=known, ignore=["name", "day"])
+    assert schema.features["ward"] == ward
+    assert schema.features["age"] == dp.Numeric(0, 120)
+    assert schema.learnt.columns.keys() == {"weight", "cost"}
+
+
+def test_it_is_saved_with_its_cost(tmp_path):
+    schema = dp.learn_schema(table_of(4000), PRIVACY, label="ward")
+    path = tmp_path / "learnt.toml"
+    path.write_text(schema.to_toml(), encoding="utf-8")
+    assert dp.Schema.load(path) == schema == dp.Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert dp.Schema.load(path).learnt.event["parts"][0]["mu"] > 0.2
+    X, y = schema.encode(table_of(4000))
+    model = dp.SoftmaxRegression(epsilon=1.0, delta=1e-6, classes=schema.labels).fit(X, y)
+    model.save(tmp_path / "model.npz")
+    release = dp.Release.load(tmp_path / "model.npz")
+    assert release.schema == schema
+    assert release.private
+    assert "to learn the schema, spent: epsilon = 1" in release.status
+
+
+def test_a_seeded_one_is_not_private(tmp_path):
+    schema = dp.learn_schema(table_of(4000), PRIVACY, label="cost", seed=0)
+    assert "NOT PRIVATE" in schema.learnt.status
+    assert "NOT PRIVATE" in str(schema.learnt)
+    X, y = schema.encode(table_of(4000))
+    release = dp.solve(dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, PRIVACY)
+    assert not release.private
+    assert "NOT PRIVATE" in release.status
+    assert not dp.Ridge(epsilon=1.0, delta=1e-6).fit(X, y).release_.private
+
+
+def test_a_budget_counts_it_once():
+    table = table_of(4000)
+    own, later = dp.Budget(dp.Privacy(9.0, 1e-4)), dp.Budget(dp.Privacy(9.0, 1e-4))
+    schema = dp.learn_schema(table, PRIVACY, label="cost", budget=own)
+    X, y = schema.encode(table)
+    template = dp.load("ridge_regression", features=X.shape[1])
+    for budget in (own, later):
+        dp.solve(template, {"x": X, "y": y}, PRIVACY, budget=budget)
+        dp.Ridge(epsilon=1.0, delta=1e-6, budget=budget).fit(X, y)
+        make_pipeline(dp.SchemaEncoder(schema), dp.Ridge(epsilon=1.0, delta=1e-6, budget=budget, bounds=schema)).fit(
+            table, table["cost"]
+        )
+        assert [entry.label for entry in budget.entries].count(schema.learnt.entry) == 1
+        assert len(budget.entries) == 4
+        assert budget.spent.epsilon == 4.0
+    with pytest.raises(dp.BudgetExceeded):
+        dp.Ridge(epsilon=1.0, delta=1e-6, budget=dp.Budget(dp.Privacy(1.5, 1e-4))).fit(X, y)
+
+
+def test_a_second_label_takes_over_what_was_learnt():
+    table = {name: column for name, column in table_of(4000).items() if name in ("age", "ward", "cost")}
+    table["again"] = ["no", "yes"] * 2000
+    first = dp.learn_schema(table, PRIVACY, label="again", ignore=["cost"])
+    later, public = (
+        dp.learn_schema(table, PRIVACY, label="cost", known=first),
+        first.with_label("cost", label_bounds=(0, 9)),
+    )
+    budget = dp.Budget(dp.Privacy(9.0, 1e-4))
+    for schema, paid in ((later, 3.0), (public, 4.0)):
+        assert schema.features == first.features
+        assert dp.Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+        X, y = schema.encode({**table, "age": ["x", *table["age"][1:]], "ward": ["never seen", *table["ward"][1:]]})
+        release = dp.solve(dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, PRIVACY, budget=budget)
+        assert budget.spent.epsilon == paid
+        assert release.certificate.whole[0].epsilon == (3.0 if schema is later else 2.0)
+        assert not release.schema.decode_target(y).max() > schema.label_bounds[1]
+    with pytest.warns(dp.PrivacyWarning, match=r"outside \[-1, 1\]"):
+        later.decode_target([100.0, 200.0])
+
+
+def test_fields_of_two_schemas_learnt_apart_are_refused_since_one_would_not_be_charged():
+    table = {name: column for name, column in table_of(2000).items() if name in ("age", "cost")}
+    one, other = (dp.learn_schema(table, PRIVACY, label="cost") for _ in range(2))
+    X, y, budget = one.encode(table)[0], other.encode(table)[1], dp.Budget(dp.Privacy(9.0, 1e-4))
+    template = dp.load("ridge_regression", features=X.shape[1])
+    for fit in (
+        lambda: dp.solve(template, {"x": X, "y": y}, PRIVACY, budget=budget),
+        lambda: dp.statistics(template, {"x": X, "y": y}, PRIVACY, budget=budget),
+        lambda: dp.Ridge(epsilon=1.0, delta=1e-6, bounds=other, budget=budget).fit(X, table["cost"]),
+    ):
+        with pytest.raises(dp.TemplateError, match="learnt apart"):
+            fit()
+    assert not budget.entries
+
+
+def test_a_cheaper_promise_than_its_event_is_not_charged():
+    table = {"age": np.arange(4000) % 90, "ward": ["east", "west"] * 2000, "cost": np.arange(4000.0)}
+    said = dp.learn_schema(table, dp.Privacy(1.0, 1e-6), label="cost").to_dict()
+    said["learnt"]["privacy"] |= {"epsilon": 1e-6, "delta": 1e-30}
+    schema = dp.Schema.from_dict(said)
+    X, y = schema.encode(table)
+    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    with pytest.raises(dp.TemplateError, match="its event costs more"):
+        dp.solve(
+            dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, dp.Privacy(1.0, 1e-6), budget=budget
+        )
+    assert not budget.entries
+
+
+def test_clusters_are_charged_for_the_schema_that_made_their_features():
+    table = {"age": np.arange(4000) % 90, "ward": ["east", "west"] * 2000, "cost": np.arange(4000.0)}
+    schema = dp.learn_schema(table, dp.Privacy(1.0, 1e-6), label="cost")
+    x, _ = schema.encode(table)
+    budget = dp.Budget(dp.Privacy(5.0, 1e-5))
+    record = dp.Record(x=dp.Ball(x.shape[1]))
+    for entry in ("one", "two"):
+        dp.cluster(record, {"x": x}, dp.Privacy(1.0, 1e-6), components=2, group=None, budget=budget, entry=entry)
+    assert [item.label for item in budget.entries] == [schema.learnt.entry, "one", "two"]
+
+
+@pytest.fixture(scope="module")
+def seeded():
+    """A table of two columns, with a schema that is not private."""
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(0, 90, 4000), "cost": rng.normal(size=4000)}
+    table["cost"] += table["age"] / 30
+    return table, dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="cost", seed=0)
+
+
+def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
+    table, schema = seeded
+    X, y = schema.encode(table)
+    learner, data = dp.load("ridge_regression", features=1), {"x": X, "y": y}
+    budgets = [dp.Budget(dp.Privacy(99.0, 1e-4)) for _ in range(3)]
+    functions = dp.fitting.release.functions_of(learner)
+    release = dp.Release({"w": [0.5]}, spent=dp.Privacy(3.0, 1e-6), schema=schema, **functions)
+    found = [
+        dp.evaluate(learner, release, data, dp.Privacy(1.0), budget=budgets[0]),
+        dp.cluster(dp.Record(x=dp.Ball(1)), {"x": X}, PRIVACY, group=None, budget=budgets[1]),
+        dp.intervals(learner, release, data, dp.Privacy(3.0, 1e-6), budget=budgets[2]),
+    ]
+    for one, budget in zip(found, budgets, strict=True):
+        assert not one.private
+        assert "to learn the schema, NOT PRIVATE" in one.status
+        assert [item.label for item in budget.entries][:1] == [schema.learnt.entry]
+        assert len(budget.entries) == 2
+    assert "to learn the schema" in repr(found[2])
+    (tmp_path / "intervals.json").write_text(json.dumps(found[2].to_dict()), encoding="utf-8")
+    again = [dp.Evaluation.from_dict(json.loads(json.dumps(found[0].to_dict())))]
+    again.append(dp.ComponentCenters.from_bytes(found[1].to_bytes()))
+    again.append(dp.Coefficients.load(tmp_path / "intervals.json"))
+    assert [one.status for one in again] == [one.status for one in found]
+
+
+def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
+    data = {"x": [[0.5], [-0.5]] * 50, "y": [1, -1] * 50}
+    learner = dp.load("logistic_regression", features=1)
+    release = dp.Release(
+        {"w": [1.0]}, not_private_because="no noise was added", **dp.fitting.release.functions_of(learner)
+    )
+    found = dp.evaluate(learner, release, data, dp.Privacy(1.0))
+    assert found.status == "NOT PRIVATE: no noise was added"
+    assert found.spent == dp.Privacy(1.0)
+
+
+MADE = {
+    "multiplied": lambda X, _: X * 1.0,
+    "cast": lambda X, _: X.astype(np.float32),
+    "stacked": lambda X, _: np.hstack([X, np.zeros_like(X)]),
+    "normalised": lambda X, _: dp.GroupNormalizer(1).fit_transform(np.hstack([X, 1 - X])),
+    "Fourier features": lambda X, _: dp.RandomFourierFeatures(1, 3).transform(X),
+    "splines": lambda _, schema: dp.SplineEncoder(schema).fit_transform({"age": [3.0, 5.0] * 2000}),
+    "sparse rows": lambda _, schema: schema.encode({"age": [3.0] * 4000}, labelled=False, sparse=True)[0][::1] * 0.5,
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_arrays_that_are_computed_from_features_keep_the_cost_of_their_schema(way, seeded):
+    table, schema = seeded
+    X, y = schema.encode(table)
+    x, budget = MADE[way](X, schema), dp.Budget(dp.Privacy(9.0, 1e-4))
+    learner = dp.load("ridge_regression", features=x.shape[1])
+    found = dp.statistics(learner, {"x": x, "y": np.asarray(y)}, PRIVACY, budget=budget)
+    assert budget.entries[0].label == schema.learnt.entry
+    assert found.schema is None
+    assert not found.private
+    assert dp.Statistics.from_bytes(found.to_bytes()).status == found.fit().status == found.status
+    if way == "splines":
+        assert not dp.Ridge(epsilon=1.0, delta=1e-6).fit(x, np.asarray(y)).release_.private
+
+
+@pytest.mark.parametrize("tail", [0.0, 4.74e-8])
+def test_a_cheaper_event_than_its_promise_is_refused(tail, seeded):
+    _, schema = seeded
+    said = schema.to_dict()
+    parts = [{"kind": "gaussian", "mu": 1e-9}, {"kind": "tail", "probability": tail}]
+    said["learnt"]["event"] = {"kind": "composition", "parts": parts}
+    forged = dp.Schema.from_dict(said)
+    with pytest.raises(dp.TemplateError, match="its event costs less"):
+        dp.Release({"w": [1.0]}, spent=PRIVACY, schema=forged)
+    with pytest.raises(dp.TemplateError, match="its event costs less"):
+        dp.learn_schema(table_of(4000), PRIVACY, label="ward", known=forged)
