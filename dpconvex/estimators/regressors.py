@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Box
-from dpconvex.data.record import counted
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Categorical, interval
 from dpconvex.data.validation import check_column
@@ -20,9 +19,9 @@ from dpconvex.estimators.tables import turned
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.release import functions_of
-from dpconvex.fitting.solve import statistics
+from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
-from dpconvex.fitting.verify import form_of, verify
+from dpconvex.fitting.verify import FitOptions, form_of, verify
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
@@ -307,7 +306,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
                 why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
                 remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
                 raise TemplateError(f"LinearRegression: {why}. Leave {remedy}.")
-        instead = self._ridge(self.n_features_in_, self.size or max(counted(data), 1))
+        options = FitOptions(size=self.size, unit=unit, units=True)
+        public = FitJob(data, self.privacy(), [self.template(self.n_features_in_)], options).size
+        instead = self._ridge(self.n_features_in_, public)
         if instead is not None:
             warn_of_more(self)
             self.__dict__.pop("statistics_", None)

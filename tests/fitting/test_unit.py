@@ -276,6 +276,15 @@ def test_records_are_cut_or_weighted_by_rules_that_depend_on_nobody_else(keep, s
     assert release.certificate.check().unreplayed == ()
 
 
+def test_records_that_are_left_out_do_not_choose_what_is_released(monkeypatch):
+    model, sizes = dp.LinearRegression(delta=1e-6, unit="patient", keep="first", seed=0), []
+    monkeypatch.setattr(dp.LinearRegression, "_ridge", lambda self, features, size: sizes.append(size) or 1 / 0)
+    for more in (0, 50):  # of one patient
+        with pytest.raises(ZeroDivisionError):
+            model.fit(np.full((20 + more, 1), 0.1), np.zeros(20 + more), unit=[*range(20), *[0] * more])
+    assert sizes == [20, 20]
+
+
 def test_a_field_of_the_users_own_is_not_taken_for_the_weights():
     theta = cp.Variable(1, name="t")
     record = dp.Record(x=dp.Ball(1, radius=1.0), weight_of_a_record=dp.Box(0.0, 1.0))
