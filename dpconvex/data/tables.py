@@ -174,6 +174,8 @@ def entries(name: str, column: Any) -> Values:
     column = column.to_pylist() if hasattr(column, "to_pylist") else column  # PyArrow's
     array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
     require(array.ndim == 1, f"column {name!r}: expected one entry per record, got shape {array.shape}.", DomainError)
+    if hasattr(column, "dtype") and array.dtype != np.asarray(column[:0]).dtype:
+        array = objects(list(column))  # Missing entries made floats of whole numbers, which loses digits of others
     if array.dtype.kind in "iuf":
         return array
     return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers

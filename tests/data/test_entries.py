@@ -3,6 +3,7 @@
 import datetime
 import enum
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -238,3 +239,12 @@ def test_masked_entries_of_lists_are_missing():
     expected = schema.encode({"d": [3.0, None]}, labelled=False)[0]
     for given in (column, np.fromiter(column, dtype=object)):
         assert (schema.encode({"d": given}, labelled=False)[0] == expected).all()
+
+
+@pytest.mark.parametrize("make", [partial(pd.Series, dtype="Int64"), partial(pd.array, dtype="UInt64"), pl.Series])
+def test_long_numbers_keep_their_digits_beside_a_missing_one(make):
+    codes = [2**53 + k for k in range(4)]
+    schema = Schema({"d": {"levels": list(map(str, codes)), "missing": "indicator"}}, "y", labels=["no", "yes"])
+    for last, place in ((codes[0], 0), (None, 4)):
+        found = schema.encode({"d": make([*codes, last])}, labelled=False)[0]
+        assert found.argmax(axis=1).tolist() == [0, 1, 2, 3, place]
