@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.data.tables import one_below_the_other
+from dpconvex.data.tables import objects, one_below_the_other
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.util.plain_data import is_whole
 
@@ -180,7 +180,9 @@ def stacked(table: Any, columns: str | Sequence[str]) -> Any:
     """Return a column of a table as an array, or several as a matrix."""
     if isinstance(columns, str):
         column = table[columns]
-        return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+        if not hasattr(column, "to_numpy"):  # Of several types each entry stays what it is
+            return np.asarray(column) if {*map(type, column)} in ({int}, {float}) else objects(column)
+        return objects(column.to_pylist()) if column.null_count else column.to_numpy()
     return np.column_stack([stacked(table, name) for name in columns])
 
 

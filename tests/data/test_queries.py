@@ -187,3 +187,12 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
         parts = ask(connection, SQL, SCHEMA, by="id")
     with pytest.raises(dp.DomainError, match="partition 0: the query failed"):
         dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1)
+
+
+def test_entries_of_a_block_keep_their_types_beside_others():
+    connection, labels = sqlite3.connect(":memory:"), [1, "1", 2**53, 2**53 + 1, 0.5, b"a", "a"]
+    connection.execute("CREATE TABLE labels (id INTEGER, x REAL, y)")
+    connection.executemany("INSERT INTO labels VALUES (?, 0.5, ?)", list(enumerate(labels)))
+    parts = dp.Partitions.from_query(connection, "SELECT x, y FROM labels ORDER BY id", by=None)
+    record = dp.Record(x=dp.Box(0.0, 1.0), y=dp.Choice(labels))
+    assert record.validate(parts).added_up(lambda batch, _: [batch.group.tolist()], None) == [list(range(len(labels)))]
