@@ -12,7 +12,7 @@ import dpconvex as dp
 from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import table_of, text_of
+from dpconvex.data.tables import listed, table_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
@@ -68,9 +68,10 @@ def grouped(schema: Schema, path: str, name: str, data: Any) -> tuple[Any, tuple
     levels = tuple(map(str, getattr(column, "levels", ())))
     if not levels or Path(path).is_dir():
         raise TemplateError(f"--group takes a column of one table that is declared with levels, not {name!r}.")
-    entries = (text_of(entry) for entry in table_of(path).columns([name])[name].tolist())
+    places = map(column.reads, listed(table_of(path).columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
-    return {**data, GROUP: [entry if entry in levels else "other" for entry in entries]}, (*levels, *further)
+    groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # It is NaN of a missing one
+    return {**data, GROUP: groups}, (*levels, *further)
 
 
 def split(chosen: argparse.Namespace) -> None:
