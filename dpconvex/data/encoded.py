@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions
@@ -40,6 +41,9 @@ class Encoded(np.ndarray[Any, Any]):
         found.schema, found.index = self.schema, self.index
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (np.asarray(self), vars(self))
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self.schema = self.index = None
         super().__setitem__(key, value)
@@ -55,6 +59,13 @@ class Encoded(np.ndarray[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
+
+
+def restored(array: NDArray[Any], known: dict[str, Any]) -> Encoded:
+    """Return a copy in another process, with what was known of the features."""
+    found = array.view(Encoded)
+    vars(found).update(known)
+    return found
 
 
 class EncodedRows(sp.csr_array):

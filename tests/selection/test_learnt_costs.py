@@ -1,6 +1,7 @@
 """What a learnt schema costs: charged once to each budget, stated by every result, and refused before it is paid."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -221,6 +222,7 @@ def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
 MADE = {
     "multiplied": lambda X, _: X * 1.0,
     "cast": lambda X, _: X.astype(np.float32),
+    "sent to a worker": lambda X, _: pickle.loads(pickle.dumps(X)) * 1.0,
     "stacked": lambda X, _: np.hstack([X, np.zeros_like(X)]),
     "normalised": lambda X, _: dp.GroupNormalizer(1).fit_transform(np.hstack([X, 1 - X])),
     "Fourier features": lambda X, _: dp.RandomFourierFeatures(1, 3).transform(X),
