@@ -175,8 +175,9 @@ def split(
     test : float
         Share of people in the evaluation part; under add-remove, the probability of being in it.
     seed : int, optional
-        Repeats the same split.  The guarantees of the parts do not need a secret split; with a number of records under
-        add-remove, a record more is then one at the end.
+        Repeats the same split.  Under replace-one, leave it out if people have different numbers of records: those of the parts,
+        which fits publish, would tell who knows the seed which identifiers are there.  Otherwise the guarantees of the parts do
+        not need a secret split; with a number of records under add-remove, a record more is then one at the end.
     adjacency : {"replace-one", "add-remove"}
         That of the guarantees.
     """
