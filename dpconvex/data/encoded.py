@@ -6,7 +6,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions
@@ -42,7 +41,10 @@ class Encoded(np.ndarray[Any, Any]):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (np.asarray(self), vars(self))
+        return np.ndarray.view, (np.asarray(self), Encoded), vars(self)
+
+    def __setstate__(self, known: Any) -> None:
+        vars(self).update(known)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.schema = self.index = None
@@ -59,13 +61,6 @@ class Encoded(np.ndarray[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
-
-
-def restored(array: NDArray[Any], known: dict[str, Any]) -> Encoded:
-    """Return a copy in another process, with what was known of the features."""
-    found = array.view(Encoded)
-    vars(found).update(known)
-    return found
 
 
 class EncodedRows(sp.csr_array):
