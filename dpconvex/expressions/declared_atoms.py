@@ -164,7 +164,10 @@ class Atom:
             import jax
 
             with double_precision():
-                return np.asarray(jax.vmap(self.function)(points), dtype=float).reshape(points.shape)
+                found = np.asarray(jax.vmap(self.function)(points))
+            if not np.isrealobj(found):  # NumPy would leave out the imaginary part, with a warning
+                raise TypeError("complex numbers")
+            return found.astype(float).reshape(points.shape)
         except Exception as error:  # whatever the user's function, or JAX on tracing it, raises
             said = next(iter(str(error).splitlines()), "")
             raise TemplateError(

@@ -340,4 +340,5 @@ def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool
         value = value @ value.T * (-1 if has["NSD"] else 1)
     elif positive or any(has[name] for name in ("nonneg", "nonpos", "pos", "neg")):
         value = np.abs(value) * (-1 if has["nonpos"] or has["neg"] else 1)
-    return np.real(variable.project(value))
+    projected = variable.project(value)
+    return np.real(projected.toarray() if sp.issparse(projected) else projected)  # a diagonal is sparse
