@@ -175,21 +175,3 @@ def test_steps_are_usual_for_hinges_of_targets():
         assert dp.verify(template, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
     free = dp.load("expectile_regression", features=3, bound=None)
     assert dp.verify(free, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("tweedie_regression", {"power": 2.1}),
-        ("tweedie_regression", {"power": 0.5}),
-        ("expectile_regression", {"expectile": 1.0}),
-        ("expected_shortfall", {"level": 0.0}),
-        ("expected_shortfall", {"levels": 0}),
-        ("negative_binomial_regression", {"dispersion": 0.0}),
-        ("probit_regression", {"classes": 3}),
-        ("sparse_logistic", {"classes": 3}),
-    ],
-)
-def test_options_without_a_convex_loss_are_refused(name, wrong):
-    with pytest.raises(dp.TemplateError, match=name):
-        dp.load(name, features=3, **wrong)

@@ -42,9 +42,11 @@ def check(group, name, found):
 
 if __name__ == "__main__":
     import test_messages
+    import test_options
     import test_refusals
 
-    groups = {"refusals": test_refusals.REFUSED, "messages": test_messages.MESSAGES, "warnings": test_messages.WARNINGS}
+    groups = {"refusals": test_refusals.REFUSED, "options": test_options.OPTIONS}
+    groups |= {"messages": test_messages.MESSAGES, "warnings": test_messages.WARNINGS}
     said = {"warnings": test_messages.warned}
     found = {
         group: {name: said.get(group, words)(call) for name, call in calls.items()} for group, calls in groups.items()

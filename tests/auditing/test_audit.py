@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import cvxpy as cp
-import learners_of_tests
 import numpy as np
 import pytest
 from command_line import main
@@ -281,29 +280,6 @@ def test_everything_as_released():
     assert "ratio" in found._repr_html_()
     with pytest.raises(KeyError, match="attacked were"):
         found["nothing"]
-
-
-def without_projection():
-    return learners_of_tests.logistic(2, cp.sum_squares, lambda w: [w >= -3, cp.log_sum_exp(w) <= 2])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"effort": 0}, "effort must be"),
-        ({"effort": True}, "effort must be"),
-        ({"runs": 3}, "runs must be"),
-        ({"size": 0}, "size must be"),
-        ({"mechanism": GAUSSIAN}, "delta = 0"),
-        ({"template": "logistic_regression"}, "template must be a Template"),
-        ({"template": without_projection(), "mechanism": GAMMA}, "which points lie in the feasible set: .*log_sum_exp"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(options, message):
-    with pytest.raises(dp.DPConvexError, match=message):
-        dp.audit(**({"template": logistic(), "privacy": PURE, "size": 10} | options))
-    with pytest.raises(dp.TemplateError, match="certificate must be a Certificate, or None, not a Privacy"):
-        dp.falsify(logistic(), PURE)
 
 
 def test_the_command_line(capsys, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 import dpconvex as dp
 from dpconvex import Boolean, Categorical, Date, Numeric, Ordered, Schema
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 
 TABLE = Schema({"age": (0, 100), "hours": (-10, 30)}, label="sick", labels=["no", "yes"])
 
@@ -41,30 +41,6 @@ def test_what_does_not_fit_is_named(tmp_path, content, complaint):
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(DomainError, match=complaint):
         TABLE.encode(file)
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"features": {"": (0, 1)}}, "column must be a text"),
-        ({"features": {"age": (1, 0)}}, "'age'.* must be two numbers, finite, the lower one below"),
-        ({"features": {"age": (0, 1), "sick": (0, 1)}}, "declared twice, as a feature, the label"),
-        ({"labels": "no,yes"}, "as a list"),
-        ({"labels": [0, "0"]}, "all of them different"),
-        ({"features": {"c": {"levels": ["a", "b"], "missing": "z"}}}, "declared level or 'indicator'"),
-        ({"features": {"c": {"bounds": [0, 1], "missing": 2}}}, "outside the declared bounds"),
-        ({"features": {"c": {"ordered": ["a", "b"], "other": True}}}, "'other' is not known beside 'ordered'"),
-        ({"features": {"c": {"dates": ["2020-01-01", "tomorrow"]}}}, "a date is written as"),
-        ({"features": {"c": {"boolean": ["true", "false"]}}}, "would be misread"),
-        ({"features": {"c": {}}}, "declare one of bounds, ordered, levels, boolean, dates"),
-        ({"label_bounds": (0, 1)}, "either labels"),
-        ({"constant": "yes"}, "constant must be float"),
-    ],
-)
-def test_a_declaration_must_make_sense(changes, complaint):
-    fields = {"features": {"age": (0, 1)}, "label": "sick", "labels": ["no", "yes"], **changes}
-    with pytest.raises(TemplateError, match=complaint):
-        Schema(**fields)
 
 
 # Columns of every kind, out of everything that holds a table

@@ -345,28 +345,6 @@ def test_any_linear_learner_is_additive_behind_it_and_nobody_is_warned():
         assert model.fit(table, y).score(table, y) > 0.9
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "schema must be a Schema"),
-        ({"schema": SPLINED, "knots": {"weight": [1]}}, "none of the columns"),
-        ({"schema": SPLINED, "knots": {"age": [50, 20]}}, "rising order"),
-        ({"schema": SPLINED, "knots": {"age": [50, 200]}}, "rising order"),
-        ({"schema": SPLINED, "knots": {"age": [[1.0], [2.0]]}}, "rising order"),
-        ({"schema": SPLINED, "knots": {"age": ["old"]}}, "rising order"),
-        ({"schema": SPLINED, "knots": {"ward": [0.5]}}, "no category"),
-        ({"schema": SPLINED, "kept": 1.0}, "kept must be"),
-        ({"schema": SPLINED, "kept": "all"}, "kept must be"),
-        ({"schema": SPLINED, "pairs": [("age", "age")]}, "pairs of two"),
-        ({"schema": SPLINED, "pairs": [("age", "weight")]}, "pairs of two"),
-        ({"schema": SPLINED, "pairs": ["age"]}, "pairs of two"),
-    ],
-)
-def test_what_is_refused(options, said):
-    with pytest.raises(dp.errors.TemplateError, match=said):
-        dp.SplineEncoder(**options).fit({})
-
-
 def test_curves_with_a_delta_have_a_constant_of_their_own_that_a_file_keeps(tmp_path):
     schema = dp.Schema({"age": (0, 100)}, "cost", label_bounds=(0, 1000))
     table = {"age": np.arange(2000) % 100}

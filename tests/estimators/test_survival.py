@@ -124,22 +124,6 @@ def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
 
 
 @pytest.mark.parametrize(
-    ("y", "said"),
-    [
-        (Y["years"], "Surv.from_arrays"),
-        (np.column_stack([Y["dead"], Y["years"]]), "Surv.from_arrays"),
-        (of((True, -1.0)).repeat(SIZE), "not negative"),
-        (of((True, np.nan)).repeat(SIZE), "finite"),
-        (np.array([(2, 1.0)], dtype="i4,f8").repeat(SIZE), "True or False"),
-        (np.array([("dead", 1.0)], dtype="U4,f8").repeat(SIZE), "no numbers"),
-    ],
-)
-def test_targets_that_are_no_times_with_events_are_refused(y, said):
-    with pytest.raises(dp.DPConvexError, match=said):
-        dp.SurvivalRegressor(**STEPS).fit(X, y)
-
-
-@pytest.mark.parametrize(
     "wrong",
     [
         {"intervals": 0},

@@ -59,18 +59,6 @@ def test_false_claims_are_refused(name):
     assert caught.value.remedy
 
 
-BAD = [
-    *({"slope": slope} for slope in ((1.0, 0.0), (0.0, np.inf), 1.0)),
-    *({"lower": np.inf}, {"curvature": -1.0}, {"function": 3}),
-]
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_malformed_declarations_are_refused_when_they_are_made(bad):
-    with pytest.raises(dp.TemplateError, match="Atom 'mine'"):
-        dp.Atom(**{"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25, **bad})
-
-
 def raises(m):
     raise RuntimeError("not today")
 

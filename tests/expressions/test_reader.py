@@ -51,15 +51,6 @@ def test_atoms_that_broadcast_count_every_entry(name):
     assert found <= 6 * steepest  # and the bound is of this loss
 
 
-class SquareOfLogarithm(cp.log):
-    """A user's subclass: another function under the rules of its parent."""
-
-
-def test_a_subclass_is_not_its_parent():
-    with pytest.raises(dp.MissingRule, match="SquareOfLogarithm"):
-        learner(cp.sum_squares(v) - cp.sum(SquareOfLogarithm(v)), [v <= 3])
-
-
 REFUSED = {
     "negative by less than an absolute tolerance": (lambda: 2e10 * cp.quad_form(v, -5e-11 * np.eye(2)), "convex"),
     "of both signs": (lambda: 2e10 * cp.quad_form(v, np.diag([1.0, -5e-11])), "negative eigenvalue"),
@@ -82,11 +73,6 @@ def test_what_cvxpy_lets_pass_is_refused_in_every_place(name):
     ):
         with pytest.raises(dp.NotPrivate, match=message):
             analyse(make())
-
-
-def test_sets_that_are_not_convex_are_refused():
-    with pytest.raises(dp.NotPrivate, match="FiniteSet"):
-        learner(cp.sum_squares(v), [cp.constraints.FiniteSet(v[0], [-1.0, 0.5, 2.0])])
 
 
 def test_a_public_parameter_is_a_number():
@@ -227,25 +213,6 @@ def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
         assert not block.symmetric or np.array_equal(values[name], values[name].T)
     assert sum(np.sum(value**2) for value in values.values()) == pytest.approx(theta @ theta)
     assert SPACE.pack(values) == pytest.approx(theta)
-
-
-@pytest.mark.parametrize(
-    ("shape", "attributes", "message"),
-    [
-        (2, {"complex": True}, "'z' is declared complex"),
-        ((2, 2), {"diag": True}, "'z' is declared diag"),
-        ((2, 2, 2), {}, "'z' has 3 axes"),
-    ],
-)
-def test_variables_without_coordinates_are_refused(shape, attributes, message):
-    with pytest.raises(dp.TemplateError, match=message):
-        Space([variable_of(cp.Variable(shape, name="z", **attributes))])
-
-
-def test_the_approximation_of_a_probit_loss_is_named():
-    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-    with pytest.raises(dp.MissingRule, match=r"(?s)log_normcdf.*dp\.log_normcdf"):
-        dp.Template(record, lambda x, y: -cp.log_normcdf(y * (x @ w)), 0.1 * cp.sum_squares(w))
 
 
 def test_products_and_quotients_of_variables_keep_their_sign():

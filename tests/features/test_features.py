@@ -349,21 +349,6 @@ def test_public_records_become_round():
         model.fit(public, (public[:, 0] > 0).astype(int))
 
 
-@pytest.mark.parametrize(
-    ("options", "X", "said"),
-    [
-        ({"records": [[1.0, np.nan]]}, [[1.0, 2.0]], "finite"),
-        ({"records": [[1.0, 2.0]], "power": 0.6}, [[1.0, 2.0]], "power between 0 and 1/2"),
-        ({"records": [[1.0, 2.0]], "ridge": 0.0}, [[1.0, 2.0]], "ridge positive"),
-        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0, 3.0]], "3 features, and public records have 2"),
-        ({"records": [[1.0, 2.0]]}, [[1.0, 2.0], [np.inf, 0.0]], "row 1: it holds NaN or infinity"),
-    ],
-)
-def test_bad_preconditioners_are_refused(options, X, said):
-    with pytest.raises(dp.DPConvexError, match=said):
-        dp.PublicPreconditioner(**options).transform(X)
-
-
 def test_public_records_that_change_in_place_make_another_map():
     public, rows = np.array([[1.0, 0.0], [0.8, 0.1]]), np.array([[0.5, 0.4]])
     made = dp.PublicPreconditioner(public)

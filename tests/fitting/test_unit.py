@@ -243,22 +243,6 @@ def test_every_door_honours_a_unit_or_refuses_it(door):
         door(visits(adjacency="replace-one"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"most": 3},
-        {"unit": 7},
-        {"unit": "a b"},
-        {"unit": "p", "most": 0},
-        {"keep": "first"},
-        {"unit": "p", "keep": "x"},
-    ],
-)
-def test_a_promise_names_its_unit(options):
-    with pytest.raises(TemplateError, match="Privacy"):
-        dp.Privacy(1.0, **options)
-
-
 @pytest.mark.parametrize("keep", [None, "weights"])
 def test_more_records_than_promised_are_refused_before_payment_and_told_without_values(keep):
     budget = dp.Budget(visits(adjacency="replace-one"))

@@ -17,25 +17,6 @@ def loss(x, y, weight, group):
     return weight * cp.logistic((1 if y == "yes" else -1) * (x @ w) + group * b)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"record": {"x": dp.Ball(2)}}, "record must be a Record"),
-        ({"loss": 3}, "loss must be a function"),
-        ({"loss": lambda x, y: cp.sum(w)}, r"must accept the record's fields \(x, y, weight, group\)"),
-        ({"loss": lambda **fields: w @ w >= 1}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
-        ({"regularizer": [w]}, "regularizer"),
-        ({"constraints": [True]}, "constraint must be a cvxpy.Constraint"),
-        ({"predict": 1}, "predict must be a function"),
-        ({"regularizer": cp.Variable(name="w") ** 2}, "two variables are called 'w'"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_malformed_declarations(arguments, message):
-    with pytest.raises(dp.TemplateError, match=message):
-        dp.Template(**{"record": RECORD, "loss": loss, **arguments})
-
-
 def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
     w, P = cp.Variable(2, name="w"), cp.Variable((2, 2), PSD=True, name="P")
     template = dp.Template(

@@ -66,22 +66,6 @@ def test_a_bound_on_the_wrong_side_is_refused(kind, tmp_path):
     assert budget.entries == ()
 
 
-@pytest.mark.parametrize(
-    ("constraint", "complaint"),
-    [
-        (lambda x, b: cp.sum(x) + 5 <= cp.sum(b), "no answer where every private bound is at its minimum"),
-        (lambda x, b: x[:1] <= b[:1] + cp.Parameter(1, name="free"), "'free' is no private bound"),
-        (lambda x, b: cp.sum_squares(x) >= cp.sum(b), "not show that the problem is convex"),
-        (lambda x, b: x + cp.Variable(2, integer=True, name="i") <= b, "integer"),
-        (lambda x, b: x + cp.Variable(2, name="b") <= b, "two variables or bounds are called 'b'"),
-    ],
-)
-def test_problems_that_cannot_be_solved_are_refused(constraint, complaint):
-    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
-    with pytest.raises(dp.DPConvexError, match=complaint):
-        dp.verify_bounded(problem_of(constraint(x, b.parameter), x), [b], PROMISE)
-
-
 class Unread:
     shape = (2,)
 

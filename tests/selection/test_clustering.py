@@ -162,22 +162,6 @@ def test_given_the_centres_a_neighbour_has_one_other_label():
     np.testing.assert_array_equal(before, places.assign(**SMALL))
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"share": True}, dp.TemplateError, "share"),
-        ({"clustering": 3}, dp.TemplateError, "NoisyKMeans"),
-        ({"clustering": dp.ComponentCenters([[[0.0, 0.0]]])}, dp.TemplateError, "centres must have the shape"),
-        ({"group": "m"}, dp.TemplateError, "group must be one of .*not 'm'"),
-        ({"data": {**SMALL, "m": np.zeros(300)}}, dp.DomainError, "fills in"),
-    ],
-)
-def test_bad_calls_are_refused(change, error, message):
-    budget = dp.Budget(dp.Privacy(2.0, 1e-6))
-    with pytest.raises(error, match=message):
-        dp.solve_mixture(**{"template": learner(), "data": SMALL, "privacy": WHOLE, "budget": budget, **change})
-
-
 @pytest.mark.parametrize("saved", [False, True])
 def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved):
     pd = pytest.importorskip("pandas")

@@ -54,11 +54,6 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_is_paid(option
     assert not budget.entries
 
 
-def test_a_pure_guarantee_is_refused():
-    with pytest.raises(dp.NotPrivate, match="delta"):
-        dp.learn_schema(table_of(4000), dp.Privacy(1.0), label="cost")
-
-
 def test_declared_columns_cost_nothing():
     ward = dp.Categorical(["east", "west", "north"])
     known = {"ward": ward, "age": (0, 120), "weight": "number"}

@@ -189,18 +189,6 @@ def test_several_fields_and_labels_that_ignore_some(engine):
         check(template, size=1)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 6])
-def test_margins_of_all_classes_share_their_forms(classes):
-    template = dp.load("large_margin_gaussian", features=4, classes=classes)
-    space = Space(template.variables)
-    form = form_of(template, space)
-    assert form.forms == classes - 1
-    assert form.design.count == 15
-    assert len({label.lowered.program for label in form.labels}) == 1
-    assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
-    assert form_of(template, space) is form
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):

@@ -1,0 +1,185 @@
+"""Options, declarations and calls that make no sense: refused where they are made (the words: `wording.py`)."""
+
+import math
+import re
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from wording import check, words
+
+import dpconvex as dp
+
+PURE, PROMISE, ABOUT = dp.Privacy(1.0), dp.Privacy(1.0, 1e-3), {"label": "sick", "labels": ["no", "yes"]}
+RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
+UNIT = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
+W, Z = cp.Variable(2, name="w"), cp.Variable((2, 2), name="z", diag=True)
+X, Y, TIMES = np.full((40, 2), 0.1), np.arange(40) % 2, np.arange(1.0, 41)
+WARD = dp.Categorical(["a", "b"])
+TABLE = {"ward": ["a", "b"] * 200, "cost": np.arange(400.0)}
+
+
+class SquareOfLogarithm(cp.log):
+    """A user's subclass: another function under the rules of its parent."""
+
+
+def loss(x, y, weight, group):
+    return weight * cp.logistic((1 if y == "yes" else -1) * (x @ W) + group * cp.Variable(name="b"))
+
+
+def softplus(m):
+    return np.logaddexp(0.0, m)
+
+
+def learner(loss=lambda x, y: cp.logistic(x @ W), public=0.0, constraints=()):
+    return dp.Template(UNIT, loss, cp.sum_squares(W) + public, list(constraints))
+
+
+def bounded(constraint):
+    """Verify a problem with one private bound b and a variable x."""
+    bound, x = dp.PrivateBound("b", shape=2, sensitivity=1.0, minimum=1.0), cp.Variable(2, nonneg=True, name="x")
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - 20)), [constraint(x, bound.parameter), x <= 30])
+    return dp.verify_bounded(problem, [bound], PROMISE)
+
+
+def survived(kinds, *pair):
+    given = np.array([pair] * 40, dtype=kinds) if kinds else np.column_stack([Y, TIMES][: len(pair)])
+    return dp.SurvivalRegressor(epsilon=4.0, delta=1e-6, bounds=(0, 10)).fit(X, given)
+
+
+def spread(options, X=((1.0, 2.0),)):
+    return dp.PublicPreconditioner(**{"records": [[1.0, 2.0]]} | options).transform(X)
+
+
+def beside(call, **usual):
+    """Return a call that takes changes of its usual arguments."""
+    return lambda changes: call(**usual | changes)
+
+
+WITHOUT_PROJECTION = learner(constraints=[W >= -3, cp.log_sum_exp(W) <= 2])
+ATOM = {"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25}
+DATA = {"x": X, "y": Y}
+# What is called, and arguments of each call.
+CALLS = {
+    "a schema": (
+        beside(dp.Schema, features={"age": (0, 1)}, **ABOUT),
+        *({"features": {"": (0, 1)}}, {"features": {"age": (1, 0)}}, {"features": {"age": (0, 1), "sick": (0, 1)}}),
+        *({"labels": "no,yes"}, {"labels": [0, "0"]}, {"label_bounds": (0, 1)}, {"constant": "yes"}),
+        {"features": {"c": {"levels": ["a", "b"], "missing": "z"}}},
+        {"features": {"c": {"bounds": [0, 1], "missing": 2}}},
+        {"features": {"c": {"ordered": ["a", "b"], "other": True}}},
+        {"features": {"c": {"dates": ["2020-01-01", "tomorrow"]}}},
+        *({"features": {"c": {"boolean": ["true", "false"]}}}, {"features": {"c": {}}}),
+    ),
+    "splines": (
+        lambda changes: dp.SplineEncoder(**changes).fit({}),
+        {},
+        *(
+            {"schema": dp.Schema({"age": (0, 100), "ward": WARD}, **ABOUT)} | changes
+            for changes in (
+                *({"knots": {"weight": [1]}}, {"knots": {"age": [50, 20]}}, {"knots": {"age": [50, 200]}}),
+                *({"knots": {"age": [[1.0], [2.0]]}}, {"knots": {"age": ["old"]}}, {"knots": {"ward": [0.5]}}),
+                *({"kept": 1.0}, {"kept": "all"}, {"pairs": [("age", "age")]}, {"pairs": [("age", "weight")]}),
+                {"pairs": ["age"]},
+            )
+        ),
+    ),
+    "a preconditioner": (*(spread, {"records": [[1.0, np.nan]]}, {"power": 0.6}, {"ridge": 0.0}),),
+    "records to a preconditioner": (lambda rows: spread({}, rows), [[1.0, 2.0, 3.0]], [[1.0, 2.0], [np.inf, 0.0]]),
+    "a promise": (
+        *(beside(dp.Privacy, epsilon=1.0), {"most": 3}, {"unit": 7}, {"unit": "a b"}, {"unit": "p", "most": 0}),
+        *({"keep": "first"}, {"unit": "p", "keep": "x"}),
+    ),
+    "k-means": (beside(dp.NoisyKMeans), {"rounds": 1}, {"rounds": 2.5}, {"rounds": True}),
+    "noise on the output": (beside(dp.OutputPerturbation), {"noise": "matrix"}, {"added": -1.0}, {"added": math.nan}),
+    "noise on the objective": (
+        beside(dp.ObjectivePerturbation),
+        {"noise": "laplace"},
+        {"added": -1.0},
+        {"added": True},
+    ),
+    "residual noise": (
+        *(beside(dp.ResidualNoise), {"share": 0.0}, {"share": 1.0}, {"tolerance": 0.0}, {"tolerance": math.inf}),
+    ),
+    "repetitions": (
+        *(beside(dp.Repetitions), {"mean": 1.0}, {"mean": math.nan}, {"mean": True}, {"shape": -1.0}),
+        *({"shape": math.inf}, {"share": 0.0}, {"share": 1.0}, {"share": "0.1"}),
+    ),
+    "gradient descent": (
+        *(beside(dp.NoisyGradientDescent), {"steps": 0}, {"steps": 2.5}, {"steps": True}, {"step_size": -1.0}),
+        *({"clip": 0.0}, {"clip": math.inf}, {"momentum": 0.5}, {"clip": 1.0, "momentum": 1.0}),
+        {"clip": 1.0, "sampling": 1.0},
+    ),
+    "a template": (
+        beside(dp.Template, record=RECORD, loss=loss),
+        *({"record": {"x": dp.Ball(2)}}, {"loss": 3}, {"loss": lambda x, y: cp.sum(W)}, {"regularizer": [W]}),
+        *({"loss": lambda **fields: W @ W >= 1}, {"constraints": [True]}, {"predict": 1}),
+        {"regularizer": cp.Variable(name="w") ** 2},
+    ),
+    "a learner": (
+        lambda changes: dp.verify(learner(**changes), PURE, 100),
+        {"public": -cp.sum(SquareOfLogarithm(W))},
+        {"constraints": [cp.constraints.FiniteSet(W[0], [-1.0, 0.5, 2.0])]},
+        {"loss": lambda x, y: -cp.log_normcdf(y * (x @ W))},  # CVXPY's approximation
+        {"loss": lambda x, y: cp.logistic(x @ Z @ np.ones(2))},
+        {"public": cp.sum_squares(cp.Variable((2, 2, 2), name="z"))},
+    ),
+    "an atom": (
+        beside(dp.Atom, **ATOM),
+        *({"slope": (1.0, 0.0)}, {"slope": (0.0, np.inf)}, {"slope": 1.0}, {"lower": np.inf}, {"curvature": -1.0}),
+        {"function": 3},
+    ),
+    "a problem": (
+        lambda given: dp.load(given[0], features=3, **given[1]),
+        *(("tweedie_regression", {"power": 2.1}), ("tweedie_regression", {"power": 0.5})),
+        *(("expectile_regression", {"expectile": 1.0}), ("expected_shortfall", {"level": 0.0})),
+        *(("expected_shortfall", {"levels": 0}), ("negative_binomial_regression", {"dispersion": 0.0})),
+        *(("probit_regression", {"classes": 3}), ("sparse_logistic", {"classes": 3})),
+    ),
+    "a conic solver": (beside(dp.ConicSolver), {"polish_steps": -1}, {"warm": [1]}, {"solver": ""}),
+    "a backend": (
+        lambda given: dp.solve(LOGISTIC, {"x": X, "y": 2 * Y - 1}, PURE, backend=given),
+        "newton",
+        dp.ConicSolver,
+    ),
+    "a private bound": (
+        bounded,
+        lambda x, b: cp.sum(x) + 5 <= cp.sum(b),
+        lambda x, b: x[:1] <= b[:1] + cp.Parameter(1, name="free"),
+        lambda x, b: cp.sum_squares(x) >= cp.sum(b),
+        lambda x, b: x + cp.Variable(2, integer=True, name="i") <= b,
+        lambda x, b: x + cp.Variable(2, name="b") <= b,
+    ),
+    "a mixture": (
+        beside(dp.solve_mixture, template=MIXTURE, data=DATA, privacy=dp.Privacy(2.0, 1e-6)),
+        *({"share": True}, {"clustering": 3}, {"clustering": dp.ComponentCenters([[[0.0, 0.0]]])}, {"group": "m"}),
+        {"data": DATA | {"m": 0 * Y}},
+    ),
+    "an audit": (
+        beside(dp.audit, template=LOGISTIC, privacy=PURE, size=10),
+        *({"effort": 0}, {"effort": True}, {"runs": 3}, {"size": 0}, {"template": "logistic_regression"}),
+        {"mechanism": dp.ObjectivePerturbation("gaussian")},
+        {"template": WITHOUT_PROJECTION, "mechanism": dp.ObjectivePerturbation()},
+    ),
+    "a certificate to falsify": (lambda given: dp.falsify(LOGISTIC, given), PURE),
+    "times with events": (
+        lambda given: survived(*given),
+        *(("", 1.0), ("", 1, 1.0), ("?,f8", True, -1.0), ("?,f8", True, np.nan), ("i4,f8", 2, 1.0)),
+        ("U4,f8", "dead", 1.0),
+    ),
+    "a schema to learn": (lambda privacy: dp.learn_schema(TABLE, privacy, label="cost"), PURE),
+}
+OPTIONS = {
+    f"{name}, {k}": lambda call=call, given=given: call(given)
+    for name, (call, *many) in CALLS.items()
+    for k, given in enumerate(many, 1)
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_makes_no_sense_is_refused(name):
+    found = words(OPTIONS[name])
+    assert re.match(r"(TemplateError|DomainError|NotPrivate|MissingRule|NotConverged|DPConvexError): ", found), found
+    check("options", name, found)
