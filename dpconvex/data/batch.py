@@ -121,9 +121,11 @@ class PartitionedBatch(Batch):
         return PartitionedBatch, (self.place, self.sizes, self.known)
 
     @classmethod
-    def read(cls, place: Place, check: Callable[[Any], Batch], count: int) -> Self:
-        made = place.turned(called, [(place.share(check),)] * count)
-        seen = list(made.each(seen_of, dict.fromkeys(range(count), ())))
+    def read(cls, place: Place, check: Callable[..., Batch], own: Sequence[Any]) -> Self:
+        """Return what a function makes of each partition, and of what belongs to it."""
+        shared = place.share(check)
+        made = place.turned(called, [(shared, mine) for mine in own])
+        seen = list(made.each(seen_of, dict.fromkeys(range(len(own)), ())))
         return cls(made, [size for size, _ in seen], seen)
 
     @property
@@ -161,8 +163,8 @@ def is_lazy(value: Any) -> bool:
 # What is done where partitions are
 
 
-def called(value: Any, function: Callable[[Any], Any]) -> Any:
-    return function(value)
+def called(value: Any, function: Callable[..., Any], *own: Any) -> Any:
+    return function(value, *own)
 
 
 def seen_of(batch: Batch) -> Seen:

@@ -4,7 +4,7 @@ No more than sums leave it.  Errors come back as results: Dask writes exceptions
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from os import PathLike
 from os.path import abspath
 from pathlib import Path
 from typing import Any, Self
+from zlib import crc32
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of
 from dpconvex.data.domains import Ball
 from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
-from dpconvex.data.validation import LARGEST_COPY, length_of
+from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.util.arguments import SWITCH, require
@@ -48,7 +49,7 @@ class Partitions:
         file), a function without arguments that returns such a mapping, or a `dask.delayed` object or a future of one.  With a
         schema, tables replace the mappings: data frames, or paths of Parquet or CSV files, such as those in a folder.
     schema : Schema, optional
-        Encodes each partition, a table, as the fields x and y.
+        Encodes each partition, a table, as the fields x and y.  Its `privacy_unit` is the column of identifiers.
     keep : bool, optional
         Keep partitions in memory after the first reading.  Otherwise each pass reads and checks them again.  By default workers
         keep them, except .npy files, and a single process does not.
@@ -66,7 +67,8 @@ class Partitions:
         SWITCH.or_none.check("Partitions", keep=keep)
         if not (schema is None or hasattr(schema, "encode")):
             raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
-        self.schema, self.keep = schema, keep
+        self.schema, self.keep, self.unit = schema, keep, getattr(schema, "privacy_unit", None)
+        self.queried, self.marks = False, list[int | None]()  # Checksums of identifiers that were read
         self.turns: tuple[Callable[[Any], Any], ...] = ()
         self.sources = self._sources(source)
         require(self.sources, "Partitions: there is no partition.", DomainError)
@@ -87,6 +89,7 @@ class Partitions:
         fields: Mapping[str, str | Sequence[str]] | None = None,
         rows: int = 250_000,
         keep: bool | None = None,
+        unit: str | None = None,
     ) -> Self:
         """Return the answer to a query as partitions, which this process reads block by block in every pass.
 
@@ -110,6 +113,8 @@ class Partitions:
         keep : bool, optional
             Whether features stay in memory after they were read for the first time, as one partition; by default if they take
             up to 1 GiB.  Otherwise each block is a partition, and is read again in each pass.
+        unit : str, optional
+            Column of identifiers of people with several records, which is no field; by default the schema's `privacy_unit`.
 
         Examples
         --------
@@ -125,18 +130,24 @@ class Partitions:
         def wanted(names: list[str]) -> list[str]:
             if schema is not None:
                 schema.check_names({name: [] for name in names})
-                return [*schema.features, schema.label]
+                return [*schema.features, schema.label, *mine]
             several = [[c] if isinstance(c, str) else list(c) for c in (fields or {}).values()]
-            return list(dict.fromkeys(chain.from_iterable(several))) if fields else names
+            return list(dict.fromkeys([*chain.from_iterable(several), *mine])) if fields else names
 
+        require(
+            schema is None or unit is None, "from_query: a schema declares the unit itself, as privacy_unit='patient'."
+        )
+        mine = [name for name in (unit, getattr(schema, "privacy_unit", None)) if name is not None]
         query = Query(connection, sql, by, rows, wanted)
-        columns = None if schema is not None else fields or {name: name for name in query.names}
+        fields = fields or {name: name for name in query.names if name not in mine}
+        columns = None if schema is not None else {**fields, **{name: name for name in mine}}
         width = len(query.names if schema is None else schema.feature_names)
         kept, numbers = 8 * width * query.size <= LARGEST_COPY if keep is None else keep, range(len(query.sizes))
         parts = [Blocks(query, part, columns) for part in ([numbers] if kept else [[k] for k in numbers])]
         made = cls(parts, schema, keep=kept)
         made.sources = [Source(part, part.size, local=True) for part in parts]
-        made.fields, made.local = made.fields or list(columns or ()), True
+        made.fields, made.local, made.queried = made.fields or list(fields), True, True
+        made.unit = next(iter(mine), None)
         return made
 
     def _sources(self, source: Any) -> list[Source]:
@@ -225,9 +236,30 @@ class Partitions:
             in_partition(number, length_of, field, Ball(known), form.get(field))
         return known
 
+    def identifiers(self, given: Any = None) -> Any:
+        """Return whose each record is, read in the order of the records; without a column of identifiers, those given.
+
+        Raises
+        ------
+        DomainError
+            If other identifiers are given, or identifiers of the rows of a query, which come in an order of their own.
+        """
+        if self.unit is None:
+            why = "unit: identifiers beside a query may have another order than its rows; nothing was spent"
+            remedy = "Name their column: from_query(..., unit='patient'), or privacy_unit= of the schema"
+            require(given is None or not self.queried, f"{why}. {remedy}.", DomainError)
+            return given
+        each = self.place.asked(partial(whose, self.schema, self.unit), range(len(self.sources)))
+        found, self.marks = list(chain.from_iterable(each)), list(map(mark_of, each))
+        if given is not None and not (isinstance(given, str) and given == self.unit):
+            why = f"unit: these are not the identifiers in the column {self.unit!r}, row by row; nothing was spent"
+            same = isinstance(given, Iterable) and label_entries("unit", given) == found
+            require(same, f"{why}. Leave unit= out: partitions carry their identifiers.", DomainError)
+        return found
+
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
-        check = partial(checked, record, clip, self.schema, self.keep is True, self.turns)
-        return PartitionedBatch.read(self.place, check, len(self.sources))
+        check = partial(checked, record, clip, self.schema, self.unit, self.keep is True, self.turns)
+        return PartitionedBatch.read(self.place, check, self.marks or [None] * len(self.sources))
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -245,7 +277,7 @@ def files_of(folder: Path) -> list[Path]:
 def tables_in(data: Any) -> Iterator[Table]:
     """Yield the tables in partitions, or the Parquet files of a folder, one by one; or the one table that the data are."""
     if isinstance(data, Partitions):
-        yield from (table_of(taken(source.value)) for source in data.sources)
+        yield from (table_of(table) for source in data.sources for table in several(taken(source.value)))
     else:
         folder = isinstance(data, str | PathLike) and path_of(data).is_dir()
         yield from map(table_of, files_of(path_of(data)) if folder else [data])
@@ -267,16 +299,40 @@ def taken(value: Any) -> Any:
         raise DomainError(f"the function that makes it failed with {type(error).__name__}.") from error
 
 
-def checked(record: Any, clip: bool, schema: Any, load: bool, turns: Sequence[Any], value: Any) -> Batch:
-    found = taken(value)
+def checked(
+    record: Any, clip: bool, schema: Any, unit: Any, load: bool, turns: Sequence[Any], value: Any, mark: int | None
+) -> Batch:
+    found, people = taken(value), list[Any]()
     if schema is not None:
-        tables = found if isinstance(found, Iterator) else [found]
-        found = together(dict(zip("xy", schema.encode(t, clip=clip or None, empty=True), strict=True)) for t in tables)
+        pieces = []
+        for table in several(found):
+            people += [] if mark is None else whose(schema, unit, table)
+            pieces.append(dict(zip("xy", schema.encode(table, clip=clip or None, empty=True), strict=True)))
+        found = together(pieces)
+    elif unit is not None:
+        people = whose(None, unit, found)
+        found = {name: column for name, column in found.items() if name != unit}
+    if mark is not None and mark_of(people) != mark:
+        raise DomainError("unit: it holds other identifiers than when they were first read; data must not change.")
     if load:
         found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
     for turn in turns:
         found = turn(found)
     return record.validate(found, clip=clip, empty=True)
+
+
+def several(found: Any) -> Iterable[Any]:
+    return found if isinstance(found, Iterator) else [found]
+
+
+def whose(schema: Any, unit: str, value: Any) -> list[Any]:
+    """Return the identifiers in a partition, or in tables of it."""
+    parts = (table[unit] if schema is None else schema.units(table) for table in several(taken(value)))
+    return [entry for part in parts for entry in label_entries("unit", part)]
+
+
+def mark_of(identifiers: Sequence[Any]) -> int:
+    return crc32(repr(identifiers).encode())
 
 
 def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]]]:

@@ -16,10 +16,10 @@ from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
 from dpconvex.data.encoded import Encoded, EncodedRows, carrying
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import Partitions
+from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
-from dpconvex.data.tables import name_of, path_of, table_of
+from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.util.arguments import TEXT, number, require, retold
 from dpconvex.util.arrays import Array
@@ -225,10 +225,10 @@ class Schema:
         return list(self.features.items()), self.unit, self.constant
 
     def units(self, data: Any) -> Any:
-        """Return the identifiers of a table's records, for ``unit=`` of a fit, shape (n,)."""
+        """Return the identifiers of the records of a table, or of Partitions, for ``unit=`` of a fit, shape (n,)."""
         name = self.privacy_unit or ""
         require(name, "this schema declares no privacy_unit.")
-        return table_of(data).columns([name], absent=self.absent)[name]
+        return one_below_the_other([table.columns([name], absent=self.absent)[name] for table in tables_in(data)])
 
     def check_names(self, data: Any) -> None:
         """Raise if `encode` would refuse the names or types of the columns.  Entries are not read."""
@@ -306,7 +306,7 @@ def check_unit(schema: Any, unit: str | None) -> None:
     """Refuse a guarantee about single records where a schema says that one may have several."""
     if unit is None and getattr(schema, "privacy_unit", None) is not None:
         why = f"the schema says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
-        raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table).")
+        raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone.")
 
 
 def toml(value: Any) -> str:

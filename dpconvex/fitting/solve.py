@@ -17,7 +17,7 @@ from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.encoded import learnt_of, most_paid
-from dpconvex.data.partitions import settled
+from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
@@ -84,7 +84,8 @@ def solve(
     seed : int, optional
         For tests.  The release is then marked as not private.
     unit : array_like, shape (n,), optional
-        Identifiers of the people whose records these are, if the guarantee has a unit; for partitions, in their order.
+        Identifiers of the people whose records these are, if the guarantee has a unit.  Partitions with a column of identifiers
+        carry them.
 
     Raises
     ------
@@ -172,7 +173,8 @@ class FitJob:
         if self.privacy.unit is not None:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": options.unit})
-            self.people = People.read(self.privacy, options.unit, counted(self.data), self.source.rng)
+            whose = self.data.identifiers(options.unit) if isinstance(self.data, Partitions) else options.unit
+            self.people = People.read(self.privacy, whose, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         require(options.unit is None or self.people is not None, NO_UNIT)
         self.learnt = most_paid([learnt_of(self.data), self.release])

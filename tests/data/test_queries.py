@@ -196,3 +196,56 @@ def test_entries_of_a_block_keep_their_types_beside_others():
     parts = dp.Partitions.from_query(connection, "SELECT x, y FROM labels ORDER BY id", by=None)
     record = dp.Record(x=dp.Box(0.0, 1.0), y=dp.Choice(labels))
     assert record.validate(parts).added_up(lambda batch, _: [batch.group.tolist()], None) == [list(range(len(labels)))]
+
+
+def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(tmp_path):
+    """Rows come in the order of the query: identifiers in the order of the table would be those of other people."""
+    who = ["A"] * 12 + [f"B{k}" for k in range(88)]
+    order = np.random.default_rng(0).permutation(100)
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE visits (who TEXT, age INTEGER, sick TEXT)")
+    table = [(who[k], int(k), "yes" if who[k] == "A" else "no") for k in order]
+    connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", table)
+    schema = dp.Schema({"age": (0, 99)}, label="sick", labels=["no", "yes"], privacy_unit="who")
+    budget, one = dp.Budget(dp.Privacy(30.0, 1e-4, unit="who", most=1, keep="first")), {"unit": "who", "most": 1}
+    privacy = dp.Privacy(1.0, 1e-5, **one, keep="first")
+    output = dp.OutputPerturbation(noise="gaussian")
+    learner = dp.load("logistic_regression", features=1, labels=("no", "yes"))
+    fit = lambda data, **options: dp.solve(learner, data, privacy, output, seed=1, **options)  # noqa: E731
+    for rows in (250_000, 30):
+        data = dp.Partitions.from_query(connection, "SELECT * FROM visits", schema, by="age", rows=rows)
+        with pytest.raises(dp.DomainError, match="not the identifiers in the column 'who'"):
+            fit(data, unit=[row[0] for row in table], budget=budget)
+        with pytest.raises(dp.TemplateError, match="Partitions alone"):
+            dp.solve(learner, data, dp.Privacy(1.0))
+        found = [fit(data, unit=unit) for unit in (None, "who", who, schema.units(data))]
+        assert {release.certificate.size for release in found} == {89}  # one visit of A
+        assert len({release["w"].tobytes() for release in found}) == 1
+    fields = {"x": ["age"], "y": "sick"}
+    plain = dp.Partitions.from_query(connection, "SELECT * FROM visits", by="age", fields=fields)
+    scaled = "SELECT who, age / 99.0 AS age, sick FROM visits"
+    with pytest.raises(dp.DomainError, match="Name their column"):
+        fit(plain, unit=who, budget=budget)
+    own = dp.Partitions.from_query(connection, scaled, by="age", fields=fields, unit="who")
+    assert fit(own).certificate.size == 89
+    with pytest.raises(dp.TemplateError, match="name the column"):
+        dp.learn_schema(own, privacy, label="y", unit=who, budget=budget)
+    assert budget.entries == ()
+    assert own.identifiers() == who
+    connection.execute("UPDATE visits SET who = 'C' WHERE age = 50")  # The features are what they were
+    with pytest.raises(dp.DomainError, match="other identifiers"):
+        learner.record.validate(own)
+
+
+def test_tables_in_partitions_carry_their_identifiers(tmp_path):
+    table = {"age": [1.0, 2.0, 3.0, 4.0], "sick": ["no", "yes"] * 2, "who": [7, 8, 8, 9]}
+    halves = [{name: column[part] for name, column in table.items()} for part in (slice(0, 3), slice(3, 4))]
+    for k, half in enumerate(halves):
+        pq.write_table(pa.table(half), tmp_path / f"{k}.parquet")
+    schema = dp.Schema({"age": (0, 9)}, label="sick", labels=["no", "yes"], privacy_unit="who")
+    for source in (halves, tmp_path):
+        data = dp.Partitions(source, schema)
+        assert data.identifiers() == schema.units(data).tolist() == [7, 8, 8, 9]
+        with pytest.raises(dp.DomainError, match="carry their identifiers"):
+            data.identifiers([7, 8, 9, 9])
+    assert schema.units(tmp_path).tolist() == [7, 8, 8, 9]
