@@ -171,6 +171,10 @@ def read(descriptor: int) -> bytes:
     content = bytearray()
     while part := os.pread(descriptor, 2**20, len(content)):
         content += part
+    said = (
+        "this is a database of SQLite, and its name stands for a file of lines; write its address, sqlite:///spent.db"
+    )
+    require(not content.startswith(b"SQLite format 3"), f"{said}.")
     return bytes(content)
 
 

@@ -292,7 +292,9 @@ class Certificate(CertificateText):
         try:
             found.check()
         except Rejected as error:
-            return found.copied(event=None).noted(f"The proof was checked, and does not follow here: {error}.")
+            return found.copied(event=None).noted(
+                f"The proof was checked, and does not follow here: {error}.", proved=False
+            )
         return found
 
 

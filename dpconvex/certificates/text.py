@@ -147,6 +147,7 @@ class CertificateText(Printed):
 
     # What became of the proof, in a sentence; empty if nobody has replayed it.
     replayed: ClassVar[str] = ""
+    proved: ClassVar[bool] = True  # False if there is no proof, or one that does not follow
     learnt: ClassVar[Any] = None  # The cost of the schema that a release brings with it
 
     @property
@@ -213,9 +214,9 @@ class CertificateText(Printed):
         self.noted(f"The proof was checked: {report}.")
         return report
 
-    def noted(self: Any, replayed: str) -> Any:
+    def noted(self: Any, replayed: str, proved: bool = True) -> Any:
         """Let the certificate say what became of its proof."""
-        vars(self)["replayed"] = replayed
+        vars(self).update(replayed=replayed, proved=proved)
         return self
 
     def compare(self: Any, other: Any) -> Comparison:
@@ -241,7 +242,7 @@ class CertificateText(Printed):
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
-        own += "; the guarantee does not rest on the proof of the loss" * (self.perturbed == "queries")
+        own += "; nothing about the loss: the guarantee holds for any loss" * (self.perturbed == "queries")
         yield "assumed", f"{a_person}; nobody observes how long a fit takes, or whether it failed{runs}{own}"
         yield "expected error", self.error
         said = "explain() prints it; check() replays it independently, or says what it cannot replay"

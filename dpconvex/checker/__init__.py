@@ -25,8 +25,8 @@ TRUSTED = (
     "the computed answer lies within the tolerance of the exact one: each fit proves that, of its own data",
     "what rounding does to sums of gradients is within the part of the sensitivity that is for it, where steps are released",
     "a fit minimises the sum of the losses, of size times the regularizer and of added/2 times the squared norm, on K",
-    "noise is drawn on a space that contains all differences of gradients, and no fit fails for some data only",
-    "the graph and the losses of all labels are those of the fit; words and numbers that no inequality uses",
+    "noise is drawn on a space that contains all differences of gradients, and whether a fit fails does not depend on the data",
+    "the graph and all losses are those of the fit; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public, and functions that a user declares are as they are declared",
 )
 

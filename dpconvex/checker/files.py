@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from dataclasses import replace
 from typing import Any
 
 from dpconvex.checker import Report, check
@@ -10,31 +11,45 @@ from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, rea
 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
+AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
+MARK = re.compile(r'"?not_private_because"? *[:=] *"([^"]+)"')  # In JSON, or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
 def replayed(path: str) -> Report:
-    """Replay a proof: of a saved release, whose certificate says the same, or a file of its own."""
+    """Replay a proof: of a saved release, whose certificate says the same, or a file of its own.
+
+    A file that says of itself that it is not private is rejected.
+    """
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
             proof = stream.read(2 * MOST_BYTES + 1)
+            check_mark(proof.decode("utf-8", "replace"))
             certificate, proof = opened(proof) if FORMAT.encode() in proof[:100] else ({}, proof)
             return check(proof, certificate.get("event"))
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 require(len(set(names)) == len(names), "two parts of the file have one name")
-                proof, head = (archive.open(name).read(MOST_BYTES + 1) for name in ("proof.json", "header.npy"))
-            text = HEAD.sub(b"", head, 1).decode("utf-32-le")
+                head = archive.open("header.npy").read(MOST_BYTES + 1)
+                check_mark(text := HEAD.sub(b"", head, 1).decode("utf-32-le"))
+                proof = archive.open("proof.json").read(MOST_BYTES + 1)
             header = json.loads(text, object_pairs_hook=distinct)
             certificate = header["certificate"]
             compare(proof, certificate)
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
-    return check(proof, certificate.get("event"))
+    report = check(proof, certificate.get("event"))
+    return replace(report, trusted=(AUTHOR, *report.trusted))
+
+
+def check_mark(text: str) -> None:
+    """Reject a release, statistics, an evaluation or a schema that is not private, as it says itself."""
+    mark = MARK.search(text)
+    require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; no proof was looked at")
 
 
 def opened(text: bytes) -> tuple[dict[str, Any], bytes]:

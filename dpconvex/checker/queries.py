@@ -16,7 +16,7 @@ TRUSTED = (
     "a fit sees its records by noisy sums alone, and refuses a query whose squared level exceeds what the earlier ones left",
     "one record's part of each sum is a function of that record and of released numbers, and no longer than it is said to be",
     "noise is drawn from the law on the integers whose scale the query's sensitivity and level ask for",
-    "no fit fails for some data only; words and numbers that no inequality uses",
+    "whether a fit fails does not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public",
 )
 CHOICES = (

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import dpconvex as dp
+from dpconvex.accounting.budget import settle
 from dpconvex.cli.commands import ledger, privacy_of, writer
 from dpconvex.cli.main import told
 from dpconvex.data.draft import draft
 from dpconvex.data.tables import table_of
-from dpconvex.errors import DPConvexError
+from dpconvex.errors import DPConvexError, NotPrivate
 
 
 def schema(chosen: argparse.Namespace) -> None:
@@ -23,10 +24,15 @@ def schema(chosen: argparse.Namespace) -> None:
             write(text)
         return told(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
     found = dp.Schema.load(chosen.file)
+    settle(None, learnt := found.learnt)  # which refuses a cost that was edited
+    paid = "no cost is stated: bounds and levels must be public knowledge" if learnt is None else learnt.status
+    if learnt is not None and any(one.not_private_because for one in learnt.costs):
+        raise NotPrivate(learnt.status, chosen.file, "learn the schema without a seed")
     names, count, bound = found.feature_names, len(found.features), found.norm_bound
     sound = f"{chosen.file}: sound; {count} columns become {len(names)} features,\nrecords are divided by {bound:.4g}"
-    said = f"{sound}, the largest possible length; {found.label!r} is predicted."
-    told(chosen, {"columns": count, "features": names, "norm bound": bound, "label": found.label}, said)
+    said = f"{sound}, the largest possible length; {found.label!r} is predicted.\n{paid}"
+    data = {"columns": count, "features": names, "norm bound": bound, "label": found.label}
+    told(chosen, data | {"learnt": learnt and learnt.to_dict()}, said)
 
 
 def learn(chosen: argparse.Namespace, file: str, label: str) -> str:

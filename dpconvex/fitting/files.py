@@ -48,6 +48,8 @@ class Stated:
         """The guarantee, or a warning, in one line."""
         said = f"spent: {self.spent or 'nothing'}"
         said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else said
+        certificate: Any = getattr(self, "certificate", None)
+        said += "" if getattr(certificate, "proved", True) else f". {certificate.replayed.rstrip('.')}"
         return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
 
 
@@ -145,7 +147,7 @@ class Released(Stated):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
             if certificate is not None and hasattr(certificate, "noted"):  # of what has proofs
-                certificate = certificate.noted(UNPROVED) if proof is None else certificate.with_proof(proof)
+                certificate = certificate.noted(UNPROVED, False) if proof is None else certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
             if certificate is not None:
                 str(certificate), certificate._repr_html_()

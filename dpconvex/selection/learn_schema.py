@@ -25,7 +25,7 @@ from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
 from dpconvex.data.encoded import most_paid
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import tables_in
+from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
 from dpconvex.data.tables import (
@@ -133,6 +133,8 @@ def learn_schema(
     earlier = known if isinstance(known, Schema) else None
     if privacy.pure:
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
+    said = "learn_schema: of Partitions, name the column of identifiers, as unit='patient'."
+    require(isinstance(unit, str | None) or not isinstance(table, Partitions), said)
     parts, mine = tables_in(table), [unit] if isinstance(unit, str) else []
     given = next(parts)
     names = [name for name in given.names if name and name not in (label, *mine, *(ignore or ()))]
@@ -182,7 +184,13 @@ def learn_schema(
     hidden = f"the label {label!r}" if stands and not isinstance(target, Numeric | Categorical) else "every feature"
     if not features or hidden != "every feature":
         why = f"noise for {privacy} hides {hidden}; nothing is released, and what was paid stays paid"
-        raise NotConverged(f"learn_schema: {why}. Ask for a larger epsilon, ignore columns, or declare them (known=).")
+        how = "declare what it may be: labels=['no', 'yes'] (--labels no,yes), or label_bounds=(0, 9) (--label-bounds 0,9)"
+        how = (
+            how
+            if hidden != "every feature"
+            else "ignore columns, or declare them (known=; on the command line, a schema)"
+        )
+        raise NotConverged(f"learn_schema: {why}. Ask for a larger epsilon, or {how}.")
     otherwise: Any = None
     if isinstance(target, Categorical):
         head["labels"], otherwise = target.levels, target.reference

@@ -145,6 +145,9 @@ def test_an_older_file_of_sqlite_in_place_of_the_ledger_is_noticed(tmp_path):
     shutil.copy(older, path)
     with pytest.raises(DPConvexError, match="are gone"):
         budget.spend(Privacy(0.25), "c")
+    for use in (Budget.open, Budget.repair):  # which would cut off what stands behind the last line's end
+        with pytest.raises(DPConvexError, match="write its address, sqlite:///"):
+            use(path)
     path.unlink()
     with pytest.raises(DPConvexError, match="cannot be opened"):
         budget.spend(Privacy(0.25), "c")

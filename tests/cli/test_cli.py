@@ -234,7 +234,17 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     run(f"schema learn visits.csv {told} --epsilon 1 {paid}", *kind, ends=0)
     schema = dp.Schema.load("visits.toml")
     assert schema.labels == ("no", "yes")
-    assert "# schema:" in Path("visits.toml").read_text(encoding="utf-8")
+    learnt = Path("visits.toml").read_text(encoding="utf-8")
+    assert "# schema:" in learnt
+    assert "spent: epsilon = 1.0" in run("schema check visits.toml", ends=0).out
+    Path("forged.toml").write_text(learnt.replace("privacy = {epsilon = 1.0", "privacy = {epsilon = 0.1"), "utf-8")
+    assert "its event costs more" in run("schema check forged.toml", ends=2).err
+    unsaid = "\n".join(line for line in learnt.splitlines() if not line.startswith("learnt"))
+    Path("unsaid.toml").write_text(unsaid, "utf-8")
+    assert "no cost is stated" in run("schema check unsaid.toml", ends=0).out
+    marked = learnt.replace('not_private_because = ""', 'not_private_because = "a seed"')
+    Path("seeded.toml").write_text(marked, "utf-8")
+    assert "NOT PRIVATE: a seed" in run("schema check seeded.toml", ends=1).err
     run(
         "fit logistic_regression visits.csv --schema visits.toml --epsilon 1 --delta 1e-6 --ledger spent.jsonl --out m.npz",
         ends=0,

@@ -116,7 +116,9 @@ def test_a_proof_that_does_not_follow_is_told_of(tmp_path):
     with pytest.raises(Rejected, match="costs epsilon"):
         wrong.check()
     replace(release, certificate=wrong).save(path)
-    assert "does not follow" in str(dp.Release.load(path).certificate)
+    loaded = dp.Release.load(path)
+    assert "does not follow" in str(loaded.certificate)
+    assert "does not follow" in repr(loaded)
 
 
 def test_a_certificate_without_a_proof_says_so(tmp_path, capsys):
@@ -127,6 +129,8 @@ def test_a_certificate_without_a_proof_says_so(tmp_path, capsys):
     release, path = dp.solve(LEARNER, DATA, PURE), tmp_path / "model.npz"
     replace(release, certificate=replace(release.certificate, writer=None)).save(path)
     assert dp.Release.load(path).certificate.proof is None
+    assert "no proof" not in repr(release)
+    assert "The file has no proof of this certificate" in repr(dp.Release.load(path))
     assert main(["check", str(path)]) == 1
     assert "proof.json" in capsys.readouterr().err
 
@@ -161,3 +165,23 @@ def test_proofs_travel_with_pickles():
     assert copied == certificate
     assert copied.proof == certificate.proof
     assert copied.check().steps > 5
+
+
+def test_what_is_marked_as_not_private_fails_the_check_by_its_mark(tmp_path, capsys):
+    """A seeded fit has a proof that follows: its noise is known all the same."""
+    seeded, sums = dp.solve(LEARNER, DATA, PURE, seed=3), dp.solve_without_privacy(LEARNER, DATA)
+    marks = {"seeded": ("the seed 3", seeded.to_bytes()), "bare": ("no noise", sums.to_bytes())}
+    learnt = {"schema": {"learnt": {"epsilon": 1.0, "not_private_because": "the seed 4"}}}
+    marks["schema"] = ("the seed 4", json.dumps(learnt).encode())
+    for name, (mark, content) in marks.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert main(["check", str(path)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("dpconvex check: NOT PRIVATE: ")
+        assert mark in said
+        assert main(["check", str(path), "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["message"].startswith("NOT PRIVATE")
+    dp.solve(LEARNER, DATA, PURE).save(path)
+    assert main(["check", str(path)]) == 0
+    assert "nothing ties them to the proof" in capsys.readouterr().out
