@@ -1,10 +1,12 @@
-"""Options, declarations and calls that make no sense: refused where they are made (the words: `wording.py`)."""
+"""Options, declarations and calls that make no sense: refused before anything is paid (the words: `wording.py`)."""
 
 import math
 import re
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from wording import check, words
 
@@ -14,8 +16,10 @@ PURE, PROMISE, ABOUT = dp.Privacy(1.0), dp.Privacy(1.0, 1e-3), {"label": "sick",
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
 UNIT = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
+SIGNED_MIXTURE = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1))
 W, Z = cp.Variable(2, name="w"), cp.Variable((2, 2), name="z", diag=True)
 X, Y, TIMES = np.full((40, 2), 0.1), np.arange(40) % 2, np.arange(1.0, 41)
+SEEN = np.array([(True, 1.0)] * 40, dtype="?,f8")
 WARD = dp.Categorical(["a", "b"])
 TABLE = {"ward": ["a", "b"] * 200, "cost": np.arange(400.0)}
 
@@ -60,6 +64,42 @@ def beside(call, **usual):
 WITHOUT_PROJECTION = learner(constraints=[W >= -3, cp.log_sum_exp(W) <= 2])
 ATOM = {"name": "mine", "function": softplus, "slope": (0.0, 1.0), "curvature": 0.25}
 DATA = {"x": X, "y": Y}
+SIGNED, AMONG, UP = (
+    {"x": X, "y": 2 * Y - 1},
+    dp.Schema({"age": (0, 9), "dose": (0, 9), "ward": WARD}, **ABOUT),
+    np.ones(2),
+)
+PARTED = dp.Partitions([{name: column[half] for name, column in SIGNED.items()} for half in (slice(9), slice(9, None))])
+VISITS = {"age": Y, "dose": Y, "ward": TABLE["ward"][:40]}
+BUDGET = dp.Budget(dp.Privacy(9.0, 1e-3))  # which none of these calls may charge
+PAID = {"privacy": dp.Privacy(1.0, 1e-6), "budget": BUDGET}
+
+
+def candidate(x, *labels):
+    record = dp.Record(x=x, y=dp.Choice(labels))
+    return dp.Template(record, lambda x, y: cp.logistic(x @ W), cp.sum_squares(W), predict=lambda p, x: np.ones(len(x)))
+
+
+def added(options):
+    usual = {"schema": AMONG, "classes": ("no", "yes"), "budget": BUDGET, "delta": 1e-6}
+    return dp.AdditiveClassifier(**usual | options).fit(VISITS, np.array(["no", "yes"])[Y])
+
+
+def pairs(data, budget):
+    return dp.MetricLearner(budget=budget).fit(data)
+
+
+def counted(options, **given):
+    usual = {"bounds": (0, 60), "delta": 1e-5, "budget": BUDGET}
+    return dp.PoissonRegressor(**usual | options).fit(pd.DataFrame(X), TIMES, **given)
+
+
+MISTAKES = (
+    *({"seed": "a"}, {"backend": "zz"}, {"clip": "yes"}, {"features": "q"}, {"label": ["y"]}),
+    {"candidates": [candidate(dp.Ball(2), -1, 1), candidate(dp.Ball(2), -1, 2)]},
+    {"candidates": [candidate(dp.Ball(2), 1), candidate(dp.Ball(2, norm=1), 1)]},
+    {"candidates": [candidate(dp.Box(-UP, 2 * UP), 1), candidate(dp.Box(-UP, UP), 1)]},
+)
 # What is called, and arguments of each call.
 CALLS = {
     "a schema": (
@@ -168,7 +208,70 @@ CALLS = {
         *(("", 1.0), ("", 1, 1.0), ("?,f8", True, -1.0), ("?,f8", True, np.nan), ("i4,f8", 2, 1.0)),
         ("U4,f8", "dead", 1.0),
     ),
-    "a schema to learn": (lambda privacy: dp.learn_schema(TABLE, privacy, label="cost"), PURE),
+    "a schema to learn": (
+        lambda changes: dp.learn_schema(TABLE | {"age": TABLE["cost"]}, **PAID | {"label": "cost"} | changes),
+        *({"known": {"age": "figure"}}, {"known": {"cost": "date"}}, {"known": {"height": "number"}}),
+        *({"known": {"cost": (0, 5)}}, {"ignore": "ward"}, {"ignore": ["cost"]}, {"unit": "ward"}, {"privacy": PURE}),
+        {"labels": ["a", "b"], "label_bounds": (0, 1)},
+        {"known": {"age": (0, 1)}, "ignore": ["ward"], "label_bounds": (0, 9)},
+    ),
+    "an additive model": (
+        *(added, {"monotone": {"ward": "increasing"}}, {"curvature": {"weight": "convex"}}, {"fit_intercept": True}),
+        *({"monotone": {"age": "increasing"}, "pairs": [("age", "ward")]}, {"knots": {"age": [-1]}}, {"schema": None}),
+        *({"classes": ("no", "maybe")}, {"monotone": [1, 0]}, {"monotone": "increasing"}, {"monotone": [2, 0, 0]}),
+        *({"monotone": {"age": "up"}}, {"monotone": [0, 0, 1]}),
+    ),
+    "counts": (
+        *(
+            counted,
+            {"exposure": 0.5},
+            {"weight": np.inf},
+            {"alpha": -1.0},
+            {"bounds": (1, 60)},
+            {"bounds": (0, np.inf)},
+        ),
+    ),
+    "weights and exposures of counts": (
+        lambda given: counted(given[0], **given[1]),
+        *(({}, {"sample_weight": TIMES}), ({}, {"exposure": TIMES}), ({"exposure": -1.0}, {"exposure": TIMES})),
+        *(
+            ({"weight": 40.0}, {"sample_weight": wrong})
+            for wrong in (TIMES[:-1], np.array(["a"] * 40), X, 1.0, pd.Series(TIMES, index=np.arange(40) + 1))
+        ),
+    ),
+    "powers of a Tweedie regression": (
+        lambda power: dp.TweedieRegressor(power=power, delta=1e-5, bounds=(0, 60), budget=BUDGET).fit(X, TIMES),
+        *(0.5, 2.5, "a", np.nan),
+    ),
+    "intervals of survival": (
+        lambda given: dp.SurvivalRegressor(**{"delta": 1e-6, "bounds": (0, 10), "budget": BUDGET} | given).fit(X, SEEN),
+        *({"intervals": intervals} for intervals in (0, True, (2, 1), (1, 11), (1, np.nan), "6")),
+        *({"bounds": (1, 10)}, {"bounds": (0, np.inf)}, {"fit_intercept": True}),
+    ),
+    "fits to tune": (beside(dp.tune, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
+    "repeated fits to tune": (beside(dp.tune_repeated, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
+    "partitions for what needs all records": (
+        *(lambda call: call(data=PARTED, budget=BUDGET), partial(dp.solve, LOGISTIC, privacy=PURE, backend="conic")),
+        *(partial(tune, [LOGISTIC], privacy=PURE, workers=2) for tune in (dp.tune, dp.tune_repeated)),
+        *(partial(tune, [LOGISTIC], privacy=PURE, backend="conic") for tune in (dp.tune, dp.tune_repeated)),
+        *(partial(dp.solve_mixture, SIGNED_MIXTURE, privacy=PURE, backend="conic"), pairs),
+        partial(dp.sweep, LOGISTIC, total=PURE, backend="conic"),
+    ),
+    "sums for statistics": (
+        lambda loss: dp.verify(learner(loss, constraints=[cp.norm(W) <= 1]), PROMISE, 100, dp.SufficientStatistics()),
+        *(lambda x, y: cp.logistic(x @ W), lambda x, y: cp.square(x @ W) + cp.norm(W - x)),
+        *(lambda x, y: cp.power(x @ W, 4), lambda x, y: cp.huber(x @ W - y)),
+        lambda x, y: cp.exp(x[0]) * cp.square(W[0] - x[0]),
+    ),
+    "a set": (
+        lambda constraint: dp.verify(learner(constraints=[constraint]), PURE, 100),
+        *(cp.norm(W) >= 1, cp.Parameter(2, name="limit") >= W),
+        *(cp.PowCone3D(W[0], W[1], W[0] + W[1], 0.3), cp.ExpCone(W[0], W[1], W[0] + W[1])),
+    ),
+    "classes": (
+        lambda classes: dp.LogisticRegression(classes=classes, budget=BUDGET).fit(X, ["a", "b"] * 20),
+        *(("a",), ("a", "a"), (), (1, True)),
+    ),
 }
 OPTIONS = {
     f"{name}, {k}": lambda call=call, given=given: call(given)
@@ -183,3 +286,4 @@ def test_what_makes_no_sense_is_refused(name):
     found = words(OPTIONS[name])
     assert re.match(r"(TemplateError|DomainError|NotPrivate|MissingRule|NotConverged|DPConvexError): ", found), found
     check("options", name, found)
+    assert not BUDGET.entries

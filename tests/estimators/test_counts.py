@@ -3,7 +3,6 @@
 import pickle
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn import linear_model
 from sklearn.base import clone
@@ -65,38 +64,6 @@ def test_without_a_delta_parameters_are_bounded_and_units_do_not_matter(kind):
     assert np.linalg.norm(fits[0].coef_) <= 1 + 1e-9
     assert fits[0].score(X, y, exposure=YEARS) > 0.1
     assert fits[0].release_.certificate.check().unreplayed == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "given", "message"),
-    [
-        ({}, {"sample_weight": WEIGHTS}, r"sample_weight needs its public upper bound.*PoissonRegressor\(weight"),
-        ({}, {"exposure": YEARS}, r"exposure needs its public upper bound"),
-        ({"exposure": 0.5}, {}, "pass exposure"),
-        ({"exposure": -1.0}, {"exposure": YEARS}, "exposure must be a finite number"),
-        ({"weight": np.inf}, {}, "weight must be a finite number"),
-        ({"alpha": -1.0}, {}, "alpha must be a finite number"),
-        ({"bounds": (1, 60)}, {}, "bounds are 0 and the largest target"),
-        ({"bounds": (0, np.inf)}, {}, "bounds"),
-        ({"weight": 2.0}, {"sample_weight": WEIGHTS[:-1]}, "number|length|records"),
-        ({"weight": 2.0}, {"sample_weight": np.array(["a"] * SIZE)}, "numbers"),
-        ({"weight": 2.0}, {"sample_weight": X}, "one number for each record"),
-        ({"weight": 2.0}, {"sample_weight": 1.0}, "one number for each record"),
-        ({"weight": 2.0}, {"sample_weight": pd.Series(WEIGHTS, index=np.arange(SIZE) + 1)}, "index"),
-    ],
-)
-def test_what_is_not_declared_is_refused_before_payment(options, given, message):
-    budget = dp.Budget(dp.Privacy(9.0, 1e-3))
-    model = dp.PoissonRegressor(delta=1e-5, **({"bounds": (0, 60)} | options), budget=budget)
-    with pytest.raises((dp.DPConvexError, ValueError), match=message):
-        model.fit(pd.DataFrame(X, columns=["a", "b", "c"]), COUNTS, **given)
-    assert not budget.entries
-
-
-def test_powers_without_a_convex_loss_are_refused():
-    for power in (0.5, 2.5, "a", np.nan):
-        with pytest.raises(dp.TemplateError, match="power"):
-            dp.TweedieRegressor(power=power, delta=1e-5, bounds=(0, 60)).fit(X, COUNTS)
 
 
 @pytest.mark.sampled(2)

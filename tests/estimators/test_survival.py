@@ -123,27 +123,6 @@ def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
         assert (cross_val_score(clone(dp.SurvivalRegressor(**STEPS | {"seed": None})), X, Y, cv=2) > 0.6).all()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"intervals": 0},
-        {"intervals": True},
-        {"intervals": (2, 1)},
-        {"intervals": (1, 11)},
-        {"intervals": (1, np.nan)},
-        {"intervals": "6"},
-        {"bounds": (1, 10)},
-        {"bounds": (0, np.inf)},
-        {"fit_intercept": True},
-    ],
-)
-def test_intervals_and_bounds_are_declared_before_anything_is_paid(wrong):
-    budget = dp.Budget(dp.Privacy(1.0, 1e-3))
-    with pytest.raises(dp.TemplateError):
-        fitted(budget=budget, **wrong)
-    assert not budget.entries
-
-
 def choices(rng, size=4000):
     x = dp.Ball(6).project(rng.normal(size=(size, 6)) * 0.4)
     available = np.ones((size, 3))

@@ -26,34 +26,6 @@ def test_where_their_number_is_protected_noise_refuses_them(rows):
     assert len(budget.entries) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"known": {"age": "figure"}}, "known"),
-        ({"known": {"cost": "date"}}, "known"),
-        ({"known": {"height": "number"}}, "known"),
-        ({"known": {"cost": (0, 5)}}, "known"),
-        ({"ignore": "name"}, "ignore"),
-        ({"ignore": ["cost"]}, "twice"),
-        ({"labels": ["a", "b"], "label_bounds": (0, 1)}, "either"),
-        ({"unit": "name"}, "unit"),
-        (
-            {
-                "known": dict.fromkeys(("age", "weight"), (0, 1)),
-                "ignore": ["day", "name", "ward"],
-                "label_bounds": (0, 9),
-            },
-            "declared",
-        ),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused_before_anything_is_paid(options, why):
-    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
-    with pytest.raises(dp.TemplateError, match=why):
-        dp.learn_schema(table_of(4000), PRIVACY, **{"label": "cost", "budget": budget, **options})
-    assert not budget.entries
-
-
 def test_declared_columns_cost_nothing():
     ward = dp.Categorical(["east", "west", "north"])
     known = {"ward": ward, "age": (0, 120), "weight": "number"}

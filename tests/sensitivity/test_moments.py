@@ -61,24 +61,6 @@ def test_sums_of_losses_are_recovered_from_sums_of_moments(seed):
                 assert slope == pytest.approx(noisy.hessian @ theta - noisy.slope, rel=1e-8, abs=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("loss", "place"),
-    [
-        (lambda w, x, y: cp.logistic(x @ w), "logistic(x @ w)"),
-        (lambda w, x, y: cp.square(x @ w) + cp.norm(w - x), "norm(w - x)"),
-        (lambda w, x, y: cp.power(x @ w, 4), "power(x @ w, 4)"),
-        (lambda w, x, y: cp.huber(x @ w - y), "huber(x @ w - y, 1)"),
-        (lambda w, x, y: cp.exp(y) * cp.square(w[0] - x[0]), "exp(y)"),
-    ],
-)
-def test_losses_that_are_not_quadratic_are_refused_by_name(loss, place):
-    w, record = cp.Variable(3, name="w"), dp.Record(x=dp.Ball(3), y=dp.Box(-1, 1))
-    template = dp.Template(record, lambda x, y: loss(w, x, y), constraints=[cp.norm(w) <= 1])
-    with pytest.raises(dp.NotPrivate, match=r"not a quadratic function|not a polynomial of the record") as error:
-        dp.verify(template, dp.Privacy(1, 1e-6), 100, dp.SufficientStatistics())
-    assert str(error.value.expression) == place
-
-
 # How far records are apart.
 
 

@@ -197,14 +197,6 @@ def test_attributes(attributes, given, expected):
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-def test_bad_constraints_are_refused():
-    cones = cp.PowCone3D(X[0], X[1], X[2], 0.3), cp.ExpCone(X[0], X[1], X[2])
-    bad = [(cp.norm(X, 2) >= 1, "not convex"), (cp.Parameter(4, name="limit") >= X, "field")]
-    for constraint, message in (*bad, *((cone, "not a constraint that is known") for cone in cones)):
-        with pytest.raises(dp.DPConvexError, match=message):
-            set_of(([X], [constraint]))
-
-
 COST = np.array([1.0, 2.0, 0.5, 1.0])
 WITHOUT_A_POINT = [
     [X[0] >= 1, X[0] <= 0],

@@ -160,27 +160,6 @@ def test_a_clustering_has_the_bits_of_one_in_memory(privacy, group):
     assert len(budget.entries) == 1
 
 
-MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
-CONIC = {"backend": "conic"}
-REFUSALS = [
-    ("ConicSolver", lambda data, **paid: dp.solve(learner(), data, Q, **CONIC, **paid)),
-    ("the backend ConicSolver", lambda data, **paid: dp.sweep(learner(), data, total=Q, **CONIC, **paid)),
-    ("a fit with workers", lambda data, **paid: dp.tune([PREDICTING], data, Q, workers=2, **paid)),
-    ("a fit with workers", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, workers=2, **paid)),
-    ("ConicSolver", lambda data, **paid: dp.tune([PREDICTING], data, Q, **CONIC, **paid)),
-    ("ConicSolver", lambda data, **paid: dp.solve_mixture(MIXTURE, data, Q, **CONIC, **paid)),
-    ("ConicSolver", lambda data, **paid: dp.tune_repeated([PREDICTING], data, Q, **CONIC, **paid)),
-]
-
-
-@pytest.mark.parametrize(("what", "fit"), REFUSALS)
-def test_what_needs_all_records_is_refused_before_it_is_paid(what, fit):
-    budget = dp.Budget(Q)
-    with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
-        fit(cut(), budget=budget)
-    assert not budget.entries
-
-
 def test_nobody_gets_at_the_records():
     batch = learner().record.validate(cut())
     assert isinstance(batch, PartitionedBatch)
