@@ -200,8 +200,7 @@ class Hull:
     def delta(self, epsilon: float) -> tuple[float, str]:
         left, found = epsilon - self.curvature, [(1.0, "no bound")]
         if left >= 0 and self.dimension > 0:
-            law = chi_delta(left, self.dimension, self.length)
-            found.append((law, f"chi law in {self.dimension} dimensions"))
+            found.append((chi_delta(left, self.dimension, self.length), f"chi law in {self.dimension} dimensions"))
         counts, lengths = np.array(self.counts or ()), np.array(self.lengths or ())
         known = self.lengths is not None
         if known and (left >= 0 or not len(lengths)):

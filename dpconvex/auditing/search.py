@@ -99,8 +99,7 @@ class Records:
                 along = losses.lift[own.place] @ np.moveaxis(frame[here], 1, 0).reshape(dim, -1)
                 along, known = along.reshape(-1, len(here), d), [self.fields[name][here] for name in own.fields]
                 entries = np.einsum("ebd,bd->eb", along, points[here])
-                slope = own.gradient(entries, known, len(here))[1]
-                slopes[here] = np.einsum("ebd,eb->bd", along, slope)
+                slopes[here] = np.einsum("ebd,eb->bd", along, own.gradient(entries, known, len(here))[1])
                 for k in range(d if curved else 0):
                     bent = own.hessian_product(entries, along[..., k], known, len(here))
                     bends[here, :, k] = np.einsum("ebd,eb->bd", along, bent)
@@ -160,8 +159,7 @@ class Goal:
 def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
     """Return the logarithm of what one answer adds to delta, and the noise along the difference that leads there."""
     length = np.maximum(length, 1e-300)[..., None]
-    least = np.clip((epsilon - jump[..., None]) / length - length / 2, 0.0, 1e9)
-    noise = np.minimum(least + BEYOND, 40.0)
+    noise = np.minimum(np.clip((epsilon - jump[..., None]) / length - length / 2, 0.0, 1e9) + BEYOND, 40.0)
     loss = length * noise + length**2 / 2 + jump[..., None]
     with np.errstate(divide="ignore", over="ignore"):
         worth = -(noise**2) / 2 + np.log(np.maximum(-np.expm1(epsilon - loss), 0.0))
@@ -204,8 +202,7 @@ class Search:
             now = there.mapped(lambda new, old, better=better: np.where(shaped(better, new), new, old), now)
             value = np.maximum(reached, value)
             if k % 8 == 7:
-                order = np.argsort(-value, kind="stable")
-                keep = np.resize(order[: max(len(now) // 4, 1)], len(now))
+                keep = np.resize(np.argsort(-value, kind="stable")[: max(len(now) // 4, 1)], len(now))
                 now, value = now.take(keep), value[keep]
         return now.take(np.argsort(-value, kind="stable"))
 

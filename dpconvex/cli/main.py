@@ -209,7 +209,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 # Where the functions of some commands are; those of others are in `commands`.
-MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "check_table", "schema": "schemas"}
+MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "schemas", "schema": "schemas"}
 MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "saved_models")
 
 

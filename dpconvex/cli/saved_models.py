@@ -3,7 +3,6 @@
 import argparse
 import csv
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
     lines.append("intervals of 95 %" if found else remedy)
     told(chosen, {"effects": listed, "private": release.private}, "\n".join(lines))
     if out is not None and found is not None:
-        write_whole(out, json.dumps(found.to_dict()).encode("utf-8"))
+        found.save(out)
 
 
 def report(chosen: argparse.Namespace) -> None:

@@ -89,17 +89,11 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         return tags
 
 
-class LinearClassifier(PrivateClassifier):
-    """Classifiers whose scores are linear in the features."""
-
-    fit_intercept: bool = False
-
-
-class LogisticRegression(LinearClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
+class LogisticRegression(PrivateClassifier, problem="logistic_regression", weights="w", models_probabilities=True):
     """Fit logistic regression for two classes: `problems/logistic_regression.py`."""
 
 
-class LinearSVC(LinearClassifier, problem="huber_svm", weights="w"):
+class LinearSVC(PrivateClassifier, problem="huber_svm", weights="w"):
     """Fit a support vector machine with the Huber hinge for two classes: `problems/huber_svm.py`."""
 
 
@@ -107,12 +101,12 @@ HuberSVC = LinearSVC  # another name
 
 
 class SoftmaxRegression(
-    LinearClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
+    PrivateClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
 ):
     """Fit softmax regression for any number of classes: `problems/softmax_regression.py`."""
 
 
-class LeastSquaresClassifier(LinearClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
+class LeastSquaresClassifier(PrivateClassifier, problem="least_squares_classifier", weights="W", two_classes=False):
     """Fit least squares to any number of classes, from one release of sums: `problems/least_squares_classifier.py`."""
 
 

@@ -159,12 +159,8 @@ class PoissonRegressor(LogLinkRegressor, problem="poisson_regression"):
     """Fit Poisson regression to counts: `problems/poisson_regression.py`."""
 
 
-class GammaRegressor(LogLinkRegressor, problem="gamma_regression"):
+class GammaRegressor(LogLinkRegressor, problem="gamma_regression", _power=2.0):
     """Fit gamma regression to costs and other positive amounts: `problems/gamma_regression.py`."""
-
-    @property
-    def _power(self) -> float:
-        return 2.0
 
 
 class TweedieRegressor(LogLinkRegressor, problem="tweedie_regression"):

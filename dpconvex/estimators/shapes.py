@@ -62,7 +62,6 @@ def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Arra
     if curvature:
         slopes = curvature * np.maximum.accumulate(curvature * slopes)
     # Rounded to multiples of a unit, slopes keep their order; so many digits are left that no sum of them is rounded again.
-    size = max(abs(values[0]) + float(np.abs(slopes) @ gaps), 1e-200)
-    unit = 2.0 ** np.ceil(np.log2(size)) * FINE
+    unit = 2.0 ** np.ceil(np.log2(max(abs(values[0]) + float(np.abs(slopes) @ gaps), 1e-200))) * FINE
     start, steps = np.rint(values[0] / unit), np.rint(slopes * (GRID / unit)) * np.rint(gaps / GRID)
     return np.asarray(unit * np.concatenate([[start], start + np.cumsum(steps)]))

@@ -130,8 +130,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     probe = scores.kinds.T @ along
     slopes_at = partial(at, engine, batch, scores=scores)
     if has_nonsmooth_loss(form):
-        width = WIDER if record.discrete else WIDTH
-        scores = replace(scores, width=width * farthest_kink(slopes_at, probe))
+        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * farthest_kink(slopes_at, probe))
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     with np.errstate(all="ignore"):

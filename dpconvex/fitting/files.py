@@ -2,12 +2,13 @@
 
 import io
 import json
+import math
 import os
 import zipfile
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from dpconvex.data.schema import Schema
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import NOT_JSON, require, retold
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.places import content_of, distinct, replaceable, write_whole
 from dpconvex.util.plain_data import built
@@ -51,6 +53,41 @@ class Stated:
         certificate: Any = getattr(self, "certificate", None)
         said += "" if getattr(certificate, "proved", True) else f". {certificate.replayed.rstrip('.')}"
         return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
+
+
+class StatedNumbers(Stated):
+    """Numbers that state their guarantee, in a dataclass that a JSON file of the `form` holds."""
+
+    form: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data, with None for NaN."""
+        own: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(cast(Any, self))}
+        for name, value in own.items():
+            if hasattr(value, "to_dict"):
+                own[name] = value.to_dict()
+            elif isinstance(value, np.ndarray):
+                own[name] = [None if math.isnan(number) else number for number in value.tolist()]
+        return {"format": self.form, **own}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        known = dict(given) if isinstance(given, Mapping) else {}
+        require(
+            known.pop("format", None) == cls.form, f"{cls.__name__}: expected what to_dict returns, not {given!r:.60}."
+        )
+        return built(cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the released numbers to a JSON file, atomically."""
+        write_whole(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that `save` wrote."""
+        with retold(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
+            return cls.from_dict(json.loads(content_of(path)))
 
 
 class Released(Stated):

@@ -1,10 +1,7 @@
 """Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
 
-import json
-import math
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +12,7 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.schema import Schema
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.fitting.files import Released, Stated
+from dpconvex.fitting.files import Released, StatedNumbers
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.verify import form_of
 from dpconvex.model.privacy import Privacy
@@ -23,14 +20,11 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
-from dpconvex.util.arguments import FRACTION, NOT_JSON, NOT_NEGATIVE, instance, require, retold
+from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, instance
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.places import content_of
-from dpconvex.util.plain_data import built
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
-FORM = "dpconvex coefficients 1"
 HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 
@@ -140,7 +134,7 @@ def fields_of(template: Template) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Coefficients(Stated):
+class Coefficients(StatedNumbers):
     """Hold estimates with standard errors and confidence intervals; print them as a table.
 
     Attributes
@@ -166,6 +160,8 @@ class Coefficients(Stated):
         The cost of a learnt schema behind the features.
     """
 
+    form = "dpconvex coefficients 1"
+
     names: tuple[str, ...]
     estimates: Array
     standard_errors: Array
@@ -178,6 +174,9 @@ class Coefficients(Stated):
     not_private_because: str = ""
     ratio: str = ""
     learnt: Learnt | None = None
+
+    def __post_init__(self) -> None:
+        self.rows()  # which refuses parts of different lengths
 
     @classmethod
     def around(
@@ -215,25 +214,6 @@ class Coefficients(Stated):
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return them as JSON-able data, with None for NaN."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        arrays = {name: part.tolist() for name, part in own.items() if isinstance(part, np.ndarray)}
-        plain = own | {name: [None if math.isnan(v) else v for v in part] for name, part in arrays.items()}
-        learnt = {"learnt": self.learnt and self.learnt.to_dict()}
-        return {"format": FORM, **plain, "spent": self.spent and self.spent.to_dict(), **learnt}
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a JSON file of what `to_dict` returned."""
-        readers = {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict}
-        with retold(f"{path}: no coefficients that were saved", *NOT_JSON):
-            known = dict(json.loads(content_of(path)))
-            require(known.pop("format", None) == FORM, "it has another format")
-            found: Self = built(cls, known, readers)
-            found.rows()
-            return found
 
     def __repr__(self) -> str:
         rows = [HEAD, *((name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows())]

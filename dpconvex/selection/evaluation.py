@@ -1,10 +1,8 @@
 """What follows from released counts, for free: errors, curves and calibration, with intervals for sampling and noise."""
 
-import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,7 +12,7 @@ from scipy.special import xlogy
 from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
-from dpconvex.fitting.files import Stated
+from dpconvex.fitting.files import StatedNumbers
 from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
@@ -40,12 +38,9 @@ from dpconvex.selection.measures import (
     survival_pairs,
     whole,
 )
-from dpconvex.util.arguments import NOT_JSON, Kind, require, retold, within
+from dpconvex.util.arguments import Kind, require, within
 from dpconvex.util.arrays import Array
-from dpconvex.util.places import content_of, replaceable, write_whole
-from dpconvex.util.plain_data import built
 
-FORM = "dpconvex evaluation 2"
 REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
 ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
@@ -53,7 +48,7 @@ SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concor
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Evaluation(Stated):
+class Evaluation(StatedNumbers):
     """Hold the errors and curves of a release on records, computed from noisy counts; print a summary.
 
     All numbers follow from `sums`, at no further cost.  Each is an `Estimate`, whose ``interval`` covers the sampling of records
@@ -78,6 +73,8 @@ class Evaluation(Stated):
     not_private_because, learnt : str, and Learnt or None
         Why the numbers or the release are not private, such as a seed; and the cost of a learnt schema.
     """
+
+    form = "dpconvex evaluation 2"
 
     cells: Cells
     sums: tuple[float, ...]
@@ -367,17 +364,11 @@ class Evaluation(Stated):
         return {name: value} | (self.rates() if {"probabilities", "scores"} & set(self.cells.tables) else {})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the released numbers as JSON-able data."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        own |= {name: own[name] and own[name].to_dict() for name in ("spent", "learnt")}
-        return {"format": FORM, **own, "cells": asdict(self.cells)}
+        return super().to_dict() | {"cells": asdict(self.cells)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`, or raise `TemplateError`."""
-        known = dict(given) if isinstance(given, Mapping) else {}
-        require(known.pop("format", None) == FORM, f"Evaluation: expected what to_dict returns, not {given!r:.60}.")
-        found: Self = built(cls, known, {Privacy: Privacy.from_dict})
+        found = super().from_dict(given)
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
         require(fits and np.isfinite(found.sums).all(), "Evaluation: its sums are not those of its cells.")
@@ -385,13 +376,3 @@ class Evaluation(Stated):
         if not abs(found.scale - noise) <= TAIL_SLACK * noise:
             raise TemplateError(f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}.")
         return found
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the released numbers to a JSON file, atomically."""
-        write_whole(replaceable(path), json.dumps(self.to_dict(), indent=1, default=str).encode("utf-8"))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that `save` wrote."""
-        with retold(f"{path}: not an evaluation that was saved", *NOT_JSON):
-            return cls.from_dict(json.loads(content_of(path)))

@@ -333,8 +333,7 @@ class Counts:
         sigma = deviation(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
         found, _ = self.noisy(in_cells(values, low, high, cells), cells + 3, level)
-        cost = max(FLOOR * sigma, SPARSE * self.people / cells)
-        sums = np.append(0.0, np.cumsum(found[1 : cells + 1] - cost))
+        sums = np.append(0.0, np.cumsum(found[1 : cells + 1] - max(FLOOR * sigma, SPARSE * self.people / cells)))
         gains = np.where(np.tri(cells + 1, dtype=bool), -np.inf, sums - sums[:, None])
         first, last = divmod(int(np.argmax(gains)), cells + 1)
         self.covered(float(found[1 + first : 1 + last].sum()), COVERED * sigma * math.sqrt(cells))

@@ -143,16 +143,8 @@ def solve_mixture(
 class MixturePlan:
     """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
 
-    def __init__(
-        self,
-        template: Template,
-        privacy: Privacy,
-        clustering: Any,
-        share: Any,
-        features: Any,
-        group: Any,
-        component: Any,
-    ) -> None:
+    def __init__(self, template: Template, privacy: Privacy, clustering: Any, share: Any, *names: Any) -> None:
+        features, group, component = names
         check_privacy("solve_mixture", privacy)
         check_template(template)
         declared = isinstance(clustering, ComponentCenters)

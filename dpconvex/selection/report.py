@@ -192,8 +192,7 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
 
 
 def judged(found: Evaluation) -> Iterator[str]:
-    kind = found.cells.kind
-    meaning, tables = MEANING | (SQUARED if kind == "numbers" else {}), found.cells.tables
+    meaning, tables = MEANING | (SQUARED if found.cells.kind == "numbers" else {}), found.cells.tables
     if not found.private:
         yield warning(f"This evaluation is not private: {found.status}. Do not publish it.")
     rows = []
