@@ -81,10 +81,8 @@ def split(chosen: argparse.Namespace) -> None:
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
-    said = (
-        f"{chosen.data}: record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; mend its line."
-    )
-    require(not short, said, DomainError)
+    said = f"record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; mend its line"
+    require(not short, f"{chosen.data}: {said}.", DomainError)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
     given = {"test": chosen.part, "seed": chosen.seed, "adjacency": chosen.adjacency}
     parts = dp.split(whose, **{name: value for name, value in given.items() if value is not None})

@@ -14,7 +14,7 @@ from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import finite_numbers
 from dpconvex.errors import DomainError
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.util.arguments import COUNT, TRUTH, between, one_of, whole
+from dpconvex.util.arguments import COUNT, TRUTH, between, check_fields, one_of, whole
 from dpconvex.util.arrays import Array
 
 # Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
@@ -60,11 +60,8 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of(KERNELS).check("RandomFourierFeatures", kernel=self.kernel)
-        COUNT.check("RandomFourierFeatures", features=self.features)
-        whole(1, LARGEST // int(self.features)).check("RandomFourierFeatures", components=self.components)
-        between(0, 1e250).check("RandomFourierFeatures", gamma=self.gamma)
-        TRUTH.check("RandomFourierFeatures", paired=self.paired)
+        check_fields(self, kernel=one_of(KERNELS), features=COUNT, gamma=between(0, 1e250), paired=TRUTH)
+        check_fields(self, components=whole(1, LARGEST // int(self.features)))
         seeded_generator(self.seed)
 
     @cached_property

@@ -74,9 +74,8 @@ class StatedNumbers(Stated):
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`, or raise `TemplateError`."""
         known = dict(given) if isinstance(given, Mapping) else {}
-        require(
-            known.pop("format", None) == cls.form, f"{cls.__name__}: expected what to_dict returns, not {given!r:.60}."
-        )
+        said = f"{cls.__name__}: expected what to_dict returns, not {given!r:.60}."
+        require(known.pop("format", None) == cls.form, said)
         return built(cls, known, {Array: lambda part: np.array(part, dtype=float), Privacy: Privacy.from_dict})
 
     def save(self, path: str | os.PathLike[str]) -> None:

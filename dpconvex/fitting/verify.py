@@ -26,17 +26,15 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
-from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, instance, require, whole
+from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage, once
 
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
-MECHANISM = Kind(
-    "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()",
-    lambda given: isinstance(given, Mechanism) and not isinstance(given, type),
-)
+EXAMPLE = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
+MECHANISM = Kind(EXAMPLE, lambda given: isinstance(given, Mechanism) and not isinstance(given, type)).or_none
 
 
 def check_template(template: object) -> None:
@@ -149,12 +147,8 @@ class FitOptions:
     alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
 
     def __post_init__(self) -> None:
-        MECHANISM.or_none.check("", mechanism=self.mechanism)
-        instance(ResidualNoise).or_none.check("", residual_noise=self.residual_noise)
-        SWITCH.check("", checked=self.checked)
-        TRUTH.check("", clip=self.clip)
-        instance(Budget).or_none.check("", budget=self.budget)
-        COUNT.or_none.check("", size=self.size, workers=self.workers)
+        check_fields(self, "", mechanism=MECHANISM, residual_noise=instance(ResidualNoise).or_none, checked=SWITCH)
+        check_fields(self, "", clip=TRUTH, budget=instance(Budget).or_none, size=COUNT.or_none, workers=COUNT.or_none)
         if isinstance(self.mechanism, AdaptiveSteps) and not self.alone:
             said = "the checker does not replay AdaptiveSteps beside a clustering"
             raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
-from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, instance, one_of, require
+from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, check_fields, instance, one_of, require
 from dpconvex.util.plain_data import is_real
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -73,16 +73,11 @@ class Privacy:
     keep: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "delta"):
-            value = getattr(self, name)
-            REAL.check("Privacy", **{name: value})
-            self.__dict__[name] = float(value) + 0.0  # -0.0 is 0
-        POSITIVE.check("Privacy", epsilon=self.epsilon)
-        BELOW_ONE.check("Privacy", delta=self.delta)
-        one_of(ADJACENCIES).check("Privacy", adjacency=self.adjacency)
-        COUNT.check("Privacy", most=self.most)
+        check_fields(self, epsilon=REAL, delta=REAL)
+        self.__dict__.update(epsilon=float(self.epsilon) + 0.0, delta=float(self.delta) + 0.0)  # -0.0 is 0
+        check_fields(self, epsilon=POSITIVE, delta=BELOW_ONE, adjacency=one_of(ADJACENCIES), most=COUNT)
         self.__dict__["most"] = int(self.most)
-        WORD.or_none.check("Privacy", unit=self.unit)
+        check_fields(self, unit=WORD.or_none)
         why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
         require(self.most <= (1 if self.unit is None else MOST_ROWS), f"Privacy: most is {self.most}; {why}.")
         if self.keep is not None and (self.unit is None or self.keep not in KEEPS):

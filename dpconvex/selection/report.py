@@ -122,10 +122,8 @@ def statement(
     said = [f"This model was learnt under differential privacy: {privacy}{parts}."]
     if release.certificate is not None:
         said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
-    said += [
-        f"That means: {odds(privacy)}.",
-        "It holds whatever else a reader knows, and for all later uses of the model.",
-    ]
+    holds = "It holds whatever else a reader knows, and for all later uses of the model."
+    said.append(f"That means: {odds(privacy)}. {holds}")
     if evaluation is not None and evaluation.private:
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")

@@ -55,6 +55,12 @@ class Kind:
         return Kind(f"{self.wanted}, or None", lambda value: value is None or self.fits(value))
 
 
+def check_fields(subject: object, owner: str | None = None, **kinds: Kind) -> None:
+    """Check attributes of an object, each against its kind; messages name its class, or another owner."""
+    for name, kind in kinds.items():
+        kind.check(type(subject).__name__ if owner is None else owner, **{name: getattr(subject, name)})
+
+
 def number(wanted: str, fits: Callable[[Any], bool]) -> Kind:
     """Return the kind of real numbers for which a test holds; nan, of which no comparison holds, is none of them."""
     return Kind(wanted, lambda value: is_real(value) and fits(value))
@@ -75,9 +81,8 @@ def whole(least: int, most: float = math.inf) -> Kind:
 
 
 def one_of(values: Collection[str]) -> Kind:
-    return Kind(
-        f"one of {', '.join(map(repr, values)) or 'none'}", lambda value: isinstance(value, str) and value in values
-    )
+    listed = ", ".join(map(repr, values)) or "none"
+    return Kind(f"one of {listed}", lambda value: isinstance(value, str) and value in values)
 
 
 def instance(kind: type, example: str = "") -> Kind:
