@@ -124,7 +124,7 @@ def test_it_releases_a_feasible_answer_and_the_distance_is_as_certified(name):
     linear = analysis.form.basis @ np.random.default_rng(6).normal(size=analysis.form.noise_dimension)
     added, tau = certificate.added, certificate.tolerance
     engine = DataEngine(analysis, template.record.validate(data), SIZE, None)
-    theta = engine.minimise(SIZE * analysis.modulus + added, tau, linear, added)
+    theta = engine.minimise(SIZE * analysis.modulus + added, tau, linear=linear, added=added)
     space = analysis.form.space
     exact = space.pack(reference(template, data, space.unpack(linear), added))
     assert np.linalg.norm(theta - exact) <= tau + 1e-10  # the reference has about 13 digits of the objective

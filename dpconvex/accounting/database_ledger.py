@@ -180,11 +180,9 @@ class DatabaseLedger:
             return
 
     def _place(self) -> tuple[int, int]:
-        try:
+        said = f"{self}: the ledger cannot be opened; restore it, or state a total to make a new one"
+        with retold(said, OSError):
             found = os.stat(self.file or "")
-        except OSError as error:
-            why = f"the ledger cannot be opened ({error.strerror})"
-            raise DPConvexError(f"{self}: {why}; restore it, or state a total to make a new one.") from error
         return found.st_dev, found.st_ino
 
     @contextmanager
@@ -196,11 +194,9 @@ class DatabaseLedger:
             self._place()  # SQLite would make the file
         options: Any = {"timeout": PATIENCE} if self.file is not None else CUT | dict(self._url.query)
         level: Any = {"isolation_level": "SERIALIZABLE"} if writing else {}
-        try:
-            level |= {"poolclass": sa.NullPool, "hide_parameters": True}
+        level |= {"poolclass": sa.NullPool, "hide_parameters": True}
+        with retold(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'", ImportError):
             engine = sa.create_engine(self._url, connect_args=options, **level)
-        except ImportError:
-            raise DPConvexError(f"{self}: PostgreSQL needs psycopg: pip install 'dpconvex[ledger]'.") from None
         try:
             with engine.connect() as connection:
                 for statement in SETTINGS[self.kind] if writing else ():

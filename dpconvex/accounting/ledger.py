@@ -110,11 +110,8 @@ def locked(path: Path, writing: bool = True) -> Iterator[int]:
         except OSError as error:
             raise failed(path, "opened" if writing else "read", error) from error
         try:
-            try:
+            with retold(f"{path}: the ledger cannot be locked; keep it on a disk of this machine", OSError):
                 fcntl.flock(descriptor, lock)
-            except OSError as error:
-                why = f"the ledger cannot be locked ({error.strerror})"
-                raise DPConvexError(f"{path}: {why}; keep it on a disk of this machine.") from error
             if not is_at(descriptor, path):
                 continue
             yield descriptor
@@ -145,11 +142,8 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
         os.ftruncate(descriptor, size)
         why = f"nothing could be recorded ({error.strerror}), and what was written is undone"
         raise DPConvexError(f"{path}: {why}; release nothing.") from error
-    try:
+    with retold(f"{path}: a line is written, but perhaps not on the disk; it counts, but release nothing", OSError):
         os.fsync(descriptor)
-    except OSError as error:
-        why = f"a line is written, but perhaps not on the disk ({error.strerror})"
-        raise DPConvexError(f"{path}: {why}; it counts, but release nothing.") from error
 
 
 def mend(descriptor: int, path: Path) -> str:

@@ -119,12 +119,10 @@ def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.G
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
-    return replace(shifted(search, certificate, one, distance, how), part="exact statistics", answer={})
+    return replace(shifted(search, certificate, one, distance, how, ()), part="exact statistics", answer={})
 
 
-def shifted(
-    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: Any = ()
-) -> Attack:
+def shifted(search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: Any) -> Attack:
     """Report what noise of a known law leaves of two answers that are `shift` apart."""
     epsilon, ratio, gaussian = certificate.noise_epsilon, shift / certificate.noise_scale, certificate.is_gaussian
     lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # of Gamma noise, on the line through both answers

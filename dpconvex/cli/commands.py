@@ -28,7 +28,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import one_of, require
+from dpconvex.util.arguments import one_of, require, retold
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 
@@ -303,10 +303,8 @@ def curved(learner: Template, model: Any) -> Declared:
 
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if problem in CURVES:
-        try:
+        with retold(f"{problem}: its options do not fit", TypeError, kind=TemplateError):
             model = getattr(dp, CURVES[problem]).of_schema(schema, **options)
-        except TypeError as error:
-            raise TemplateError(f"{problem}: {error}.") from error
         return curved(model.template(len(schema.features)), model)
     count, labels = len(schema.feature_names), list(schema.labels or ())
     known: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})

@@ -57,15 +57,8 @@ class DataEngine:
             bend=bend_of(form, radius * (1 + 1e-6)),
         )
 
-    def minimise(
-        self,
-        strong_convexity: float,
-        tolerance: float,
-        linear: Array | None = None,
-        added: float = 0.0,
-        smoothing: float = 0.0,
-    ) -> Array:
-        solution = backends.solve(self.problem(strong_convexity, linear, added, smoothing), self.backend, tolerance)
+    def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:
+        solution = backends.solve(self.problem(strong_convexity, **parts), self.backend, tolerance)
         if not solution.distance_bound <= tolerance:
             raise NotConverged(f"the answer is not within {tolerance:.3g} of the minimiser; nothing is released.")
         return solution.theta

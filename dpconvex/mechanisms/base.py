@@ -1,6 +1,6 @@
 """What every mechanism can do: prove itself private on an analysed template, or say why not; and the steps that proofs share."""
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,11 @@ from dpconvex.util.runtime import once
 class Engine(Protocol):
     """What a mechanism may ask of the data: exact minimisers and gradients.  The answers are not private by themselves."""
 
-    def minimise(
-        self,
-        strong_convexity: float,
-        tolerance: float,
-        linear: Array | None = None,
-        added: float = 0.0,
-        smoothing: float = 0.0,
-    ) -> Array:
+    def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:
         """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
 
-        The objective is the losses, with kinks rounded off over that width, plus size times the regularizer plus ``(added/2)
-        ||theta||^2 + <linear, theta>``.
+        The objective is the losses, with kinks rounded off over the width `smoothing`, plus size times the regularizer plus
+        ``(added/2) ||theta||^2 + <linear, theta>``; these three parts are 0 where they are left out.
         """
         ...
 

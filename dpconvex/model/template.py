@@ -26,7 +26,7 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import variable_like
 from dpconvex.model.batch_program import perturbed_program, problem_parts
-from dpconvex.util.arguments import POSITIVE, Kind, instance, number
+from dpconvex.util.arguments import NOT_AN_ARRAY, POSITIVE, Kind, instance, number
 from dpconvex.util.arrays import Array
 
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
@@ -274,10 +274,9 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
 
 
 def scalar(what: str, value: Any) -> cp.Expression:
-    try:
-        expression: Any = None if value is None else cp.Expression.cast_to_const(value)
-    except (TypeError, ValueError, OverflowError):
-        expression = None
+    expression: Any = None
+    with suppress(*NOT_AN_ARRAY):
+        expression = None if value is None else cp.Expression.cast_to_const(value)
     if not isinstance(expression, cp.Expression) or not expression.is_scalar():
         found = f"has shape {expression.shape}" if hasattr(expression, "shape") else f"is {value!r:.60}"
         raise TemplateError(f"Template: the {what} must be a scalar, a CVXPY expression, but it {found}.")
