@@ -48,11 +48,7 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 
 
 def odds(privacy: Privacy) -> str:
-    """Say what a guarantee means to one person; the factor is rounded up.
-
-    >>> odds(Privacy(1.0, adjacency="add-remove"))
-    'whatever is concluded about one person is at most 2.72 times as likely as it would be without their record'
-    """
+    """Say what a guarantee means to one person, in odds of any conclusion; the factor is rounded up."""
     factor = math.exp(min(privacy.epsilon, 700.0))
     unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
     times = f"{math.ceil(factor / unit) * unit:.3g}" if privacy.epsilon < 700 else "exp(epsilon)"

@@ -212,11 +212,7 @@ def literal(text: str) -> Any:
 
 
 def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str], Any] = literal) -> dict[str, Any]:
-    """Read options.
-
-    >>> assignments(["features=9", "width=.5", "labels=['no', 'yes']", "name=w"])
-    {'features': 9, 'width': 0.5, 'labels': ['no', 'yes'], 'name': 'w'}
-    """
+    """Read options, such as ``features=9``, ``width=.5``, ``labels=['no', 'yes']`` and ``name=w``."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -228,11 +224,7 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
 
 
 def grid(texts: list[str]) -> list[dict[str, Any]]:
-    """Return all combinations of the values of options.
-
-    >>> grid(["regularization=1e-3,1e-2", "width=1"])
-    [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
-    """
+    """Return all combinations of the values of options, such as ``regularization=1e-3,1e-2`` and ``width=1``."""
     options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 

@@ -61,11 +61,7 @@ SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
 
 def words(text: str) -> list[str]:
-    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
-
-    >>> words('age, "hours, weekly"')
-    ['age', 'hours, weekly']
-    """
+    """Split a list that is separated by commas; a word with a comma in it is put in double quotes."""
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 

@@ -52,19 +52,10 @@ def estimate_with_covariance(
     people: Indices | None,
     start: Mapping[str, Array] | None = None,
 ) -> Estimate:
-    """Estimate parameters with the covariance of sampling and of noise: by steps, or from where they ended, and a Newton step.
+    """Estimate parameters with the covariance of sampling and of noise; raise `NotConverged` where no normal law is known.
 
-    Parameters
-    ----------
-    form, certificate, batch, source, people
-        As for `release_steps`; the certificate is one of `AdaptiveSteps`, and all of its level is spent.
-    start : mapping of str to ndarray, optional
-        Released parameters, which were paid for.  Otherwise steps are taken first.
-
-    Raises
-    ------
-    NotConverged
-        If the estimate has no normal law that is known.
+    A Newton step is taken from `start`, released parameters that were paid for, or after steps.  All of the level of the
+    certificate, which is one of `AdaptiveSteps`, is spent.
     """
     level, size, (scores, public) = certificate.settings["level"], certificate.size, known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)

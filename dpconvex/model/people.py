@@ -98,10 +98,7 @@ class People:
 def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
     """Return identifiers as numbers, shape (n,), in the order in which they come first, and each of them once.
 
-    Raises
-    ------
-    DomainError
-        If one is missing, of a type or a kind of its own, or equal to another one that is spelled otherwise.
+    Raise if one is missing, of a type or a kind of its own, or equal to another one that is spelled otherwise.
     """
     entries: list[Any] = label_entries("unit", given)
     if any(map(is_missing, entries)):
