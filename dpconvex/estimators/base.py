@@ -36,7 +36,7 @@ from dpconvex.fitting.solve import note_fit, solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import POSITIVE, TRUTH, require
+from dpconvex.util.arguments import POSITIVE, TRUTH, check_fields, require
 from dpconvex.util.arrays import Array
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -165,8 +165,7 @@ class Private(BaseEstimator):
         name, fitted = type(self).__name__, self.fit_intercept
         if fitted and self.own_constant:
             raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
-        TRUTH.check(name, fit_intercept=fitted)
-        POSITIVE.check(name, radius=self.radius, intercept_scaling=self.intercept_scaling)
+        check_fields(self, fit_intercept=TRUTH, radius=POSITIVE, intercept_scaling=POSITIVE)
         constant = self._intercept_scale(features) * bool(fitted)
         return {"features": features, "radius": self.radius, "constant": constant}
 

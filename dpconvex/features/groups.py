@@ -12,7 +12,7 @@ from dpconvex.data.columns import at_once
 from dpconvex.data.encoded import carrying
 from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
-from dpconvex.util.arguments import COUNT, POSITIVE
+from dpconvex.util.arguments import COUNT, POSITIVE, check_fields
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
 SMALLEST, INSIDE = 1e-300, 1 - 1e-6
@@ -68,8 +68,7 @@ class GroupNormalizer(LearnsNothing):
         return carrying(result, X)
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        COUNT.check("GroupNormalizer", groups=self.groups)
-        POSITIVE.check("GroupNormalizer", floor=self.floor)
+        check_fields(self, groups=COUNT, floor=POSITIVE)
         rows = finite_rows(self, X, reset)
         count = rows.shape[1]
         if count % self.groups or count == self.groups:

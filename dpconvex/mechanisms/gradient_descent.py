@@ -23,7 +23,7 @@ from dpconvex.noise.samplers import SPHERICAL, in_subspace
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.regularizer import slope_of
-from dpconvex.util.arguments import COUNT, require, within
+from dpconvex.util.arguments import COUNT, check_fields, require, within
 from dpconvex.util.arrays import Array
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -94,10 +94,8 @@ class NoisyGradientDescent(base.ForUnits):
     momentum: float | None = None
 
     def __post_init__(self) -> None:
-        COUNT.or_none.check("NoisyGradientDescent", steps=self.steps)
-        ADDED.check("NoisyGradientDescent", momentum=self.momentum)
-        GUESS.check("NoisyGradientDescent", step_size=self.step_size, sampling=self.sampling)
-        within(1 / LARGEST_CLIP, LARGEST_CLIP).or_none.check("NoisyGradientDescent", clip=self.clip)
+        check_fields(self, steps=COUNT.or_none, momentum=ADDED, step_size=GUESS, sampling=GUESS)
+        check_fields(self, clip=within(1 / LARGEST_CLIP, LARGEST_CLIP).or_none)
         for name, value in {"sampling": self.sampling, "momentum": self.momentum}.items():
             if value is not None and not (value < 1 and self.clip is not None):
                 raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, beside a `clip`, not {value!r}.")

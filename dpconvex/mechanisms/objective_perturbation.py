@@ -16,7 +16,7 @@ from dpconvex.mechanisms.matrix_noise import MatrixLaw
 from dpconvex.mechanisms.noise_laws import GammaLaw, GaussianLaw, NoiseCalibration, NoiseDistribution
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import check_fields, one_of
 from dpconvex.util.arrays import Array
 
 LAWS: dict[str, type[NoiseDistribution]] = {"gamma": GammaLaw, "gaussian": GaussianLaw, "matrix": MatrixLaw}
@@ -51,8 +51,7 @@ class ObjectivePerturbation(base.ForUnits):
     added: float | None = None
 
     def __post_init__(self) -> None:
-        one_of(LAWS).check("ObjectivePerturbation", noise=self.noise)
-        quadratic.ADDED.check("ObjectivePerturbation", added=self.added)
+        check_fields(self, noise=one_of(LAWS), added=quadratic.ADDED)
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.util.arguments import one_of
+from dpconvex.util.arguments import check_fields, one_of
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
@@ -47,8 +47,7 @@ class OutputPerturbation(base.ForUnits):
     added: float | None = None
 
     def __post_init__(self) -> None:
-        one_of(SPHERICAL).check("OutputPerturbation", noise=self.noise)
-        quadratic.ADDED.check("OutputPerturbation", added=self.added)
+        check_fields(self, noise=one_of(SPHERICAL), added=quadratic.ADDED)
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, on_integers
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.util.arguments import FRACTION, POSITIVE
+from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields
 
 # The residual noise's usual share of epsilon, how much it takes at most, however large the guarantee, and its share where it
 # would be larger than the mechanism's: that noise falls with epsilon, and the distance that rounding certifies grows.
@@ -80,8 +80,7 @@ class ResidualNoise:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        FRACTION.check("ResidualNoise", share=self.share)
-        POSITIVE.or_none.check("ResidualNoise", tolerance=self.tolerance)
+        check_fields(self, share=FRACTION, tolerance=POSITIVE.or_none)
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
         """Divide a guarantee between the mechanism and the residual noise; as real numbers the two do not exceed it."""

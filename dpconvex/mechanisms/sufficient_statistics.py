@@ -23,7 +23,7 @@ from dpconvex.sensitivity.moments import (
     length_bound,
     quadratic_loss,
 )
-from dpconvex.util.arguments import SWITCH, one_of, within
+from dpconvex.util.arguments import SWITCH, check_fields, one_of, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import MOMENT_BLOCK
 
@@ -65,9 +65,7 @@ class SufficientStatistics(ForUnits):
     residuals: bool = False
 
     def __post_init__(self) -> None:
-        one_of(SPHERICAL).check("SufficientStatistics", noise=self.noise)
-        within(1e-3, 1e3).check("SufficientStatistics", weight=self.weight)
-        SWITCH.check("SufficientStatistics", residuals=self.residuals)
+        check_fields(self, noise=one_of(SPHERICAL), weight=within(1e-3, 1e3), residuals=SWITCH)
 
     @classmethod
     def usual(cls, privacy: Privacy) -> "SufficientStatistics":
