@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
-from dpconvex.util.arguments import NOT_AN_ARRAY, number, require, retold, whole
+from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, require, retold, whole
 from dpconvex.util.arrays import Array, frozen
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
@@ -48,11 +48,9 @@ class Ball:
     slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # what a record on the sphere can seem to exceed it by
 
     def __post_init__(self) -> None:
-        whole(1, LARGEST_DIMENSION).check("Ball", dim=self.dim)
         if str(self.norm) == "inf":  # by its name, too
             object.__setattr__(self, "norm", np.inf)
-        NORM.check("Ball", norm=self.norm)
-        RADIUS.check("Ball", radius=self.radius)
+        check_fields(self, dim=whole(1, LARGEST_DIMENSION), norm=NORM, radius=RADIUS)
         if self.radius == np.inf:
             raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
 

@@ -183,7 +183,6 @@ class Levels(Column):
         levels = self.__dict__["levels"] = levels_of(self.levels)
         said = f"was not declared; declared are {shorten(', '.join(map(repr, levels)))}"
         remedy = "Declare all that may occur, and what stands for a missing value under absent; a Categorical may say other=True"
-        self.__dict__["unknown"] = f"{said}. {remedy}"
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():
@@ -193,8 +192,8 @@ class Levels(Column):
         for value in (*TRUTHS, 0, 1) if kinds else ():  # PyArrow reads "1" beside "true" as a truth value
             if value not in places or (value in TRUTHS and len(kinds) > 1):
                 places[value] = math.nan
-        self.__dict__["places"] = {**places, **texts, **synonyms}
-        self.__dict__["ends"] = (0.0, len(levels) - 1.0 + self.other)
+        known, ends = {**places, **texts, **synonyms}, (0.0, len(levels) - 1.0 + self.other)
+        self.__dict__.update(unknown=f"{said}. {remedy}", places=known, ends=ends)
         super().__post_init__()
 
     def reads(self, value: Any) -> float:
