@@ -11,6 +11,8 @@ import postgresql_server
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Files of one name in several folders hold fixtures, and no examples.
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 ROOT = Path(__file__).resolve().parent.parent
 
 # Larger public data sets are not shipped; a folder beside the checkout may hold them, or the variable names another.
