@@ -94,7 +94,16 @@ def counted(options, **given):
     return dp.PoissonRegressor(**usual | options).fit(pd.DataFrame(X), TIMES, **given)
 
 
+def predicting(function):
+    return dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
+
+
+KERNEL = dp.load("kernel_svm", features=5)  # predicts from others than it is fitted on
+WIDE = {"x": np.zeros((40, KERNEL.record.fields["x"].shape[0])), "y": SIGNED["y"]}
+RANGE = dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))  # whose squares are no numbers
+HUGE = dp.Template(RANGE, lambda x, y: cp.huber(x @ W), cp.sum_squares(W), predict=LOGISTIC.predict)
 MISTAKES = (
+    {"candidates": {"kernel": KERNEL}, "data": WIDE},
     *({"seed": "a"}, {"backend": "zz"}, {"clip": "yes"}, {"features": "q"}, {"label": ["y"]}),
     {"candidates": [candidate(dp.Ball(2), -1, 1), candidate(dp.Ball(2), -1, 2)]},
     {"candidates": [candidate(dp.Ball(2), 1), candidate(dp.Ball(2, norm=1), 1)]},
@@ -248,6 +257,25 @@ CALLS = {
         *({"intervals": intervals} for intervals in (0, True, (2, 1), (1, 11), (1, np.nan), "6")),
         *({"bounds": (1, 10)}, {"bounds": (0, np.inf)}, {"fit_intercept": True}),
     ),
+    "a fit to evaluate": (
+        lambda given: dp.evaluate(given[0], given[1], SIGNED, dp.Privacy(0.5), budget=BUDGET, **dict(given[2:])),
+        *(
+            (LOGISTIC, predicting(form))
+            for form in (lambda p, x: x[:, :1], lambda p, x: 0.0, lambda p, x: x[None, :, 0])
+        ),
+        (dp.load("logistic_regression", features=3), predicting(LOGISTIC.predict)),
+        (LOGISTIC, predicting(LOGISTIC.predict), ("features", "y")),
+        (HUGE, predicting(LOGISTIC.predict)),
+    ),
+    "noisy Frank-Wolfe": (
+        lambda given: dp.verify(learner(**given), PROMISE, 100, dp.NoisyFrankWolfe()),
+        *({"constraints": [one]} for one in (cp.norm(W) <= 1, W >= -1, cp.norm1(W - 1) <= 2, cp.norm1(W[:1]) <= 1)),
+        *({}, {"constraints": [cp.norm1(W) <= 1], "public": cp.norm1(W)}),
+    ),
+    "noisy Frank-Wolfe without a delta": (
+        *(lambda given: dp.verify(given, PURE, 100, dp.NoisyFrankWolfe()), dp.load("sparse_logistic", features=3)),
+    ),
+    "vertices": (lambda given: dp.NoisyFrankWolfe(vertices=given), 0),
     "fits to tune": (beside(dp.tune, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
     "repeated fits to tune": (beside(dp.tune_repeated, candidates=[LOGISTIC] * 2, data=SIGNED, **PAID), *MISTAKES),
     "partitions for what needs all records": (

@@ -339,19 +339,6 @@ def test_vertices_are_the_default_where_features_outnumber_a_third_of_records_ti
     assert "mostly" not in str(dp.verify(logistic(200), privacy, 2000).explain())
 
 
-def test_other_sets_and_regularizers_are_refused_with_a_remedy():
-    w, privacy = cp.Variable(20, name="w"), dp.Privacy(1.0, 1e-5)
-    for constraints in ([], [cp.norm(w) <= 1], [w >= -1, w <= 1], [cp.norm1(w - 1) <= 2], [cp.norm1(w[:10]) <= 1]):
-        with pytest.raises(dp.NotPrivate, match="norm1"):
-            dp.verify(squares(20, constraints, w), privacy, 100, dp.NoisyFrankWolfe())
-    with pytest.raises(dp.NotPrivate, match="leave 1-norms out"):
-        dp.verify(squares(20, [cp.norm1(w) <= 1], w, cp.norm1(w)), privacy, 100, dp.NoisyFrankWolfe())
-    with pytest.raises(dp.NotPrivate, match="delta"):
-        dp.verify(logistic(20), dp.Privacy(1.0), 100, dp.NoisyFrankWolfe())
-    with pytest.raises(dp.TemplateError, match="vertices"):
-        dp.NoisyFrankWolfe(vertices=0)
-
-
 def test_certificates_are_replayed_and_releases_are_saved(tmp_path):
     x, y, _ = sparse_data(200, 60, 4)
     template = dp.load("sparse_logistic", features=60, constant=1.0)

@@ -19,16 +19,6 @@ from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.tune import parts, planned, tune, tune_repeated
 
 
-@pytest.mark.parametrize("tune", [dp.tune, dp.tune_repeated])
-def test_candidates_that_predict_from_other_features_than_they_are_fitted_on_are_refused(tune):
-    budget = dp.Budget(dp.Privacy(8.0))
-    kernel = dp.load("kernel_svm", features=5)
-    data = {"x": np.zeros((20, kernel.record.fields["x"].shape[0])), "y": [1, -1] * 10}
-    with pytest.raises(dp.TemplateError, match="does not predict for"):
-        tune({"kernel": kernel}, data, dp.Privacy(8.0), budget=budget)
-    assert not budget.entries
-
-
 def test_under_add_remove_a_record_does_not_move_the_others():
     first, second = (parts(size, 4, 12, "add-remove", seeded_generator(1)) for size in (50, 51))
     assert np.array_equal(first, second[:50])
