@@ -15,7 +15,7 @@ from typing import Any
 
 from dpconvex.accounting.ledger import is_sealed
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.util.arguments import retold
+from dpconvex.util.arguments import require, retold
 
 PATIENCE = 60.0  # Seconds for which a conflict is tried again, and a lost commit looked up
 KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
@@ -217,9 +217,8 @@ class DatabaseLedger:
 
 def content_of(rows: Any, ledger: DatabaseLedger) -> bytes:
     """Return the lines of a ledger as a file has them; a number that is missing is a row that was taken out."""
-    if not rows:
-        why = f"there is no ledger {ledger.name!r} in this database"
-        raise DPConvexError(f"{ledger}: {why}; make one with its total, dp.Budget(total, address).")
+    why = f"there is no ledger {ledger.name!r} in this database"
+    require(rows, f"{ledger}: {why}; make one with its total, dp.Budget(total, address).", DPConvexError)
     if [row.position for row in rows] != list(range(len(rows))):
         raise DPConvexError(f"{ledger}: rows of this ledger are gone; restore the database.")
     if not all(is_sealed(str(row.line).encode()) for row in rows):

@@ -175,10 +175,9 @@ def read(descriptor: int) -> bytes:
 def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, bytes]]:
     """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
     require(b"\n" in content, f"{path}: no line of this ledger is whole; restore it from a copy.", DPConvexError)
-    if not content.endswith(b"\n"):
-        why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
-        remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
-        raise DPConvexError(f"{path}: {why}, {remedy}.")
+    why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
+    remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
+    require(content.endswith(b"\n"), f"{path}: {why}, {remedy}.", DPConvexError)
     lines = content[start:].split(b"\n")[:-1]
     return list(zip(lines, [last_of(content[:start]), *lines], strict=False))
 

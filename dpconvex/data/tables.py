@@ -225,9 +225,8 @@ def csv_table(path: Path, header: bool) -> Table:
     (_, first), *records = found
     names = [name.strip() for name in first]
     mark = next((mark for mark in ";\t|" if mark in first[0]), "")
-    if len(names) == 1 and mark:
-        how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
-        raise DomainError(f"{path}: cells are separated by {mark!r}, not by commas; {how}.")
+    how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
+    require(len(names) != 1 or not mark, f"{path}: cells are separated by {mark!r}, not by commas; {how}.", DomainError)
     for line, row in records:
         if len(row) != len(names):
             raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")

@@ -12,7 +12,7 @@ from dpconvex.data.columns import at_once
 from dpconvex.data.encoded import carrying
 from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
-from dpconvex.util.arguments import COUNT, POSITIVE, check_fields
+from dpconvex.util.arguments import COUNT, POSITIVE, check_fields, require
 
 # Rows are so much shorter than 1 that rounding to single precision makes none longer.
 SMALLEST, INSIDE = 1e-300, 1 - 1e-6
@@ -71,7 +71,6 @@ class GroupNormalizer(LearnsNothing):
         check_fields(self, groups=COUNT, floor=POSITIVE)
         rows = finite_rows(self, X, reset)
         count = rows.shape[1]
-        if count % self.groups or count == self.groups:
-            why = f"{count} feature(s) are not {self.groups} groups of one size, two or more"
-            raise DomainError(f"GroupNormalizer: {why}.")
+        why = f"{count} feature(s) are not {self.groups} groups of one size, two or more"
+        require(not count % self.groups and count != self.groups, f"GroupNormalizer: {why}.", DomainError)
         return rows

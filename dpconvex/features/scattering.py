@@ -18,7 +18,7 @@ from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, refuse
-from dpconvex.util.arguments import COUNT
+from dpconvex.util.arguments import COUNT, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import in_order, one_blas_thread
@@ -27,7 +27,7 @@ from dpconvex.util.runtime import in_order, one_blas_thread
 # where some are missing: libraries compute in another order for other shapes.
 BLOCK = 8
 # The kymatio library's wavelets: the width of the finest and its frequency, and how often a wave is repeated across the border.
-WIDTH, FREQUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
+WIDTH, FUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
 
 
 @dataclass(eq=False, repr=False)
@@ -113,9 +113,8 @@ class ScatteringFeatures(LearnsNothing):
         """Return images as an array of shape (n, height, width, colours), not copied if it was one."""
         shape, images = self._checked(), numbers("X", X)
         known = [tuple(map(int, self.shape)), (math.prod(shape),)]
-        if images.shape[1:] not in known:
-            both = f"{known[0]} or {known[1]}, not {images.shape[1:]}"
-            raise DomainError(f"ScatteringFeatures: images must have shape {both}.")
+        both = f"{known[0]} or {known[1]}, not {images.shape[1:]}"
+        require(images.shape[1:] in known, f"ScatteringFeatures: images must have shape {both}.", DomainError)
         return images.reshape(len(images), *shape)
 
     def __sklearn_tags__(self) -> Any:
@@ -184,7 +183,7 @@ def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filt
     border = tuple(((w - n) // 2, (w - n + 1) // 2) for w, n in zip(sides, (height, width), strict=True))
     angles, spread = [(L - L // 2 - 1 - turn) * math.pi / L for turn in range(L)], WIDTH * 2 ** (J - 1)
     waves, averages = [], []
-    scales = [[wave(sides, WIDTH * 2**j, FREQUENCY / 2**j, angle, 4 / L) for angle in angles] for j in range(J)]
+    scales = [[wave(sides, WIDTH * 2**j, FUENCY / 2**j, angle, 4 / L) for angle in angles] for j in range(J)]
     for level in range(J):
         coarser = [folded(np.array(made), level) for made in scales[level:]]
         waves.append([np.repeat(tiled(w, k) / 4**k, 2, axis=-1).astype(kind) for k, w in enumerate(coarser)])

@@ -305,10 +305,9 @@ def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | Non
         data = fit.template.record.validate(data, clip=clip, empty=protected)
     batch = data if people is None else people.cut(data)
     records = batch.size if people is None else people.size
-    if not protected and records != fit.certificate.size:
-        both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
-        remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
-        raise DomainError(f"{both}; nothing is released. {remedy}.")
+    both = f"there are {records} records, and there were {fit.certificate.size} when the guarantee was made"
+    remedy = "Data must not change during a fit; Partitions know the sizes of old files: make them anew"
+    require(protected or records == fit.certificate.size, f"{both}; nothing is released. {remedy}.", DomainError)
     return batch
 
 

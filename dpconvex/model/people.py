@@ -57,10 +57,9 @@ class People:
         rank = np.empty(records, dtype=np.int64)
         rank[order] = np.arange(records) - np.repeat(np.cumsum(counts) - counts, counts)
         kept = rank < privacy.most
-        if not kept.all() and privacy.keep not in ("first", "random"):
-            why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
-            how = "Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)"
-            raise DomainError(f"unit: {why}. {how}.")
+        why = f"one {unit} has more records than the {privacy.most} that were declared; nothing was spent"
+        how = "Declare more (most=, --most), or keep some: Privacy(..., keep='random') (--keep random)"
+        require(kept.all() or privacy.keep in ("first", "random"), f"unit: {why}. {how}.", DomainError)
         return cls(frozen(of[kept]), frozen(kept), privacy.keep == "weights")
 
     @property
