@@ -363,9 +363,8 @@ def spends_in(
     """Return the spends of further lines, and what all cost with those before, which must be within the total."""
     entries: list[Entry] = []
     total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
-    for position, line in enumerate(lines, start=before + 2):
-        said = f"{path}, line {position}: not a spend: a label and a guarantee"
-        with retold(said, ValueError):
+    try:
+        for line in lines:
             spend = built(dict[str, Any], ledger.decoded(*line))
             if "moved" in spend:
                 remedy = "open that, or move it again if it is not there"
@@ -376,6 +375,9 @@ def spends_in(
                 made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
             known = dict(zip(("privacy", "event"), made[text_of], strict=True))
             entries.append(built(Entry, spend | known, AS_IT_IS))
+    except ValueError as error:
+        where = f"{path}, line {before + 2 + len(entries)}"
+        raise DPConvexError(f"{where}: not a spend: a label and a guarantee ({error}).") from error
     sums = rule.plus(sums or rule.nothing, *entries)
     if not rule.fits(sums, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")

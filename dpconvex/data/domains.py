@@ -18,7 +18,7 @@ SMALL = 1e-100  # Squares of numbers below this lose digits
 # Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
 LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 RADIUS = number(f"a positive number, at most {LARGEST_RADIUS:g}", lambda r: 0 < r <= LARGEST_RADIUS or r == np.inf)
-NORM = number("1, 2 or inf", lambda norm: norm in (1, 2, np.inf))
+NORM, DIMENSION = number("1, 2 or inf", lambda norm: norm in (1, 2, np.inf)), whole(1, LARGEST_DIMENSION)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Ball:
     def __post_init__(self) -> None:
         if str(self.norm) == "inf":  # by its name, too
             object.__setattr__(self, "norm", np.inf)
-        check_fields(self, dim=whole(1, LARGEST_DIMENSION), norm=NORM, radius=RADIUS)
+        check_fields(self, dim=DIMENSION, norm=NORM, radius=RADIUS)
         if self.radius == np.inf:
             raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
 

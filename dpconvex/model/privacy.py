@@ -31,7 +31,8 @@ class Person(NamedTuple):
 
 
 ONE_ROW = Person()
-WORD = Kind('a word such as "patient"', lambda unit: isinstance(unit, str) and unit.isidentifier())
+WORD = Kind('a word such as "patient"', lambda unit: isinstance(unit, str) and unit.isidentifier()).or_none
+ADJACENCY = one_of(ADJACENCIES)
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class Privacy:
     def __post_init__(self) -> None:
         check_fields(self, epsilon=REAL, delta=REAL)
         self.__dict__.update(epsilon=float(self.epsilon) + 0.0, delta=float(self.delta) + 0.0)  # -0.0 is 0
-        check_fields(self, epsilon=POSITIVE, delta=BELOW_ONE, adjacency=one_of(ADJACENCIES), most=COUNT)
+        check_fields(self, epsilon=POSITIVE, delta=BELOW_ONE, adjacency=ADJACENCY, most=COUNT)
         self.__dict__["most"] = int(self.most)
-        check_fields(self, unit=WORD.or_none)
+        check_fields(self, unit=WORD)
         why = 'name whose records they are, such as unit="patient"' if self.unit is None else f"at most {MOST_ROWS}"
         require(self.most <= (1 if self.unit is None else MOST_ROWS), f"Privacy: most is {self.most}; {why}.")
         if self.keep is not None and (self.unit is None or self.keep not in KEEPS):

@@ -61,7 +61,8 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
             raise TemplateError(f"{name} must hold the fields of a {cls.__name__}, not {value!r:.60}")
         if not needed <= set(value) <= known:
             raise TemplateError(f"{name} has other fields than a {cls.__name__}: {sorted(map(str, value))}")
-        return cls(**{key: part(hints_of(cls)[key], item, f".{key}") for key, item in value.items()})
+        hints = hints_of(cls)
+        return cls(**{key: part(hints[key], item, f".{key}") for key, item in value.items()})
     if origin is tuple and isinstance(value, list | tuple):
         kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         if len(value) == len(kinds):
