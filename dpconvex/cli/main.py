@@ -106,7 +106,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
     "--unit": option("column that says whose records are protected together", "COLUMN", dest="privacy_unit"),
     "--most": option("so many records of one unit there are at most", "K", int),
-    "--keep": option("records kept of units with more, else refused; or weights", choices=KEEPS),
+    "--keep": option(
+        "of units with more: keep the first or random ones, or refuse and weigh; by default refuse", choices=KEEPS
+    ),
     "--share": option("part of it that pays for the components of a mixture", "S", float),
     "--mechanism": option(
         f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
@@ -192,7 +194,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
   dpconvex certificate model.npz --proof"""),
     "coefficients": (
-        f"model --table --epsilon --delta --clip --problem --set --out {LEDGER}",
+        f"model --table --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER}",
         "show what each column adds to the score, with intervals if they are paid for", """
   dpconvex coefficients model.npz
   dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),

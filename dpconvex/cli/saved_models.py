@@ -27,10 +27,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
     out = None if chosen.out is None else writable(chosen.out, inputs)
     pictures = {name: writable(path, inputs) for name in PICTURES if (path := getattr(chosen, name)) is not None}
-    known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
-    further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
-    promise = replace(known, epsilon=chosen.epsilon, delta=0.0, **further)
-    whose = None if promise.unit is None else schema.units(chosen.data)
+    promise, whose = promised(chosen, release, schema, chosen.data)
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise, whose), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
     if chosen.group is not None:
@@ -51,6 +48,15 @@ def evaluate(chosen: argparse.Namespace) -> None:
     told(chosen, measured, said)
     if out is not None:
         found.save(out)
+
+
+def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, table: str) -> tuple[dp.Privacy, Any]:
+    """Return the guarantee that the options state, about those whom the model protects, and identifiers of these."""
+    known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
+    further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
+    delta = getattr(chosen, "delta", None) or 0.0
+    promise = replace(known, epsilon=chosen.epsilon or 0.0, delta=delta, **further)
+    return promise, None if promise.unit is None else schema.units(table)
 
 
 def numbers(found: dp.Evaluation) -> dict[str, Any]:
@@ -113,10 +119,11 @@ def coefficients(chosen: argparse.Namespace) -> None:
     found, release = None, dp.Release.load(chosen.model)
     if chosen.table is not None:
         release, declared = model_of(chosen)
-        promise = dp.Privacy(chosen.epsilon or 0.0, chosen.delta or 0.0)
-        data = declared.table(chosen.table, empty=False)
-        options = {"budget": ledger(chosen, promise), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
-        found = dp.intervals(declared.learner, release, data, promise, **options)
+        promise, whose = promised(chosen, release, declared.schema, chosen.table)
+        data, size = declared.table(chosen.table, empty=False), getattr(release.certificate, "size", None)
+        options = {"budget": ledger(chosen, promise, whose), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
+        options["size"] = size if promise.adjacency == "add-remove" else None
+        found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
     rows = list(effects(release, found))
     require(rows, f"{chosen.model}: its learner is not linear in named columns, with one score.")
     ends = [[low, high] if high > low else None for *_, low, high in rows]

@@ -7,6 +7,7 @@ makes features of a table, each record by itself, declares the problem for their
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
@@ -197,8 +198,26 @@ class Private(BaseEstimator):
         -------
         self
         """
-        self.release_ = self._fitted(solve, self._data(X, y), backend=self.backend, unit=unit)
+        self.release_ = self._fitted(solve, self._records(X, y), backend=self.backend, unit=unit)
         return self
+
+    def records(self, X: Any, y: Any = None, **columns: Any) -> Any:
+        """Return records as `release_` was fitted to them, targets scaled, for `dpconvex.evaluate` and `dpconvex.intervals`.
+
+        Parameters
+        ----------
+        X, y, **columns : object
+            As for `fit`, without `unit`, which the functions take themselves.
+        """
+        self._released()
+        made = copy(self)
+        records = made._records(X, y, **columns)
+        self._check_alike("records", made.schema_ or made.encoder_, made._names)
+        return records
+
+    def _records(self, X: Any, y: Any, **columns: Any) -> Any:
+        require(not columns, f"{type(self).__name__} takes no {', '.join(columns)} beside X and y.")
+        return self._data(X, y)
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
@@ -329,10 +348,14 @@ class Private(BaseEstimator):
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit."""
         self._released()
-        check_encoded("predict", getattr(self, "encoder_", None), getattr(X, "schema", None))
         rows = checked(self, "predict", X, reset=False)
-        check_names("predict", getattr(self, "_names", None), names_of(X))
+        self._check_alike("predict", getattr(X, "schema", None), names_of(X))
         return rows
+
+    def _check_alike(self, caller: str, schema: Any, names: Any) -> None:
+        """Refuse features of another schema, or with other names, than those of the fit."""
+        check_encoded(caller, getattr(self, "encoder_", None), schema)
+        check_names(caller, getattr(self, "_names", None), names)
 
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and the intercept, shape (...)."""

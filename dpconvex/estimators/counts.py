@@ -114,13 +114,17 @@ class LogLinkRegressor(PrivateRegressor):
         sample_weight, exposure : array_like, shape (n,), optional
             Between 0 and the declared bounds `weight` and `exposure`.
         """
-        data, given = self._data(X, y), {"exposure": exposure, "weight": sample_weight}
-        if isinstance(data, dict):
-            data |= self._more(given, data["x"])
-        elif sample_weight is not None or exposure is not None:
-            raise TemplateError("fit: partitions have exposures and weights as their fields exposure and weight.")
+        data = self._records(X, y, exposure=exposure, sample_weight=sample_weight)
         self.release_ = self._fitted(solve, data, backend=self.backend, unit=unit)
         return self
+
+    def _records(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None, **columns: Any) -> Any:
+        data = super()._records(X, y, **columns)
+        if isinstance(data, dict):
+            data |= self._more({"exposure": exposure, "weight": sample_weight}, data["x"])
+        elif sample_weight is not None or exposure is not None:
+            raise TemplateError("fit: partitions have exposures and weights as their fields exposure and weight.")
+        return data
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean for an exposure of 1 from the released parameters; costs no privacy."""

@@ -196,6 +196,7 @@ class Coefficients(StatedNumbers):
         """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
 
         With the schema of the table they are for one unit of each column, such as one year, or for a level, and named after it.
+        Intercepts, `b`, are left out: `exp` of them is no ratio, and depends on how targets are scaled.
         """
         names, unit = list(self.names), np.ones(len(self.names))
         if schema is not None:
@@ -208,7 +209,9 @@ class Coefficients(StatedNumbers):
         centre, low, high = (np.exp(part * unit) for part in (self.estimates, self.lower, self.upper))
         moved = unit * centre
         errors: Any = {"standard_errors": moved * self.standard_errors, "noise_errors": moved * self.noise_errors}
-        return replace(self, names=tuple(names), estimates=centre, lower=low, upper=high, **errors)
+        own = [k for k, name in enumerate(self.names) if name.partition("[")[0] != "b"]
+        parts = {"estimates": centre, "lower": low, "upper": high, **errors}
+        return replace(self, names=tuple(names[k] for k in own), **{name: part[own] for name, part in parts.items()})
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""

@@ -38,6 +38,7 @@ MEANING = {  # By the name of a measure: what it is called, and what it means
     "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
     "concordance": ("concordance", "share of pairs whose order is predicted rightly; 0.5 is guessing"),
 }
+BESIDE = ("constant", "auc", "r2")  # Without these an error says little
 SQUARED = {"error": ("mean squared error", "of predictions"), "constant": ("that of a constant", "of the mean")}
 
 
@@ -125,7 +126,9 @@ def statement(
     holds = "It holds whatever else a reader knows, and for all later uses of the model."
     said.append(f"That means: {odds(privacy)}. {holds}")
     if evaluation is not None and evaluation.private:
+        beside = ((MEANING[name][0], value) for name, value in evaluation.summary().items() if name in BESIDE)
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
+        measured += "".join(f"; {name} {value}" for name, value in beside)
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
     if coefficients is not None and coefficients.spent is not None:
         said.append(f"The intervals of its parameters are another release about the same people: {coefficients.spent}.")

@@ -117,6 +117,9 @@ def tune(
     With m candidates there are m + 1 parts.  Every record takes part in one fit or in the choice, so the whole costs as much as
     one of them.  Only its epsilon and delta are known, because a record may be in either.  `tune_repeated` fits on all of the
     data, with about half of epsilon for each fit, for any number of candidates.
+
+    The released fit has seen one part of m + 1.  It is often worse than the default on all of the data: tune only if candidates
+    differ by more than so many records are worth (docs/choosing.md).
     """
     check_privacy("tune", privacy, units=True)
     named = named_templates(candidates, grid, data, features, label)

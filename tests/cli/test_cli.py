@@ -179,6 +179,10 @@ def test_a_model_about_people_is_evaluated_about_people(run):
     budget = dp.Budget(dp.Privacy(9.0, unit="customer", most=2), "people.jsonl")
     assert run("evaluate model.npz visits.csv --epsilon 5 --ledger people.jsonl --json", ends=0).json["records"] == 400
     assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
+    asked = "coefficients model.npz --table visits.csv --epsilon 9 --delta 1e-6 --json --seed 1"
+    told, more = run(asked).json, run(f"{asked} --most 1").json  # 400 records, or too many of one person
+    assert told["error"] == "NotConverged"
+    assert "unit: one customer has more records than the 1" in more["message"]
 
 
 def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):

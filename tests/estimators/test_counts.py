@@ -97,6 +97,13 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     person = dp.PoissonRegressor(**options, unit="person", most=4)
     person.fit(X, COUNTS, exposure=YEARS, unit=np.arange(SIZE) // 4)
     assert person.score(X, COUNTS, exposure=YEARS) > 0.3
+    records, promise = model.records(X, COUNTS, exposure=YEARS, sample_weight=WEIGHTS), dp.Privacy(90.0, 1e-6)
+    np.testing.assert_allclose(records["y"][:], COUNTS / 30 - 1)
+    ratios = dp.intervals(model.template(3), model.release_, records, promise, seed=1).ratios()
+    assert ratios.names == ("w[0]", "w[1]", "w[2]")  # exp of b is in units of the scaled target, and no ratio
+    np.testing.assert_allclose(ratios.estimates, np.exp(model.coef_), rtol=0.2)
+    with pytest.raises(dp.TemplateError, match="takes no exposure"):
+        dp.LogisticRegression(seed=0).fit(X, COUNTS > 9).records(X, COUNTS > 9, exposure=YEARS)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert clone(model).get_params() == model.get_params()

@@ -46,6 +46,19 @@ def test_each_interval_says_who_dies_who_lives_through_it_and_who_is_not_seen():
     np.testing.assert_allclose(dp.SurvivalRegressor(bounds=(0, 9), intervals=3).unique_times_, [3, 6, 9])
 
 
+def test_records_of_a_model_are_evaluated_and_leave_the_model_as_it_is():
+    model = fitted()
+    before = dict(vars(model))
+    records = model.records(X[:500], Y[:500])
+    np.testing.assert_array_equal(records["y"][:], model._lived_and_died(Y[:500]))
+    found = dp.evaluate(model.template(2), model.release_, records, dp.Privacy(90.0), seed=0)
+    assert found.summary()["concordance"] == pytest.approx(model.score(X[:500], Y[:500]), abs=0.1)  # by intervals
+    assert vars(model) == before
+    named = dp.SurvivalRegressor(**STEPS).fit(pd.DataFrame(X, columns=["a", "b"]), Y)
+    with pytest.raises(dp.DPConvexError, match="columns are b, a"):
+        named.records(pd.DataFrame(X, columns=["b", "a"]), Y)
+
+
 def test_the_loss_is_the_likelihood_of_hazards_in_intervals():
     model = dp.SurvivalRegressor(bounds=(0, 10), intervals=4, regularization=0.0)
     y = model._lived_and_died(Y)
