@@ -214,13 +214,10 @@ def test_sharp_where_the_function_allows(expression, low, high):
     assert (*below, *above) == pytest.approx((low, high), abs=1e-12)
 
 
-# What a template becomes: its leaves, its labels, the subspace that records are seen in, and what is refused
+# The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
 
 
 pair = cp.Variable(2, name="w")
-
-
-# The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
 
 
 def jacobian(leaf, scalars, dim):
