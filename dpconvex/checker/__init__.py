@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpconvex.checker.constants import Loss, constants, moved, person
-from dpconvex.checker.event import check_event
 from dpconvex.checker.exact import ZERO
 from dpconvex.checker.expansion import TemplateGraph
+from dpconvex.checker.gaussian import check_event
 from dpconvex.checker.mechanisms import ROOM, check_noise, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries

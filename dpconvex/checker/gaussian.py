@@ -1,18 +1,23 @@
-"""Gaussian noise: what it hides of a vector, and of an objective for each kind of neighbours (docs/theory.md, section 7)."""
+"""Gaussian noise: what it hides of a vector, and of an objective for each kind of neighbours (docs/theory.md, section 7).
+
+The event of a release has to have differences of gradients as many and as long as the graph says.
+"""
 
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpconvex.checker.constants import Claim, Loss, curvature_of_people, difference, joint, moved, person
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
-from dpconvex.checker.reading import spend
+from dpconvex.checker.reading import require, spend
 from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.rules import Hull, ends_of
 
 SLICES, HALVINGS = 60, 14  # where slopes move
 WIDTH, CUT = Fraction(1, 80), Fraction(1, 10**8)  # of a cell of the norm's law, and where its tail is cut
+NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
 Lengths = Counter[Fraction]
 
 
@@ -164,3 +169,49 @@ def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
         low, high = (middle if steep[1] < length else low), (middle if steep[0] >= length else high)
     gained = (1 - 1 / exp(min(length * high + base, curved))[1]) / (1 - 1 / exp(curved)[0])
     return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
+
+
+def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Claim) -> None:
+    """Check that one part of the event is of this noise, and has for each kind of neighbours differences as many and as long."""
+    found = [part for part in parts_of(event) if "kinds" in part]
+    sigma = claim["noise_scale"]
+    same = len(found) == 1 and sigma <= Fraction(found[0]["sigma"]) * NEAR <= sigma * NEAR**2
+    require(same, "the event is not of this noise")
+    enough = all(any(covers(hull, kind) for hull in found[0]["kinds"]) for kind in kinds(losses, rows, claim))
+    require(enough, "the event has fewer or shorter differences of gradients than the graph")
+
+
+def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an event and the parts that it is composed of, whatever they are composed of in turn."""
+    parts = [event]
+    for part in parts:
+        parts += part.get("parts", ())
+    return parts
+
+
+def covers(hull: dict[str, Any], kind: PairKind) -> bool:
+    """Whether all that an event says of differences holds for a kind of neighbours."""
+    bounds = zip(("dimension", "length", "curvature"), kind.bounds, strict=True)
+    holds = all(Fraction(hull[name]) * NEAR >= least for name, least in bounds)
+    if hull.get("lengths") is not None:
+        holds &= as_many(zip(map(Fraction, hull["lengths"]), map(Fraction, hull["counts"]), strict=True), kind.vertices)
+    if hull.get("slopes") is not None:
+        if not kind.slopes:
+            return False
+        (*ends, flattest, ratio), (steep, other, flat, bend) = map(Fraction, hull["slopes"]), kind.slopes
+        holds &= as_many(((Fraction(length), ONE) for length in hull["behind"]), kind.behind)
+        holds &= flattest <= flat * NEAR and max(ends) * NEAR >= steep and min(ends) * NEAR >= other
+        holds &= ratio == 0 or ratio * NEAR >= bend > 0  # without a ratio all curvature counts at every slope
+    return holds
+
+
+def as_many(given: Iterable[tuple[Fraction, Fraction]], known: Lengths | None) -> bool:
+    """Whether there are as many lengths as are known, from each length on."""
+    have, less = sorted(given, reverse=True), ZERO
+    for length, count in sorted((known or {}).items(), reverse=True):
+        less -= count
+        while have and have[0][0] * NEAR >= length:
+            less += have.pop(0)[1]
+        if less < 0:
+            return False
+    return known is not None

@@ -4,8 +4,8 @@ from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.constants import person
-from dpconvex.checker.event import parts_of
 from dpconvex.checker.exact import exp
+from dpconvex.checker.gaussian import parts_of
 from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, values
 from dpconvex.checker.reading import require
 from dpconvex.checker.table import RUNS

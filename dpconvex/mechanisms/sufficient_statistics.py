@@ -82,9 +82,6 @@ class SufficientStatistics(ForUnits):
     def moments(self, form: LossForm, adjacency: str) -> Moments:
         return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
 
-    def settings(self, form: LossForm) -> dict[str, float]:
-        return {WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {})
-
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Bound the sensitivity of the statistics and calibrate the noise; gradients of the loss need no bound."""
         form = analysis.form
@@ -118,7 +115,7 @@ class SufficientStatistics(ForUnits):
             perturbed="statistics",
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
-            settings=self.settings(form),
+            settings={WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {}),
             event=Gaussian(apart / scale * (1 + NORM_SLACK)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 

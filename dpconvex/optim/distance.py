@@ -84,10 +84,6 @@ class Composite:
     def proximal(self, theta: Array, step: float) -> Array:
         return self.problem.feasible.project(self.problem.kinks.proximal(theta, step * self.problem.size))
 
-    def separable(self, theta: Array) -> float:
-        """The kinks in h."""
-        return self.problem.size * self.problem.kinks.value(theta)
-
     def proximal_error(self, theta: Array, gradient: Array, lipschitz: float) -> float:
         start, step = theta - gradient / lipschitz, self.problem.size / lipschitz
         shrunk = float(np.linalg.norm(self.problem.kinks.proximal(start, step)))

@@ -33,9 +33,9 @@ class State:
 
 def state(composite: Composite, theta: Array, value: float, gradient: Array, lipschitz: float) -> State:
     forward = composite.proximal(theta - gradient / lipschitz, 1.0 / lipschitz)
-    move = forward - theta
+    move, kinks = forward - theta, composite.problem.size * composite.problem.kinks.value(forward)
     envelope = value + float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
-    return State(theta, value, gradient, forward, -move, envelope + composite.separable(forward))
+    return State(theta, value, gradient, forward, -move, envelope + kinks)
 
 
 def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
