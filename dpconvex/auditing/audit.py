@@ -20,7 +20,7 @@ from dpconvex.certificates.certificate import (
 )
 from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
-from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template, verify
+from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.mechanisms.residual_noise import ResidualNoise
@@ -115,8 +115,8 @@ def audit(
     check_privacy("audit of a mixture, or by runs,", privacy, units)
     template = for_promise(template, privacy)
     if share is None:
-        chosen = FitOptions(mechanism, units=units).plan(template, privacy, int(size))
-        certificate = verify(template, privacy, int(size), chosen, residual_noise)
+        found = FitOptions(mechanism, residual_noise, units=units).prove(template, privacy, int(size))
+        template, chosen, certificate = found.template, found.mechanism, found.certificate
     else:
         plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
         found = FitOptions(mechanism, residual_noise, alone=plan.alone).prove(template, plan.rest, int(size))

@@ -1,7 +1,6 @@
 """Regressors: targets lie between declared bounds, and predictions come back in their units."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,16 @@ from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.release import functions_of
 from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
-from dpconvex.fitting.verify import FitOptions, form_of, verify
+from dpconvex.fitting.verify import FitOptions, form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
-from dpconvex.selection.target_range import RangePlan, solve_in_range
 from dpconvex.util.arrays import Array
 
 # Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held.
 FAR = 60.0
-# Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target; and of one whose range was found.
-CAPPED, CLOSE = 2.0, 0.25
+# Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target.
+CAPPED = 2.0
 # Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
 NARROW, WIDE = 0.005, 0.1
 
@@ -132,8 +130,8 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     `bound` limits the coefficients, not an intercept.  With an intercept, and without released statistics, squares of residuals
     longer than the target's range continue as lines: no prediction within the bounds has such a residual.
 
-    Without a delta, a mechanism and a bound, a part of epsilon first finds the range of most targets, so that declared bounds may
-    be wide.  Squares of residuals beyond an eighth of that range continue as lines, and outliers count less.
+    Without a delta and a mechanism, a part of epsilon first finds the range of most targets, so that declared bounds may
+    be wide.  Squares of residuals beyond an eighth of that range, or more where records are many, continue as lines.
 
     Parameters
     ----------
@@ -143,10 +141,6 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
     """
 
     bound: float | None = None
-
-    @property
-    def _finds_range(self) -> bool:
-        return not self.delta and self.mechanism is None and self.bound is None and self.regularization != 0
 
     def _releases_statistics(self, features: int) -> bool:
         usual = self.mechanism is None and bool(self.delta) and features**2 < 2 * MOST_STATISTICS
@@ -158,21 +152,9 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
 
     def _declared(self, features: int) -> dict[str, Any]:
         capped = CAPPED if self.fit_intercept and not self._releases_statistics(features) else 0.0
-        if self._finds_range:
-            return super()._declared(features) | {"capped": CLOSE, "bound": None}
-        return super()._declared(features) | {"capped": capped, "bound": 1.0 if needs_bound(self) else self.bound}
-
-    def certificate(self, features: int, size: int) -> Certificate:
-        if not self._finds_range:
-            return super().certificate(features, size)
-        whole = self.privacy()
-        plan = RangePlan(whole, size, self._declared(features)["constant"])
-        return plan.whole(verify(self.template(features), whole.minus(whole.part(plan.epsilon)), size))
-
-    def _fitted(self, fit: Any, data: Any, **options: Any) -> Any:
-        if self._finds_range:
-            fit = partial(solve_in_range, constant=self._declared(self.n_features_in_)["constant"])
-        return super()._fitted(fit, data, **options)
+        ranged = not self.delta and self.mechanism is None and self.regularization != 0
+        bound = 1.0 if needs_bound(self) and not ranged else self.bound
+        return super()._declared(features) | {"capped": capped, "bound": bound}
 
 
 class HuberRegressor(PrivateRegressor, problem="huber_regression"):
@@ -181,7 +163,8 @@ class HuberRegressor(PrivateRegressor, problem="huber_regression"):
     Parameters
     ----------
     threshold : float
-        Residual at which the loss turns linear, for a target between -1 and 1.
+        Residual at which the loss turns linear, for a target between -1 and 1.  Without a delta or a mechanism it is for a target
+        whose range is found, and a quarter at most where records are few.
     """
 
     threshold: float = 0.5

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
 
@@ -25,10 +25,11 @@ from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
-from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template, form_of
+from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
+from dpconvex.mechanisms.target_range import CELLS, counts_of, moved
 from dpconvex.model.people import NO_UNIT, People, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
@@ -293,7 +294,23 @@ def released(
     batch, whose = checked_batch(fit, data, clip, people), None if people is None else people.of
     if isinstance(fit.certificate, QueriesCertificate):
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
+    if fit.ranged is not None:
+        return in_range(fit.ranged, batch, backend, source, whose, fit.certificate.advice)
     return covered(fit, batch, backend, source, whose)
+
+
+def in_range(
+    fit: RangedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any, advice: tuple[str, ...]
+) -> Release:
+    """Choose the range of the target, fit in it, and turn the parameters back."""
+    target, bounds = fit.target, (fit.target.middle, fit.target.half)
+    counts = batch.added_up(counts_of, batch.share(bounds))
+    where = fit.plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
+    within = batch.mapped(moved, batch.share((*bounds, *where)))
+    found: Any = covered(fit.within(where), within, backend, source.next(), whose)
+    whole, paid = fit.plan.whole(found.certificate), source.spending(fit.plan.privacy)
+    whole = whole.copied(event=whole.event, advice=advice)
+    return replace(found, parameters=target.restored(found.parameters, where), certificate=whole, **paid)
 
 
 def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:

@@ -16,9 +16,10 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import Automatic, is_constrained, plans, weighs_features, why
+from dpconvex.mechanisms.recipe import Automatic, TargetRange, is_constrained, plans, weighs_features, why
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
 from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
@@ -30,6 +31,10 @@ from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, in
 from dpconvex.util.arrays import quietly
 from dpconvex.util.runtime import Stage, once
 
+IN_RANGE = (
+    "The range of most targets is found first. Widths and thresholds of the loss are parts of it, and squares of long residuals "
+    "go on as lines; `ObjectivePerturbation()` or `SufficientStatistics()` by name asks for the loss as declared."
+)
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
@@ -123,9 +128,24 @@ class CertifiedFit:
     template: Template
     certificate: Certificate
     mechanism: Mechanism
+    ranged: "RangedFit | None" = None  # what comes before and after, where the range of the target is found first
 
     def advised(self, said: str) -> Self:
         return replace(self, certificate=self.certificate.advised(said)) if said else self
+
+
+@dataclass(frozen=True)
+class RangedFit:
+    """A fit to targets that are moved to the range of most of them, with its part of the guarantee."""
+
+    plan: RangePlan
+    target: Target
+    fit: CertifiedFit
+
+    def within(self, where: tuple[float, float]) -> CertifiedFit:
+        """Return the fit in a range, whose constants are no larger: it has the template's constraints."""
+        place = self.plan.times(self.target.form.noise_dimension), where[1], self.target.offset(where)
+        return replace(self.fit, template=self.target.capped(*place)) if self.fit.template.constraints else self.fit
 
 
 @dataclass(frozen=True)
@@ -197,7 +217,7 @@ class FitOptions:
         every = plans(self.mechanism, *known, privacy, size)
         asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template, plan))
         for plan in asked:
-            if self.mechanism is None and not isinstance(plan, Automatic):  # others follow if this one is refused
+            if self.mechanism is None and type(plan) is not Automatic:  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan
@@ -259,6 +279,8 @@ def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechan
 def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: ResidualNoise) -> CertifiedFit:
     if privacy.unit is not None and not getattr(mechanism, "units", False):
         raise not_for_units(f"the mechanism {type(mechanism).__name__}", privacy)
+    if isinstance(mechanism, TargetRange):
+        return in_range(template, privacy, size, mechanism, cover)
     try:
         analysis = analyse(template, mechanism)
     except NotPrivate:
@@ -284,6 +306,17 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
     found = CertifiedFit(template, certificate, mechanism)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
+
+
+def in_range(
+    template: Template, privacy: Privacy, size: int, mechanism: TargetRange, cover: ResidualNoise
+) -> CertifiedFit:
+    target = target_of(form_of(template))
+    assert target is not None  # or it was no plan
+    plan = RangePlan(privacy, size, target.level)
+    fit = proved(target.capped(plan.times(target.form.noise_dimension)), plan.rest, size, Automatic(), cover)
+    ranged = RangedFit(plan, target, fit)
+    return replace(fit, certificate=plan.whole(fit.certificate), mechanism=mechanism, ranged=ranged).advised(IN_RANGE)
 
 
 remembered = once(proved)

@@ -23,6 +23,7 @@ from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertice
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.target_range import target_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
@@ -64,6 +65,10 @@ def plans(
             yield SufficientStatistics.usual(privacy)
     if LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA:
         yield from best_for_size(form, analysed, privacy, size)
+    if privacy.pure:
+        with suppress(DPConvexError, OverflowError):
+            if target_of(form()) is not None:
+                yield TargetRange()
     yield Automatic()
 
 
@@ -243,6 +248,10 @@ class Automatic(ForUnits):
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         return self.chosen(certificate).run(analysis, certificate, engine, rng)
+
+
+class TargetRange(Automatic):
+    """The same after two private choices of the range of the target; what pure regressions use by default."""
 
 
 def foreseen(certificate: Certificate) -> float:

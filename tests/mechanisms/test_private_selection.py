@@ -4,6 +4,7 @@ import json
 import math
 from itertools import permutations, product
 
+import cvxpy as cp
 import mpmath
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ import dpconvex as dp
 from dpconvex.accounting.events import Pure
 from dpconvex.certificates.certificate import OutputCertificate
 from dpconvex.checker import Rejected, check
+from dpconvex.fitting.verify import form_of
+from dpconvex.mechanisms import target_range
 from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, rate, select
+from dpconvex.mechanisms.target_range import CELLS, RangePlan
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.selection import target_range
-from dpconvex.selection.target_range import CELLS, RangePlan
 
 ALARM = 1e-7
 SHAPES = (-0.5, 0.0, 1e-9, 0.5, 1.0, 4.0)
@@ -202,11 +204,67 @@ def test_a_pure_ridge_with_wide_bounds_is_better_than_a_constant():
         check(json.dumps(forged).encode())
 
 
+WIDE = {
+    "huber": (dp.HuberRegressor, {}),
+    "bound": (dp.Ridge, {"bound": 1.0}),
+    "quantile": (dp.QuantileRegressor, {"quantile": 0.8}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_other_pure_regressions_with_wide_bounds_learn(name):
+    rng, (kind, options) = np.random.default_rng(0), WIDE[name]
+    x = rng.uniform(-1, 1, size=(500, 3)) / np.sqrt(3)
+    y = 5 + 2 * x[:, 0] + rng.normal(scale=0.3, size=500)
+    error = y - kind(epsilon=3.0, bounds=(-60, 60), seed=2, **options).fit(x, y).predict(x)
+    if name == "quantile":
+        far, q = y - np.quantile(y, 0.8), 0.8
+        assert np.maximum(q * error, (q - 1) * error).mean() < 0.9 * np.maximum(q * far, (q - 1) * far).mean()
+    else:
+        assert np.mean(error**2) < 0.7 * y.var()
+
+
+def target(loss, bound=None, **fields):
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), **{"y": dp.Box(-1, 1)} | fields)
+    inside = [] if bound is None else [cp.norm(w) <= bound]
+    return target_range.target_of(form_of(dp.Template(record, lambda **f: loss(w, **f), cp.sum_squares(w), inside)))
+
+
+def test_only_losses_of_residuals_have_a_range():
+    assert target(lambda w, x, y: cp.square(x @ w - y)).level is None  # predictions have no constant
+    found = target(lambda w, x, y, k: k * cp.square(cp.pos(y - x @ w)), k=dp.Box(0, 2))
+    assert str(found.capped(2.0).losses[0]) == "k * huber(pos(y - x @ w), 0.5)"
+    others = [
+        lambda w, x, y: cp.logistic(x @ w - y),  # in other units it is another loss
+        lambda w, x, y: cp.square(x @ w - y - 0.1),
+        lambda w, x, y: cp.square(y * (x @ w) - 1),
+        lambda w, x, y: cp.power(x @ w - y, 4),
+        lambda w, x, y: cp.square(w[0] - y),  # one number
+    ]
+    assert not any(map(target, others))
+    assert target(others[0], y=dp.Box(0, 1)) is target(lambda w, x, y: cp.square(x @ w - y), y=dp.Box(0, 1)) is None
+
+
+def test_constraints_in_a_range_are_those_of_the_parameters_and_imply_those_that_were_proved():
+    rng, form = np.random.default_rng(0), form_of(dp.load("ridge_regression", features=2, constant=0.5))
+    found = target_range.target_of(form)
+    proved = form_of(found.capped()).feasible
+    for where in [(0.7, 0.2), (-1.0, 1 / CELLS)]:
+        inside = form_of(found.capped(1.0, where[1], found.offset(where))).feasible
+        for _ in range(5):
+            theta = inside.project(10 * rng.normal(size=3) / where[1])
+            assert np.allclose(proved.project(theta), theta, rtol=0, atol=0)
+            there = where[1] * theta + found.offset(where) * found.constant
+            assert np.allclose(form.feasible.project(there), there, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, monkeypatch):
+def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, level, monkeypatch):
     rng, seen = np.random.default_rng(1), []
     unit = {"unit": "person", "most": 3}
-    plan = RangePlan(dp.Privacy(1.0, 0.0, adjacency, **unit), 60, 0.5)
+    plan = RangePlan(dp.Privacy(50.0, 0.0, adjacency, **unit), 60, level)
 
     def taken(mistakes, epsilon, adjacency, rng):
         seen.append(np.array(mistakes, dtype=float))
@@ -226,9 +284,10 @@ def test_one_person_moves_no_mistake_farther_than_the_choice_allows(adjacency, m
         assert np.abs(change).max() <= 1 + 1e-9
 
 
-def test_a_range_and_an_output_are_saved_checked_and_read(tmp_path):
+def test_a_range_and_an_output_are_saved_checked_and_read(tmp_path, monkeypatch):
     """Few records at a huge epsilon: output perturbation has the least noise, after the range as after nothing."""
     x = np.linspace(-0.9, 0.9, 60)[:, None]
+    monkeypatch.setattr(target_range, "FARTHEST", 1.0)
     model = dp.Ridge(epsilon=1e5, adjacency="add-remove", size=60, bounds=(-1, 1)).fit(x, x[:, 0])
     assert isinstance(model.release_.certificate, OutputCertificate)
     assert not model.release_.certificate.check().unreplayed

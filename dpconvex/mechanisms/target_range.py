@@ -1,0 +1,220 @@
+"""Pure fits to targets in a small part of their bounds: two choices say where most of them lie (docs/theory.md, section 24)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from dpconvex.accounting.events import Composition, Pure
+from dpconvex.certificates.certificate import Certificate
+from dpconvex.certificates.derivation import Derivation
+from dpconvex.certificates.text import RANGE
+from dpconvex.data.batch import Batch
+from dpconvex.data.domains import Box
+from dpconvex.expressions.atoms.extremes import is_hinge, is_zero
+from dpconvex.expressions.atoms.powers import ABS, HUBER, POWER, huber
+from dpconvex.expressions.evaluate import evaluations, substituted
+from dpconvex.expressions.expression import Expression, postorder
+from dpconvex.expressions.rewriting import PASSING
+from dpconvex.mechanisms.private_selection import rate, select
+from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import Template
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet, NormBall
+from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.util.arrays import Array, Indices, frozen
+from dpconvex.util.runtime import once
+
+SOURCE = "permute-and-flip (McKenna & Sheldon 2020), then the fit, composed adaptively; docs/theory.md, section 24"
+TARGET = "y"  # The field that predictions are of
+# The choices' part of epsilon falls with the root of records times epsilon; the middle has MIDDLE of it, or up to MOST.
+FALLING, LARGEST, MIDDLE, MOST = 6.5, 0.6, 0.6, 0.8
+# Cells of the bounds, one of them in the middle; cells on each side of the middle of a range; what twice the width costs a range,
+# in the exponent of its probability.
+CELLS, DOUBLED = 2047, 2.0
+MISSED = 10.0  # One over how often, at most, a middle may lie where there are no targets
+SIDES = np.unique(np.rint(np.minimum(2.0 ** (np.arange(-2, 23) / 2), CELLS))).astype(np.int64)
+PARTS, FAR = 1000, 1e6  # Parts of a level; residuals at which losses are lines, in halves of the bounds
+# Residuals beyond which squares go on as lines, in halves of a range that was found; more where noise is small.
+CLOSE, FARTHEST, SMALL = 0.25, 8.0, 600.0
+
+
+@dataclass(frozen=True)
+class RangePlan:
+    """The division of a pure guarantee between the range of the target and the fit, fixed before the data are read."""
+
+    privacy: Privacy
+    size: int
+    level: float | None  # Part of the targets below the middle; None if that is 0, for predictions have no constant
+
+    @property
+    def epsilon(self) -> float:  # Of the range
+        return self.privacy.epsilon * min(FALLING / math.sqrt(self.size * self.privacy.epsilon), LARGEST)
+
+    def times(self, parameters: int) -> float:
+        """Return how many times farther squares go on: noise on so many parameters is small where records are many."""
+        return float(np.clip(self.size * self.privacy.epsilon / (SMALL * parameters**1.5), 1.0, FARTHEST))
+
+    @property
+    def rest(self) -> Privacy:
+        return self.privacy.minus(self.privacy.part(self.epsilon))
+
+    def whole(self, fit: Certificate) -> Certificate:
+        """Return the certificate of the range and the fit together."""
+        step = Derivation("range of the target", "", {"epsilon": self.epsilon}, "choices of a middle and of a width")
+        both = step, fit.derivation
+        return fit.copied(
+            privacy=self.privacy,
+            settings=fit.settings | {RANGE: self.epsilon},
+            derivation=Derivation("range of the target, then the fit", "", self.privacy.claims, SOURCE, both),
+            event=fit.event and Composition((Pure(self.epsilon), fit.event)),
+        )
+
+    def chosen(self, counts: Indices, rng: np.random.Generator | None) -> tuple[float, float]:
+        """Choose the middle of a range and half its width, from numbers of targets in cells from -1 to 1.
+
+        One record moves numbers below and above a cell, less their parts of all records, by at most 1, or the larger part under
+        add-remove, and the number outside of a range by at most 1, one way under add-remove.
+        """
+        epsilon, adjacency, most = self.epsilon, self.privacy.adjacency, self.privacy.most
+        upto, place = np.cumsum(counts), CELLS // 2
+        if self.level is not None:
+            needed = math.log(MISSED * CELLS) * most / (self.size * rate(1.0, adjacency))
+            middle = min(max(MIDDLE * epsilon, 2 * needed), MOST * epsilon)
+            least = min(needed / middle, 0.5)  # else a middle may be where no targets are
+            level, whole = Fraction(min(max(self.level, least), 1 - least)).limit_denominator(PARTS).as_integer_ratio()
+            below, above = (
+                whole * (upto - counts) - level * upto[-1],
+                whole * (upto[-1] - upto) - (whole - level) * upto[-1],
+            )
+            unit = most * (2 * max(level, whole - level) if adjacency == "add-remove" else whole)
+            lost = np.maximum(np.maximum(below, above), 0)
+            place = select([Fraction(n, unit) for n in lost.tolist()], middle, adjacency, rng)
+            epsilon -= middle
+        padded = np.pad(upto, (CELLS + 1, CELLS), constant_values=(0, upto[-1]))
+        outside = upto[-1] - padded[place + CELLS + 1 + SIDES] + padded[place + CELLS - SIDES]
+        charges = DOUBLED * np.log2(2 * SIDES + 1) / rate(epsilon, adjacency)
+        pairs = zip(outside.tolist(), charges.tolist(), strict=True)
+        side = SIDES[select([Fraction(n, most) + Fraction(charge) for n, charge in pairs], epsilon, adjacency, rng)]
+        return (2 * place + 1) / CELLS - 1, float(2 * side + 1) / CELLS
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The target of a regression, between bounds: losses are functions of residuals, each a prediction less the target."""
+
+    form: LossForm
+    middle: float
+    half: float
+    constant: Array  # Parameters whose prediction is 1 for all records, shape (dim,); 0 if there are none
+    factors: dict[Expression, float]  # Of the residual, in affine leaves
+
+    @cached_property
+    def level(self) -> float | None:
+        """The part of targets below the best constant, for residuals so long that losses are lines; None without a constant."""
+        losses, far, fields = self.capped().losses, FAR * self.half, self.form.template.record.continuous
+        known = {field: fields[field.name].bounds[1] for loss in losses for field in loss.fields}
+        sides = ({leaf: far * sign * factor for leaf, factor in self.factors.items()} for sign in (1, -1))
+        above, below = (sum(float(evaluations(losses, known | side)[loss][0]) for loss in losses) for side in sides)
+        return min(max(below / (below + above), 1 / PARTS), 1 - 1 / PARTS) if self.constant.any() else None
+
+    @once
+    def capped(self, times: float = 1.0, width: float = 0.25 / CELLS, offset: float = 0.0) -> Template:
+        """Return the template of targets that are moved to a range, whose squares go on as lines for long residuals.
+
+        By default its constraints are so wide that those of any range imply them.
+        """
+        done: dict[Expression, Expression] = {}
+        for node in postorder(self.form.losses):
+            args, most = [done[side] for side in node.args], times * CLOSE * self.half
+            if (leaf := residual_of(node)) is None or (node.atom is HUBER and node.args[0] is not leaf):
+                done[node] = node.operation(*args, **dict(node.options)) if args else node
+            else:
+                declared = node.option("M") if node.atom is HUBER else math.inf
+                done[node] = huber(args[0], min(most * abs(self.factors[leaf]), declared))
+        template, shift = self.form.template, self.form.space.unpack(offset * self.constant)
+        own: dict[Expression, Expression] = {v: width * v + shift[v.name] for v in template.variables}
+        inside = (replace(one, args=tuple(substituted(side, own) for side in one.args)) for one in template.constraints)
+        return template.with_parts(losses=tuple(done[loss] for loss in self.form.losses), constraints=tuple(inside))
+
+    def offset(self, where: tuple[float, float]) -> float:
+        """Return the prediction that stands for that of 0 in a range."""
+        return self.middle * (1 - where[1]) + self.half * where[0]
+
+    def restored(self, parameters: Mapping[str, Array], where: tuple[float, float]) -> dict[str, Array]:
+        """Return parameters that predict targets as they were; they are in K, but for rounding."""
+        theta = where[1] * self.form.space.pack(parameters) + self.offset(where) * self.constant
+        return self.form.space.unpack(self.form.feasible.project(theta))
+
+
+def residual_of(node: Expression) -> Expression | None:
+    """Return m of the square or the Huber loss of m, or of its positive part, where m is affine."""
+    if node.atom is HUBER or (node.atom is POWER and node.option("p") == 2):
+        (inner,) = (side for side in node.args[0].args if not is_zero(side)) if is_hinge(node.args[0]) else node.args
+        return inner if inner.is_affine and inner.variables else None
+    return None
+
+
+def scales(node: Expression) -> bool:
+    """Say whether an expression grows in proportion to residuals, or is a loss of them that is `capped`."""
+    linear = node.is_affine or node.atom in PASSING or node.atom is ABS or is_hinge(node)
+    return linear or residual_of(node) is not None
+
+
+def is_symmetric(piece: ConvexSet) -> bool:
+    low, high = piece.bounds()
+    return isinstance(piece, NormBall | IntervalSet | AxisHull) and np.array_equal(-low, high)
+
+
+@once
+def target_of(form: LossForm) -> Target | None:
+    """Read a loss as one of residuals; None if it is another one, predictions are one number, or K is of another kind."""
+    box, feasible = form.template.record.continuous.get(TARGET), form.feasible
+    usual = feasible.has_projection and all(map(is_symmetric, feasible.pieces)) and FeasibleSet(form.space, ()).is_space
+    usual = usual and ridge_of(form, free=False) is not None and all(map(scales, postorder(form.losses)))
+    if not isinstance(box, Box) or box.shape or not usual:
+        return None
+    smooth = [node for node in postorder(form.losses) if node.atom is HUBER and is_hinge(node.args[0])]
+    moves = {residual_of(node): node.option("M") / 2 for node in smooth}  # of the corners of smoothed hinges
+    place = form.bases.polynomials[TARGET].monomial.item()
+    factors, fixed, varied = dict[Expression, float](), list[Array](), np.zeros(form.space.dim, dtype=bool)
+    for leaf in dict.fromkeys(leaf for leaves in form.leaves for leaf in leaves):
+        found = form.polynomial(leaf)
+        free, degree, reads = (
+            found.coordinate >= 0,
+            (found.monomial >= 0).sum(axis=1),
+            (found.monomial == place).any(axis=1),
+        )
+        alone, offset = reads & ~free & (degree == 1), found.coefficient[~free & (degree == 0)].sum()
+        known = (free | alone | (degree == 0)).all() and offset in (0.0, moves.get(leaf))
+        if found.size != 1 or reads.sum() != 1 or not alone.any() or not known:
+            return None
+        factors[leaf] = -found.coefficient[alone].item()
+        weights = np.where(free & (degree == 0), found.coefficient / factors[leaf], 0.0)
+        fixed.append(np.bincount(np.maximum(found.coordinate, 0), weights, form.space.dim).astype(float))
+        varied[found.coordinate[free & (degree > 0)]] = True
+    table = np.array(fixed)
+    constant = np.where(varied, 0.0, np.linalg.lstsq(table * ~varied, np.ones(len(table)))[0])
+    constant = constant if np.allclose(table @ constant, 1.0, 1e-9, 0.0) else np.zeros(len(constant))
+    (low, high), one_number = map(float, box.bounds), not varied.any() and not np.ptp(table, axis=0).any()
+    inside = all(np.array_equal(feasible.project(end * constant), end * constant) for end in (low, high))
+    if one_number or not inside or not low < high or not (constant.any() or low == -high):
+        return None
+    return Target(form, low / 2 + high / 2, high / 2 - low / 2, constant, factors)
+
+
+def counts_of(batch: Batch, bounds: tuple[float, float]) -> Indices:
+    """Count targets in cells."""
+    places = np.floor(((np.asarray(batch.fields[TARGET][:]) - bounds[0]) / bounds[1] + 1) / 2 * CELLS)
+    return np.bincount(np.clip(places, 0, CELLS - 1).astype(np.int64), minlength=CELLS)
+
+
+def moved(batch: Batch, places: tuple[float, float, float, float]) -> Batch:
+    """Move targets so that a range fills the bounds."""
+    middle, half, centre, width = places
+    y = np.clip(((np.asarray(batch.fields[TARGET][:]) - middle) / half - centre) / width, -1.0, 1.0)
+    return Batch(batch.fields | {TARGET: frozen(np.clip(middle + half * y, middle - half, middle + half))}, batch.group)
