@@ -67,8 +67,8 @@ class Partitions:
         SWITCH.or_none.check("Partitions", keep=keep)
         if not (schema is None or hasattr(schema, "encode")):
             raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
-        self.schema, self.keep, self.unit = schema, keep, getattr(schema, "privacy_unit", None)
-        self.queried, self.marks = False, list[int | None]()  # Checksums of identifiers that were read
+        self.schema, self.keep, self.privacy_unit = schema, keep, getattr(schema, "privacy_unit", None)
+        self.marks: list[int | None] = []  # Checksums of identifiers that were read
         self.turns: tuple[Callable[[Any], Any], ...] = ()
         self.sources = self._sources(source)
         require(self.sources, "Partitions: there is no partition.", DomainError)
@@ -146,8 +146,8 @@ class Partitions:
         parts = [Blocks(query, part, columns) for part in ([numbers] if kept else [[k] for k in numbers])]
         made = cls(parts, schema, keep=kept)
         made.sources = [Source(part, part.size, local=True) for part in parts]
-        made.fields, made.local, made.queried = made.fields or list(fields), True, True
-        made.unit = next(iter(mine), None)
+        made.fields, made.local = made.fields or list(fields), True
+        made.privacy_unit = mine[0] if mine else None
         return made
 
     def _sources(self, source: Any) -> list[Source]:
@@ -244,21 +244,21 @@ class Partitions:
         DomainError
             If other identifiers are given, or identifiers of the rows of a query, which come in an order of their own.
         """
-        if self.unit is None:
+        if self.privacy_unit is None:
             why = "unit: identifiers beside a query may have another order than its rows; nothing was spent"
             remedy = "Name their column: from_query(..., unit='patient'), or privacy_unit= of the schema"
-            require(given is None or not self.queried, f"{why}. {remedy}.", DomainError)
+            require(given is None or not isinstance(self.sources[0].value, Blocks), f"{why}. {remedy}.", DomainError)
             return given
-        each = self.place.asked(partial(whose, self.schema, self.unit), range(len(self.sources)))
+        each = self.place.asked(partial(whose, self.schema, self.privacy_unit), range(len(self.sources)))
         found, self.marks = list(chain.from_iterable(each)), list(map(mark_of, each))
-        if given is not None and not (isinstance(given, str) and given == self.unit):
-            why = f"unit: these are not the identifiers in the column {self.unit!r}, row by row; nothing was spent"
+        if given is not None and not (isinstance(given, str) and given == self.privacy_unit):
+            why = f"unit: these are not the identifiers in the column {self.privacy_unit!r}, row by row; nothing was spent"
             same = isinstance(given, Iterable) and label_entries("unit", given) == found
             require(same, f"{why}. Leave unit= out: partitions carry their identifiers.", DomainError)
         return found
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
-        check = partial(checked, record, clip, self.schema, self.unit, self.keep is True, self.turns)
+        check = partial(checked, record, clip, self.schema, self.privacy_unit, self.keep is True, self.turns)
         return PartitionedBatch.read(self.place, check, self.marks or [None] * len(self.sources))
 
 

@@ -305,7 +305,7 @@ def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
 def check_unit(schema: Any, unit: str | None) -> None:
     """Refuse a guarantee about single records where a schema says that one may have several."""
     if unit is None and getattr(schema, "privacy_unit", None) is not None:
-        why = f"the schema says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
+        why = f"a column says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
         raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone.")
 
 

@@ -202,7 +202,7 @@ def test_features_know_the_schema_that_made_them():
         with pytest.raises(dp.TemplateError, match="encoded by another schema"):
             refused()
     theirs = dp.Schema({"age": (0, 9)}, "l", ["no", "yes"], privacy_unit="who")
-    with pytest.raises(dp.TemplateError, match="the schema says whose records are whose"):
+    with pytest.raises(dp.TemplateError, match="says whose records are whose"):
         dp.LogisticRegression(classes=["no", "yes"]).fit(*theirs.encode(table | {"who": list(range(200))}))
 
 
