@@ -35,8 +35,7 @@ GRAM_ROUNDING = (
     2.0**-44
 )  # A sum next to its absolute terms, some five hundred roundings: tests/sensitivity/test_bounds.py
 CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_summation.py
-RECORD_TOLERANCE = 1e-9  # A record outside its domain by rounding is put back: tests/data/test_columns.py
-SINGLE_TOLERANCE = 1e-6  # The same in single precision: tests/data/test_columns.py
+RECORD_TOLERANCE = 1e-6  # A record outside its domain by rounding is put back: tests/data/test_columns.py
 DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py
 TRANSLATION_TOLERANCE = 1e-9  # Values here and CVXPY's, next to the largest: tests/model/test_template.py
 EPSILON = 2.0**-52  # The distance of 1 from the next larger number

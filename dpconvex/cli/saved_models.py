@@ -36,7 +36,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     found = dp.evaluate(declared.learner, release, data, promise, unit=whose, measures=chosen.measures, **options)
     found = replace(found, labels=tuple(schema.labels or ()), label=schema.label)
     measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
-    measured |= {"records": found.records, "private": found.spent is not None, "numbers": numbers(found)}
+    measured |= {"records": found.records, "private": found.private, "numbers": numbers(found)}
     measured |= {"groups": {name: numbers(own) for name, own in found.by_group().items()}} if found.groups else {}
     said = str(found)
     if schema.label_bounds is not None and "error" in found.summary():  # which became -1 and 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
 from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, require, retold, whole
-from dpconvex.util.arrays import Array, frozen
+from dpconvex.util.arrays import Array, frozen, squared_lengths
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
@@ -88,7 +88,7 @@ class Ball:
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
             if self.norm != 2 or self.radius <= SMALL:
                 return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
-            return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)) / self.radius - 1.0)
+            return np.asarray(np.sqrt(squared_lengths(rows)) / self.radius - 1.0)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Draw records, shape (size, dim): half of them on the sphere, some along axes and corners."""

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks
 from dpconvex.data.domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, shorten
-from dpconvex.numerics import RECORD_TOLERANCE, SINGLE_TOLERANCE
+from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import NOT_AN_ARRAY, retold
 from dpconvex.util.arrays import Array, frozen
 
@@ -148,7 +148,7 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
     step, stays = at_once(domain.shape), isinstance(column, FileRows | Stored)
     array = column if stays else gate.opened(column)
     stays = stays or isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
-    if not stays and is_single(array) and array.nbytes > LARGEST_DOUBLED:
+    if not stays and array.dtype.kind == "f" and array.dtype.itemsize < 8 and array.nbytes > LARGEST_DOUBLED:
         array, stays = frozen(array), True
     if stays:
         gate.opened(array[:0])
@@ -156,10 +156,10 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
             gate(rows, k * step)
         return Stored(array, gate, (len(array), *domain.shape))
     with np.errstate(over="ignore"):  # infinity is refused by its row
-        whole, single = frozen(array.astype(float, copy=False)), is_single(array)
-    if all(gate.outside(rows, k * step, single) is None for k, rows in enumerate(blocks(whole, step))):
+        whole = frozen(array.astype(float, copy=False))
+    if all(gate.outside(rows, k * step) is None for k, rows in enumerate(blocks(whole, step))):
         return whole
-    return frozen(np.concatenate([gate(rows, k * step, single) for k, rows in enumerate(blocks(whole, step))]))
+    return frozen(np.concatenate([gate(rows, k * step) for k, rows in enumerate(blocks(whole, step))]))
 
 
 def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None) -> Any:
@@ -173,10 +173,6 @@ def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None)
     return found
 
 
-def is_single(column: Any) -> bool:
-    return column.dtype.kind == "f" and column.dtype.itemsize < 8
-
-
 class Gate:
     """What records pass whenever they are read from memory that may change: copied, unless `fresh`, and checked one by one."""
 
@@ -186,12 +182,12 @@ class Gate:
     def opened(self, values: Any) -> NDArray[Any]:
         return numbers(self.name, values, self.domain.shape)
 
-    def __call__(self, values: Any, first: int = 0, single: bool | None = None) -> Array:
+    def __call__(self, values: Any, first: int = 0) -> Array:
         """Return records, the first of which has this number, in memory of their own and inside their domain."""
         array = self.opened(values)
         with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
             rows = np.array(array, dtype=float, order="C", copy=None if self.fresh else True)
-        outside = self.outside(rows, first, is_single(array) if single is None else single)
+        outside = self.outside(rows, first)
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])
         return rows
@@ -210,11 +206,11 @@ class Gate:
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
                 norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)
                 inside, excess = matrix.data / np.maximum(norms, 1.0)[owners], norms - 1.0
-        outside = self.outside(matrix, 0, is_single(column), excess)
+        outside = self.outside(matrix, 0, excess)
         data = matrix.data if outside is None else np.where(outside[owners], inside, matrix.data)
         return sp.csr_array((frozen(data), frozen(places), frozen(matrix.indptr)), shape=matrix.shape)
 
-    def outside(self, rows: Any, first: int, single: bool, excess: Array | None = None) -> NDArray[np.bool_] | None:
+    def outside(self, rows: Any, first: int, excess: Array | None = None) -> NDArray[np.bool_] | None:
         """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
         excess = self.domain.excess(rows) if excess is None else excess
         largest = float(excess.max(initial=-1.0))
@@ -225,7 +221,7 @@ class Gate:
                 value = str(found.data[k]).replace("nan", "NaN")
                 said = f"{where} is {value}; fill it in with a public value, such as that of a Schema"
                 raise DomainError(f"field {self.name!r}: {said}.")
-        allowed = np.inf if self.clip else SINGLE_TOLERANCE if single else RECORD_TOLERANCE
+        allowed = np.inf if self.clip else RECORD_TOLERANCE
         if not largest <= allowed:
             count = len(excess) - int((excess <= allowed).sum())
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"

@@ -14,7 +14,6 @@ from scipy.linalg import block_diag
 from scipy.optimize import nnls
 from scipy.special import expit
 from sklearn.base import is_classifier
-from sklearn.utils.validation import column_or_1d
 
 from dpconvex.certificates.certificate import DescentCertificate
 from dpconvex.data.columns import Stored
@@ -27,7 +26,7 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.classifiers import PrivateClassifier
 from dpconvex.estimators.regressors import PrivateRegressor, takes_steps
 from dpconvex.estimators.shapes import CURVATURE, MONOTONE, Shape, on_shape
-from dpconvex.estimators.tables import plain
+from dpconvex.estimators.tables import one_column, plain
 from dpconvex.features.splines import KEPT, SplineBlock, SplineEncoder
 from dpconvex.features.transformers import of_tables, unquoted
 from dpconvex.fitting.onnx_export import Graph, additive_scores, finished
@@ -238,7 +237,7 @@ class AdditiveModel(Private):
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
         rows = self._features_of(X) if x is None else x
-        return {"x": rows, "y": self._target(column_or_1d(self._in_units(y), warn=True))}
+        return {"x": rows, "y": self._target(one_column(self._in_units(y)))}
 
     @property
     def intercept_(self) -> Any:
@@ -257,8 +256,10 @@ class AdditiveModel(Private):
 
     def to_onnx(self, path: Any) -> None:
         """Write the curves as an ONNX graph that reads the columns of a table (extra ``onnx``); outputs are as for releases."""
-        self._released()
-        graph, classes = Graph(), vars(self)["classes_"].tolist() if is_classifier(self) else None
+        graph, classes = (
+            Graph(self._released().status),
+            vars(self)["classes_"].tolist() if is_classifier(self) else None,
+        )
         score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
         finished(graph, path, score, (), classes, classes is not None)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from dpconvex.accounting.budget import Budget, settle
 from dpconvex.certificates.certificate import Certificate
@@ -27,7 +27,7 @@ from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
-from dpconvex.estimators.tables import SHARED, checked, partitioned, plain, prepared, schema_before, turned
+from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schema_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
 from dpconvex.fitting.onnx_export import export_estimator
@@ -244,7 +244,7 @@ class Private(BaseEstimator):
         """Return arrays, whose values are looked at when they are paid for."""
         plain("fit", "y", y, is_classifier(self), cells=False)
         target = None if y is None else "no_validation"  # scikit-learn says that there is none
-        return checked(self, "fit", X, target, later=True), column_or_1d(y, warn=True)
+        return checked(self, "fit", X, target, later=True), one_column(y)
 
     def _check_labels(self, labels: Any) -> None:
         """Refuse labels of a schema that were not declared."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import check_array
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Choice
@@ -14,7 +14,7 @@ from dpconvex.data.validation import check_labels
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
-from dpconvex.estimators.tables import checked, plain
+from dpconvex.estimators.tables import checked, one_column, plain
 from dpconvex.features.bases import ClassifierMixin
 from dpconvex.features.fourier_features import RandomFourierFeatures
 from dpconvex.features.transformers import unquoted
@@ -329,7 +329,7 @@ class MetricLearner(
         differences = differences_of(X)
         plain("fit", "y", y, texts=True, cells=False)
         self.n_features_in_ = differences.shape[1]
-        return differences, column_or_1d(y)
+        return differences, one_column(y)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the threshold less the squared distance of each pair, shape (n,); costs no privacy.

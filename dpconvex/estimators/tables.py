@@ -15,7 +15,7 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.data.columns import FileRows, Stored, records_of
 from dpconvex.data.partitions import Partitions, has_partitions, is_frame
@@ -70,6 +70,14 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
         what = f"{'' if texts else 'texts, '}dates or durations for numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
     return kind
+
+
+def one_column(y: Any) -> NDArray[Any]:
+    """Return labels or targets, shape (n,); each entry of a list stays what it is, whatever types the others are."""
+    kinds = {*map(type, y)} if isinstance(y, list | tuple) else set()
+    if len(kinds) > 1 or kinds - {bool, int, float, str}:  # NumPy would make texts of numbers beside a text
+        y = np.array(y, dtype=object)
+    return np.asarray(column_or_1d(y, warn=True))
 
 
 # Partitions

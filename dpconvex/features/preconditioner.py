@@ -12,7 +12,7 @@ from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
-from dpconvex.util.arrays import Array
+from dpconvex.util.arrays import Array, squared_lengths
 from dpconvex.util.plain_data import is_real
 
 # Entries of the matrix are rounded to so many levels, and those of a record to so many of the largest of them, if it is not tiny.
@@ -86,6 +86,6 @@ def turned(rows: Array, matrix: Array) -> Array:
     largest = np.abs(rows).max(axis=1)
     scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
     found = np.trunc(rows * scale[:, None]) @ matrix.T
-    lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+    lengths = np.sqrt(squared_lengths(found))
     lengths[lengths == 0] = 1.0
     return np.asarray(np.trunc(found * (INSIDE / lengths)[:, None] / GRID) * GRID)

@@ -22,12 +22,15 @@ OPSET, ML_OPSET = 18, 3
 
 
 class Graph:
-    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants."""
+    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants.
 
-    def __init__(self) -> None:
+    Its file says in its metadata, under "privacy", what the guarantee is, or why there is none.
+    """
+
+    def __init__(self, status: str) -> None:
         with retold("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):
             import onnx
-        self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
+        self.onnx, self.status, self.nodes, self.constants = onnx, status, list[Any](), list[Any]()
         self.inputs, self.outputs = list[Any](), list[Any]()
 
     def __call__(self, kind: str, *arguments: Any, **attributes: Any) -> str:
@@ -60,6 +63,7 @@ class Graph:
         graph = helper.make_graph(self.nodes, "dpconvex", self.inputs, self.outputs, self.constants)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dpconvex", ir_version=8)
+        helper.set_model_props(model, {"privacy": self.status})
         self.onnx.checker.check_model(model)
         write_whole(replaceable(path), model.SerializeToString())
 
@@ -132,6 +136,7 @@ def width_of(function: Function, widths: Sequence[int]) -> int:
 
 def export(
     path: Any,
+    status: str,
     functions: Sequence[Function | None],
     labels: Sequence[Any] | None,
     width: int | Sequence[int],
@@ -144,7 +149,7 @@ def export(
     bounds that the schema declares.
     """
     scores, predict, probabilities = functions
-    graph, function = Graph(), scores or predict
+    graph, function = Graph(status), scores or predict
     if function is None:
         raise TemplateError("to_onnx: there is no function to predict with; load the release with its template.")
     found = affine(function, count := width if isinstance(width, int) else width_of(function, width))
@@ -173,7 +178,7 @@ def export_estimator(estimator: Any, path: Any) -> None:
     functions = [getattr(estimator, name, None) for name in ("decision_function", "predict", "predict_proba")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names
-        export(path, functions, classes, estimator.n_features_in_, schema)
+        export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema)
 
 
 def finished(graph: Graph, path: Any, result: str, shape: tuple[int, ...], labels: Any, logistic: bool) -> None:

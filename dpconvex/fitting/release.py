@@ -188,7 +188,7 @@ class Release(Released, Mapping[str, Array]):
         known = self.names if self.schema is None else self.schema.feature_names
         widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
         width = widths if known is None else len(known)
-        export(path, functions, self.labels, width, self.schema, self.scaled)
+        export(path, self.status, functions, self.labels, width, self.schema, self.scaled)
 
     def _with(self, template: Any) -> Self:
         if callable(template):

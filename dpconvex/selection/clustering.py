@@ -30,7 +30,7 @@ from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, ne
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.numerics import SINGLE_TOLERANCE
+from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, instance, one_of, require, retold
 from dpconvex.util.arrays import Array, Indices, frozen, quietly
 from dpconvex.util.plain_data import is_real
@@ -145,7 +145,7 @@ class ComponentCenters(Released):
         if not values.ndim or math.prod(values.shape[1:]) != d:
             raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
         records = values.reshape(len(values), d)
-        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + SINGLE_TOLERANCE)
+        far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + RECORD_TOLERANCE)
         if far.any():
             raise DomainError(f"assign: {far.sum()} records lie outside of the domain (first: row {np.argmax(far)}).")
         codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)

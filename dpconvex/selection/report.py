@@ -130,7 +130,7 @@ def statement(
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         measured += "".join(f"; {name} {value}" for name, value in beside)
         said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
-    if coefficients is not None and coefficients.spent is not None:
+    if coefficients is not None and coefficients.private:
         said.append(f"The intervals of its parameters are another release about the same people: {coefficients.spent}.")
     if budget is not None and not unlisted(release, budget):
         spends = f"{sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}"

@@ -12,6 +12,14 @@ Indices = NDArray[np.int64]
 quietly = np.errstate(under="ignore")
 
 
+def squared_lengths(rows: Array) -> Array:
+    """Return squared lengths of rows, shape (n,), each to the same bits whatever rows are beside it."""
+    several = (
+        np.repeat(rows, 2, axis=0) if len(rows) == 1 else rows
+    )  # NumPy adds up one long row alone in another order
+    return np.asarray(np.einsum("ij,ij->i", several, several)[: len(rows)])
+
+
 class Owned(np.ndarray):
     """Memory that only `frozen` has written to: NumPy's own, which is faster to get and to read than that of bytes."""
 

@@ -167,6 +167,8 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
     assert told["private"]
     assert told["interval"][0] <= told["error"] <= told["interval"][1] < 0.2
     assert dp.Budget.open("budget.jsonl").remaining.epsilon == 2.0
+    dataclasses.replace(release, spent=None, not_private_because="a seed").save("seeded.npz")
+    assert not run("evaluate seeded.npz shop.csv --epsilon 5 --json").json["private"]
     SHOP.assign(member=["true", *SHOP["member"][1:]]).to_csv("odd.csv", index=False)  # as the schema reads it
     groups = run("evaluate model.npz odd.csv --epsilon 5 --group member --seed 0 --json", ends=0).json["groups"]
     assert list(groups) == ["no", "yes"]

@@ -107,6 +107,15 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
         dp.LinearRegression(epsilon=1.0, regularization=1.0).fit(x, np.zeros(4))
 
 
+@pytest.mark.parametrize("labels", [(0, "0"), (2**53 + 1, 0.5)])
+def test_a_label_of_another_type_leaves_those_of_others_as_they_are(labels):
+    y = [labels[0]] * 49 + [labels[1]]
+    pairs = np.zeros((50, 2, 2))
+    for learner, x in ((dp.LogisticRegression(classes=labels), pairs[:, 0]), (dp.MetricLearner(classes=labels), pairs)):
+        for form in (y, tuple(y)):
+            assert learner._data(x, form)["y"].tolist() == y
+
+
 def test_errors_are_those_of_the_statistics_in_units_of_the_target():
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.7, 0.7, size=(8000, 2))

@@ -66,6 +66,9 @@ def test_linear_models(tmp_path, name, y, options, delta):
     assert len(run(tmp_path / "estimator.onnx", {"x": NEW[:0]})) == len(run(tmp_path / "estimator.onnx", {"x": NEW}))
     release = model.release_
     release.to_onnx(tmp_path / "release.onnx")
+    for file in tmp_path.glob("*.onnx"):
+        known = runtime.InferenceSession(str(file)).get_modelmeta().custom_metadata_map
+        assert known == {"privacy": "NOT PRIVATE: the noise was drawn with the seed 0"}
     found = run(tmp_path / "release.onnx", {"x": NEW})
     if release.decision is None:
         near(found["prediction"], release.predict(NEW))
