@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -302,11 +303,14 @@ def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
         raise TemplateError(f"{caller}: {why}. Encode tables with the schema of the fit.")
 
 
-def check_unit(schema: Any, unit: str | None) -> None:
-    """Refuse a guarantee about single records where a schema says that one may have several."""
-    if unit is None and getattr(schema, "privacy_unit", None) is not None:
-        why = f"a column says whose records are whose ({schema.privacy_unit!r}), and the guarantee protects single records"
-        raise TemplateError(f"{why}; ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone.")
+def check_unit(data: Any, unit: str | None) -> None:
+    """Refuse a guarantee about single records where data or their schema say that one may have several."""
+    parts = (data, *data.values()) if isinstance(data, Mapping) else (data,)
+    for known in chain(parts, (getattr(part, "schema", None) for part in parts)):
+        if unit is None and isinstance(mine := getattr(known, "privacy_unit", None), str):
+            why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
+            remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
+            raise TemplateError(f"{why}; {remedy}.")
 
 
 def toml(value: Any) -> str:

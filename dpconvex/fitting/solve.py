@@ -169,8 +169,7 @@ class FitJob:
         check_privacy("this", self.privacy, options.units)
         self.templates = [for_promise(template, self.privacy) for template in self.templates]
         self.data, self.source = settled(self.data), NoiseSource(options.seed)
-        for part in (self.data, *(self.data.values() if isinstance(self.data, Mapping) else ())):
-            check_unit(part if isinstance(part, Partitions) else getattr(part, "schema", None), self.privacy.unit)
+        check_unit(self.data, self.privacy.unit)
         if self.privacy.unit is not None:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": options.unit})

@@ -23,6 +23,7 @@ from dpconvex.data.encoded import learnt_of
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.partitions import Partitions, is_frame
 from dpconvex.data.record import Record, feature_names, table
+from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
@@ -202,6 +203,7 @@ def cluster(
     columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
     TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
+    check_unit(columns, None)
     learnt = learnt_of(columns)
     settle(budget, learnt)
     pay(budget, privacy, entry)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+from functools import partial
 
 import numpy as np
 import pytest
@@ -228,8 +229,9 @@ def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(tmp_pat
         fit(plain, unit=who, budget=budget)
     own = dp.Partitions.from_query(connection, scaled, by="age", fields=fields, unit="who")
     assert fit(own).certificate.size == 89
-    with pytest.raises(dp.TemplateError, match="Partitions alone"):
-        dp.solve(learner, own, dp.Privacy(1.0), budget=budget)
+    for call in (partial(dp.solve, learner), partial(dp.cluster, learner), partial(dp.learn_schema, label="y")):
+        with pytest.raises(dp.TemplateError, match="says whose records are whose"):
+            call(own, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)))
     with pytest.raises(dp.TemplateError, match="name the column"):
         dp.learn_schema(own, privacy, label="y", unit=who, budget=budget)
     assert budget.entries == ()

@@ -204,6 +204,9 @@ def test_features_know_the_schema_that_made_them():
     theirs = dp.Schema({"age": (0, 9)}, "l", ["no", "yes"], privacy_unit="who")
     with pytest.raises(dp.TemplateError, match="says whose records are whose"):
         dp.LogisticRegression(classes=["no", "yes"]).fit(*theirs.encode(table | {"who": list(range(200))}))
+    record = dp.Record(x=dp.Ball(1), y=dp.Choice(["no", "yes"]))
+    with pytest.raises(dp.TemplateError, match="says whose records are whose"):
+        dp.cluster(record, dp.Partitions([table | {"who": list(range(200))}], theirs), dp.Privacy(1.0))
 
 
 def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(tmp_path):
