@@ -59,8 +59,9 @@ def template(
         return weight * (total * cp.exp(-score) + exposure * score)
 
     def predict(parameters, x):
-        """Return the mean of each row of x, for an exposure of 1."""
-        mean = np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        """Return the mean of each row of x, for an exposure of 1; without exposures at most `target`."""
+        score = x @ parameters["w"] + constant * parameters.get("b", 0.0)
+        mean = np.exp(score if exposure else np.minimum(score, np.log(target)))
         return 2 * mean / target - 1 if scaled else mean
 
     return dp.Template(

@@ -57,8 +57,9 @@ def template(
         return weight * ((y + size) * cp.logistic(score - np.log(size)) - y * score)
 
     def predict(parameters, x):
-        """Return the mean of each row of x, for an offset of 0."""
-        return np.exp(x @ parameters["w"] + constant * parameters.get("b", 0.0))
+        """Return the mean of each row of x, for an offset of 0: at most `target` with each offset."""
+        score = x @ parameters["w"] + constant * parameters.get("b", 0.0)
+        return np.exp(np.minimum(score, np.log(target) + offset))
 
     return dp.Template(
         record=dp.Record(

@@ -37,7 +37,8 @@ ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 4, 40.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
 OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
-TRUSTED = 0.5  # The root mean square change of scores in a step, where curvature depends on them
+# How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
+TRUSTED, NOISY = 0.5, 0.1
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
 FALLING = 2**0.25  # By how much the curvature falls in one step at most
 # What counts of directions at least; the part of noise that shortens the steps, less where there are more records than so many
@@ -154,12 +155,13 @@ def model_of(
         longest = float(np.linalg.norm(gradient) * np.linalg.norm(before))
         slow *= SLOWER if float((gradient * before).sum()) < OPPOSED * longest else 1.0
         before = gradient
+        deviation = sides * clip * unit / step_level / bend
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
-            rate *= min(1.0, TRUSTED * farthest(public, bend) / max(change, 1e-300))
+            noise = rate * deviation * math.sqrt(metric.directions * columns / number) * public.is_balanced
+            rate *= min(1.0, farthest(public, bend) / max(change / TRUSTED, noise / NOISY, 1e-300))
         point = point - rate / bend * gradient
-        deviation = sides * clip * unit / step_level / bend
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point

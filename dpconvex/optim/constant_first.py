@@ -130,6 +130,11 @@ def balanced(
             place = (before + place) / 2
         if last:
             break
+    unit, noise = public.short_side(place), public.slope / (few * math.sqrt(CLOSE))
+    if unit < noise:  # Few records may have all of the mean, and no clip near it sees them
+        slope = float(looks.look(begin + turn.T * place, public.slope, 1.0, level * math.sqrt(CLOSE)).gradient[0, 0])
+        place += math.log1p(-slope / number / unit) if -slope > SURE * noise * number else 0.0
+        spent += CLOSE
     own, cap = level * math.sqrt(BENDS), RISING * public.short_side(place)
     answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, curvature_level=own)
     told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)

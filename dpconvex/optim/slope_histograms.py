@@ -89,8 +89,10 @@ class LengthHistograms:
         """
         up, down = self.standing_out(counts, last)
         side = math.copysign(1.0, float((up - down).sum()))
+        unseen = UNSEEN * self.deviation
         missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0) if self.balanced else 0.0
-        return -side * missing, missing / (UNSEEN * self.deviation)
+        missing = min(missing, unseen * float(self.edges[-1]))  # None is longer
+        return -side * missing, missing / unseen
 
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
