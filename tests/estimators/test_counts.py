@@ -135,3 +135,17 @@ def test_rare_counts_are_predicted_better_than_by_a_constant(largest):
     for seed in range(6):
         model = dp.PoissonRegressor(epsilon=3.0, delta=1e-5, bounds=(0, largest), seed=seed).fit(x, y)
         assert model.score(x, y) > 0
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_mean_that_few_records_have_is_found(seed):
+    rng = np.random.default_rng(0)
+    y = np.where(rng.permutation(SIZE) < SIZE / 200, rng.uniform(50, 200, SIZE).round(), 0.0)
+    model = dp.PoissonRegressor(epsilon=8.0, delta=1e-5, adjacency="add-remove", size=SIZE, bounds=(0, 200), seed=seed)
+    assert 0.4 < model.fit(X, y).predict(X).mean() / y.mean() < 2.5
+
+
+@EVERY
+def test_no_prediction_exceeds_the_bound_of_targets(kind):
+    steep = {"w": np.full(3, 1e3), "b": 0.0}
+    assert kind(bounds=(0, 60)).template(3).predict(steep, X).max() == pytest.approx(1.0)
