@@ -262,7 +262,8 @@ class AdditiveModel(Private):
         )
         score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
-        finished(graph, path, score, (), classes, classes is not None)
+        bounds = self._interval() if isinstance(self, PrivateRegressor) else None
+        finished(graph, path, score, (), classes, classes is not None, bounds)
 
     def __sklearn_tags__(self) -> Any:
         return of_tables(super().__sklearn_tags__())
@@ -366,5 +367,5 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
         return self.release_["w"], self.statistics_.noise_map(self.release_)
 
     def predict(self, X: Any) -> Array:
-        """Predict from the released curves, in the units of the target; costs no privacy."""
-        return self._scores(X)
+        """Predict from the released curves, in the units of the target and within its bounds; costs no privacy."""
+        return np.clip(self._scores(X), *self._interval())

@@ -128,7 +128,7 @@ class LogLinkRegressor(PrivateRegressor):
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean for an exposure of 1 from the released parameters; costs no privacy."""
-        return super().predict(X) / (self.exposure or 1.0)
+        return self._unbounded(X) / (self.exposure or 1.0)  # The problem has bounded means where there are no exposures
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:

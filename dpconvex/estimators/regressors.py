@@ -41,8 +41,8 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
     ----------
     bounds : pair of float, or Schema
         Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to
-        learnt ones.  Without an intercept, linear regressors predict the middle of them where all features are 0.  With a log
-        link the lower one is 0.
+        learnt ones.  Predictions beyond them are moved to a bound.  Without an intercept, linear regressors predict the middle of
+        them where all features are 0.  With a log link the lower one is 0.
     """
 
     example = """
@@ -92,7 +92,10 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         return np.clip((inside[:] - middle) / half, -1.0, 1.0)
 
     def predict(self, X: ArrayLike) -> Array:
-        """Predict from the released parameters, in the units of the target; costs no privacy."""
+        """Predict from the released parameters, in the units of the target and within its bounds; costs no privacy."""
+        return np.asarray(np.clip(self._unbounded(X), *self._interval()))
+
+    def _unbounded(self, X: ArrayLike) -> Array:
         middle, half = self._scale()
         return np.asarray(middle + half * super().predict(X))
 

@@ -142,11 +142,12 @@ def export(
     width: int | Sequence[int],
     schema: Schema | None = None,
     scaled: bool = False,
+    bounds: tuple[float, float] | None = None,
 ) -> None:
     """Write a model whose scores, or predictions, are affine in its features; refuse others.
 
     The functions are for scores, predictions and probabilities.  Predictions that are scaled to [-1, 1] are brought to the
-    bounds that the schema declares.
+    bounds that the schema declares; others are kept within `bounds`.
     """
     scores, predict, probabilities = functions
     graph, function = Graph(status), scores or predict
@@ -168,21 +169,33 @@ def export(
     if labels is not None and known.shape[1] != len(labels):
         raise TemplateError(f"to_onnx: there are {known.shape[1]} scores for {len(labels)} labels.")
     logistic = probabilities is not None and labels is not None and alike(probabilities(points), softmax(known, axis=1))
-    finished(graph, path, result, found[1].shape, labels, logistic)
+    finished(graph, path, result, found[1].shape, labels, logistic, bounds)
 
 
 def export_estimator(estimator: Any, path: Any) -> None:
     """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
-    functions = [getattr(estimator, name, None) for name in ("decision_function", "predict", "predict_proba")]
+    predict = "predict" if classes is not None else "_unbounded"
+    functions = [getattr(estimator, name, None) for name in ("decision_function", predict, "predict_proba")]
+    bounds = None if classes is not None else estimator._interval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names
-        export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema)
+        export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema, bounds=bounds)
 
 
-def finished(graph: Graph, path: Any, result: str, shape: tuple[int, ...], labels: Any, logistic: bool) -> None:
-    """Add the outputs, and write the model."""
+def finished(
+    graph: Graph,
+    path: Any,
+    result: str,
+    shape: tuple[int, ...],
+    labels: Any,
+    logistic: bool,
+    bounds: tuple[float, float] | None = None,
+) -> None:
+    """Add the outputs, predictions within bounds, and write the model."""
+    if bounds is not None:
+        result = graph("Min", graph("Max", result, np.float64(bounds[0])), np.float64(bounds[1]))
     graph.output("prediction" if labels is None else "score", result, shape=(None, *shape))
     if not shape:  # as two scores, of which the first wins ties
         result = graph("MatMul", graph("Unsqueeze", result, np.array([1])), np.array([[0.0, 1.0]]))

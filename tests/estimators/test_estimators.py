@@ -284,6 +284,12 @@ def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):
         assert model.score(x, y) > 0.5
 
 
+def test_predictions_stay_within_the_bounds_of_the_target():
+    X = np.linspace(-1, 1, 1000)[:, None]
+    model = dp.Ridge(epsilon=5.0, delta=1e-5, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
+    assert model.predict([[-9.0], [9.0]]).tolist() == [0, 100]
+
+
 def test_weights_of_people_leave_statistics_as_they_are():
     rng = np.random.default_rng(0)
     x, who = rng.normal(size=(400, 3)) / 4, np.repeat(np.arange(100), 4)

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 5))
 X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True))
-NEW = RNG.normal(size=(300, 5)) / 3
+NEW = RNG.normal(size=(300, 5)) / 3 * np.where(np.arange(300) < 20, 100, 1)[:, None]
 BINARY = np.where(X[:, 0] > 0, "yes", "no")
 THREE = np.argmax(X[:, :3], axis=1)
 
