@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -252,6 +253,10 @@ class FitJob:
             raise DomainError(f"{error}{paid}") from error
 
 
+def forgotten(known: dict[int, Any], where: int, _: Any) -> None:
+    known.pop(where, None)  # At the end of Python, too, when globals are gone
+
+
 def note_fit(data: Any, state: int = 1) -> int:
     """Note that an array was fitted, was spoken of if it was fitted, or, with 0, was not; return what was known of it."""
     first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
@@ -260,7 +265,7 @@ def note_fit(data: Any, state: int = 1) -> int:
         alive, known = FITTED.get(where, (None, 0))
         before = known if alive is not None and alive() is first else 0
         now = max(before, 1) if state == 1 else state if before else 0
-        FITTED[where] = ref(first, lambda _: FITTED.pop(where, None)), now
+        FITTED[where] = ref(first, partial(forgotten, FITTED, where)), now
     return before
 
 

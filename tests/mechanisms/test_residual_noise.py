@@ -331,4 +331,4 @@ def test_residual_noise_of_a_nonsmooth_loss_falls_with_epsilon():
     found = [dp.verify(newsvendor, dp.Privacy(epsilon), 2000, proof=False) for epsilon in (1e3, 1e5)]
     both = [one.noise_shift + one.cover.size for one in found]
     assert both[0] > both[1]
-    assert found[1].cover.epsilon == pytest.approx(5e4)
+    assert found[1].cover.epsilon == pytest.approx(5e4, rel=1e-3)

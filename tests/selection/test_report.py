@@ -188,7 +188,10 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     texts = read(dp.report(replace(fit, names=("a", "b", "c")), coefficients=again))
     assert f"{found.lower[0]:.3g} to {found.upper[0]:.3g}" in texts
     assert any(text.startswith("These intervals are not private") for text in texts)
-    paid = dp.report(replace(fit, not_private_because="", spent=promise), coefficients=replace(again, spent=promise))
+    paid = dp.report(
+        replace(fit, not_private_because="", spent=promise),
+        coefficients=replace(again, spent=promise, not_private_because=""),
+    )
     assert "another release about the same people: epsilon = 1, delta = 1e-06" in paid
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
     with pytest.raises(dp.DPConvexError, match="no coefficients"):
