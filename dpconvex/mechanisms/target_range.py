@@ -26,6 +26,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet, NormBall
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import once
 
@@ -161,20 +162,30 @@ def residual_of(node: Expression) -> Expression | None:
 
 def scales(node: Expression) -> bool:
     """Say whether an expression grows in proportion to residuals, or is a loss of them that is `capped`."""
+    public = [] if node.is_affine else [side for side in node.args if not side.variables]
+    if TARGET in (field.name for side in public for field in side.fields):  # in a range they are other weights
+        return False
     linear = node.is_affine or node.atom in PASSING or node.atom is ABS or is_hinge(node)
     return linear or residual_of(node) is not None
 
 
-def is_symmetric(piece: ConvexSet) -> bool:
+def is_symmetric(piece: ConvexSet, region: Region) -> bool:
+    """Say whether a piece of K is symmetric, and has a projection wherever it is moved, for each coordinate is read once."""
+    if isinstance(piece, AxisHull):  # rounding may part what was read twice
+        here, bounds = piece.coordinates, np.array([region.lower, region.upper])
+        read = sum(np.isin(cone.matrix.indices, here).sum() for cone in region.cones)
+        single = read == len(here) and np.isinf(bounds[:, here]).all()
+        return bool(single) and not piece.anchor.any() and np.array_equal(-piece.low, piece.high)
     low, high = piece.bounds()
-    return isinstance(piece, NormBall | IntervalSet | AxisHull) and np.array_equal(-low, high)
+    return isinstance(piece, NormBall | IntervalSet) and np.array_equal(-low, high)
 
 
 @once
 def target_of(form: LossForm) -> Target | None:
     """Read a loss as one of residuals; None if it is another one, predictions are one number, or K is of another kind."""
     box, feasible = form.template.record.continuous.get(TARGET), form.feasible
-    usual = feasible.has_projection and all(map(is_symmetric, feasible.pieces)) and FeasibleSet(form.space, ()).is_space
+    usual = feasible.has_projection and FeasibleSet(form.space, ()).is_space
+    usual = usual and all(is_symmetric(piece, feasible.region) for piece in feasible.pieces)
     usual = usual and ridge_of(form, free=False) is not None and all(map(scales, postorder(form.losses)))
     if not isinstance(box, Box) or box.shape or not usual:
         return None

@@ -240,10 +240,26 @@ def test_only_losses_of_residuals_have_a_range():
         lambda w, x, y: cp.square(x @ w - y - 0.1),
         lambda w, x, y: cp.square(y * (x @ w) - 1),
         lambda w, x, y: cp.power(x @ w - y, 4),
+        lambda w, x, y: cp.pos(1 + y) * cp.abs(x @ w - y),  # in a range the weights are other ones
         lambda w, x, y: cp.square(w[0] - y),  # one number
     ]
     assert not any(map(target, others))
     assert target(others[0], y=dp.Box(0, 1)) is target(lambda w, x, y: cp.square(x @ w - y), y=dp.Box(0, 1)) is None
+
+
+def test_a_set_that_is_moved_must_be_symmetric_and_read_once():
+    w, b = cp.Variable(1, name="w"), cp.Variable(name="b")
+    both, record = cp.hstack([w, b]), dp.Record(x=dp.Ball(1), y=dp.Box(-1, 0))
+
+    def found(*inside):
+        plain = cp.sum_squares(w) + cp.square(b)
+        template = dp.Template(record, lambda x, y: cp.square(x @ w + b - y), plain, list(inside))
+        return target_range.target_of(form_of(template))
+
+    assert None not in (found(cp.norm1(both) <= 1), found(cp.norm1(w) <= 1, cp.abs(b) <= 1))
+    assert found(both >= -1, w[0] + b <= 0) is None  # a triangle whose corners lie at both bounds
+    # Rounding may leave no projection of these: whether a fit is certified would depend on the data.
+    assert found(cp.norm1(both) <= 1, cp.abs(b) <= 1) is found(cp.norm1(cp.hstack([w, 2 * b, 3 * b])) <= 9) is None
 
 
 def test_constraints_in_a_range_are_those_of_the_parameters_and_imply_those_that_were_proved():
