@@ -121,7 +121,8 @@ class Target:
         known = {field: fields[field.name].bounds[1] for loss in losses for field in loss.fields}
         sides = ({leaf: far * sign * factor for leaf, factor in self.factors.items()} for sign in (1, -1))
         above, below = (sum(float(evaluations(losses, known | side)[loss][0]) for loss in losses) for side in sides)
-        return min(max(below / (below + above), 1 / PARTS), 1 - 1 / PARTS) if self.constant.any() else None
+        part = below / (below + above) if below + above else 0.5  # weights may be 0 at the bounds of other fields
+        return min(max(part, 1 / PARTS), 1 - 1 / PARTS) if self.constant.any() else None
 
     @once
     def capped(self, times: float = 1.0, width: float = 0.25 / CELLS, offset: float = 0.0) -> Template:

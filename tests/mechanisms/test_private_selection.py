@@ -235,6 +235,8 @@ def test_only_losses_of_residuals_have_a_range():
     assert target(lambda w, x, y: cp.square(x @ w - y)).level is None  # predictions have no constant
     found = target(lambda w, x, y, k: k * cp.square(cp.pos(y - x @ w)), k=dp.Box(0, 2))
     assert str(found.capped(2.0).losses[0]) == "k * huber(pos(y - x @ w), 0.5)"
+    constant = target(lambda w, x, y, k: cp.pos(1 - k) * cp.square(w[0] + w[1] * k - y), k=dp.Box(0, 1))
+    assert constant.level == 0.5  # though weights are 0 where k is 1
     others = [
         lambda w, x, y: cp.logistic(x @ w - y),  # in other units it is another loss
         lambda w, x, y: cp.square(x @ w - y - 0.1),
