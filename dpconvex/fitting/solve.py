@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget, pay, settle
 from dpconvex.accounting.events import Event
-from dpconvex.certificates.certificate import DescentCertificate, QueriesCertificate, StatisticsCertificate
+from dpconvex.certificates.certificate import Certificate, DescentCertificate, QueriesCertificate, StatisticsCertificate
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
@@ -299,12 +299,12 @@ def released(
     if isinstance(fit.certificate, QueriesCertificate):
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
     if fit.ranged is not None:
-        return in_range(fit.ranged, batch, backend, source, whose, fit.certificate.advice)
+        return in_range(fit.ranged, batch, backend, source, whose, fit.certificate)
     return covered(fit, batch, backend, source, whose)
 
 
 def in_range(
-    fit: RangedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any, advice: tuple[str, ...]
+    fit: RangedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any, proved: Certificate
 ) -> Release:
     """Choose the range of the target, fit in it, and turn the parameters back."""
     target, bounds = fit.target, (fit.target.middle, fit.target.half)
@@ -312,8 +312,8 @@ def in_range(
     where = fit.plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
     within = batch.mapped(moved, batch.share((*bounds, *where)))
     found: Any = covered(fit.within(where), within, backend, source.next(), whose)
-    whole, paid = fit.plan.whole(found.certificate), source.spending(fit.plan.privacy)
-    whole = whole.copied(event=whole.event, advice=advice)
+    whole, paid = fit.plan.whole(found.certificate), source.spending(proved.privacy)
+    whole = whole.copied(event=whole.event, privacy=proved.privacy, advice=proved.advice)
     return replace(found, parameters=target.restored(found.parameters, where), certificate=whole, **paid)
 
 

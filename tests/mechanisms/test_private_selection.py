@@ -14,6 +14,7 @@ import dpconvex as dp
 from dpconvex.accounting.events import Pure
 from dpconvex.certificates.certificate import OutputCertificate
 from dpconvex.checker import Rejected, check
+from dpconvex.fitting import verify
 from dpconvex.fitting.verify import form_of
 from dpconvex.mechanisms import target_range
 from dpconvex.mechanisms.private_selection import Repetitions, log_inverse_gamma, rate, select
@@ -247,6 +248,20 @@ def test_only_losses_of_residuals_have_a_range():
     ]
     assert not any(map(target, others))
     assert target(others[0], y=dp.Box(0, 1)) is target(lambda w, x, y: cp.square(x @ w - y), y=dp.Box(0, 1)) is None
+
+
+def test_a_release_with_a_checked_part_of_a_guarantee_states_what_was_paid(monkeypatch):
+    usual = verify.attempted
+
+    def refused_above_a_half(prove, privacy, share):
+        found, missing = usual(prove, privacy, share)
+        return found, "a step" if share > 0.5 else missing
+
+    monkeypatch.setattr(verify, "attempted", refused_above_a_half)
+    template, data = dp.load("ridge_regression", features=1), {"x": np.ones((9, 1)), "y": np.ones(9)}
+    release = dp.solve(template, data, dp.Privacy(1.0), checked=True, seed=1)
+    assert release.certificate == dp.verify(template, dp.Privacy(1.0), 9, checked=True)
+    assert release.certificate.privacy == dp.Privacy(1.0)
 
 
 def test_a_set_that_is_moved_must_be_symmetric_and_read_once():
