@@ -161,6 +161,15 @@ def residual_of(node: Expression) -> Expression | None:
     return None
 
 
+def powers(node: Expression) -> set[int]:
+    """Return the powers of residuals in a loss: in a range, one that adds squares and absolute values is another one."""
+    if node.is_affine or not node.variables:
+        return set()
+    if residual_of(node) is not None:
+        return {2}
+    return {power for side in node.args for power in powers(side)} if node.atom in PASSING else {1}
+
+
 def scales(node: Expression) -> bool:
     """Say whether an expression grows in proportion to residuals, or is a loss of them that is `capped`."""
     public = [] if node.is_affine else [side for side in node.args if not side.variables]
@@ -188,6 +197,7 @@ def target_of(form: LossForm) -> Target | None:
     usual = feasible.has_projection and FeasibleSet(form.space, ()).is_space
     usual = usual and all(is_symmetric(piece, feasible.region) for piece in feasible.pieces)
     usual = usual and ridge_of(form, free=False) is not None and all(map(scales, postorder(form.losses)))
+    usual = usual and len({power for loss in form.losses for power in powers(loss)}) == 1
     if not isinstance(box, Box) or box.shape or not usual:
         return None
     smooth = [node for node in postorder(form.losses) if node.atom is HUBER and is_hinge(node.args[0])]

@@ -244,6 +244,7 @@ def test_only_losses_of_residuals_have_a_range():
         lambda w, x, y: cp.square(y * (x @ w) - 1),
         lambda w, x, y: cp.power(x @ w - y, 4),
         lambda w, x, y: cp.pos(1 + y) * cp.abs(x @ w - y),  # in a range the weights are other ones
+        lambda w, x, y: cp.square(x @ w - y) + cp.abs(x @ w - y),  # so have squares next to absolute values
         lambda w, x, y: cp.square(w[0] - y),  # one number
     ]
     assert not any(map(target, others))
