@@ -146,8 +146,8 @@ def export(
 ) -> None:
     """Write a model whose scores, or predictions, are affine in its features; refuse others.
 
-    The functions are for scores, predictions and probabilities.  Predictions that are scaled to [-1, 1] are brought to the
-    bounds that the schema declares; others are kept within `bounds`.
+    The functions are for scores, predictions and probabilities.  Predictions are kept within `bounds`; those that are scaled to
+    [-1, 1] are brought to the bounds that the schema declares, and kept within these.
     """
     scores, predict, probabilities = functions
     graph, function = Graph(status), scores or predict
@@ -159,9 +159,8 @@ def export(
     rows = graph.input("x", count) if schema is None else features_of(graph, schema)
     result = graph("Add", graph("MatMul", rows, found[0]), found[1])
     if scaled and scores is None and schema is not None and schema.label_bounds is not None:
-        lower, upper = schema.label_bounds
-        inside = graph("Min", graph("Max", result, np.float64(-1)), np.float64(1))
-        result = graph("Add", graph("Mul", inside, np.float64((upper - lower) / 2)), np.float64((lower + upper) / 2))
+        lower, upper = bounds = schema.label_bounds
+        result = graph("Add", graph("Mul", result, np.float64((upper - lower) / 2)), np.float64((lower + upper) / 2))
     points = public_points(count)
     known = points @ found[0] + found[1]
     known = np.stack([0 * known, known], axis=1) if known.ndim == 1 else known
