@@ -20,6 +20,7 @@ import numpy as np
 
 from dpconvex.data.batch import Batch, PartitionedBatch, Place, in_partition, is_lazy
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
+from dpconvex.data.dask_columns import cut, has_partitions, is_frame
 from dpconvex.data.domains import Ball
 from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
@@ -155,7 +156,7 @@ class Partitions:
             self.schema.check_names(source._meta)
             return [Source(part) for part in source.to_delayed()]
         if is_frame(source) or isinstance(source, Mapping):
-            return sources_of_columns(source)
+            return [Source(*part) for part in cut(source)]
         path = isinstance(source, str | PathLike)
         found = files_of(path_of(source)) if path and self.schema is not None else source
         if isinstance(found, list | tuple):
@@ -262,6 +263,11 @@ class Partitions:
         return PartitionedBatch.read(self.place, check, self.marks or [None] * len(self.sources))
 
 
+def settled(data: Any) -> Any:
+    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
+    return Partitions(data) if has_partitions(data) else data
+
+
 def files_of(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
     if not folder.is_dir():
@@ -358,62 +364,3 @@ def width_of(field: str, value: Any) -> int:
     shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
     require(len(shape) == 2, f"field {field!r}: expected a column of shape (n, features), not {shape}.", DomainError)
     return int(shape[1])
-
-
-# Arrays, series and frames of Dask
-
-
-def is_collection(value: Any) -> bool:
-    return hasattr(type(value), "__dask_graph__") and hasattr(type(value), "to_delayed")
-
-
-def is_frame(value: Any) -> bool:
-    return is_collection(value) and hasattr(value, "columns")
-
-
-def is_column(value: Any) -> bool:
-    several = isinstance(value, list | tuple)  # of which all are lazy, or it is refused
-    return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
-
-
-def has_partitions(data: Any) -> bool:
-    """Whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
-    return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
-
-
-def settled(data: Any) -> Any:
-    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
-    return Partitions(data) if has_partitions(data) else data
-
-
-def sources_of_columns(data: Any) -> list[Source]:
-    """Cut the columns of a frame, or of a mapping, into partitions of all of them; arrays as the first of a known size is."""
-    from dask.delayed import delayed
-
-    columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
-    sizes: tuple[int, ...] | None = None
-    for name, column in columns.items():
-        if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
-            raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
-        if hasattr(column, "rechunk"):
-            rows = column.chunks[0]
-            if all(size == size for size in rows):  # sizes that are not known are NaN
-                sizes = sizes or tuple(map(int, rows))
-                if sum(rows) != sum(sizes):
-                    raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
-                rows = sizes
-            columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
-    parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
-    counts = {name: len(part) for name, part in parts.items()}
-    require(len(set(counts.values())) == 1, f"the fields have different numbers of partitions: {counts}.", DomainError)
-    forms = {name: form_of(column) for name, column in columns.items()}
-    form = None if any(found is None for found in forms.values()) else forms
-    whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
-    return [Source(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
-
-
-def form_of(column: Any) -> Any:
-    """Return a column like a collection's without records; None where that is not known."""
-    kind = getattr(column, "dtype", None)
-    known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
-    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None

@@ -18,7 +18,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.data.columns import FileRows, Stored, records_of
-from dpconvex.data.partitions import Partitions, has_partitions, is_frame
+from dpconvex.data.dask_columns import has_partitions, is_frame
+from dpconvex.data.partitions import Partitions
 from dpconvex.data.schema import Schema
 from dpconvex.data.validation import TIMES, has_masked, numbers
 from dpconvex.errors import DomainError, warn

@@ -18,10 +18,11 @@ from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
+from dpconvex.data.dask_columns import is_frame
 from dpconvex.data.domains import Ball
 from dpconvex.data.encoded import learnt_of
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import Partitions, is_frame
+from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, feature_names, table
 from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers

@@ -1,0 +1,62 @@
+"""Arrays, series and frames of Dask: what is one, and how columns of them are cut into partitions."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpconvex.data.batch import is_lazy
+from dpconvex.errors import DomainError
+from dpconvex.util.arguments import require
+
+
+def is_collection(value: Any) -> bool:
+    return hasattr(type(value), "__dask_graph__") and hasattr(type(value), "to_delayed")
+
+
+def is_frame(value: Any) -> bool:
+    return is_collection(value) and hasattr(value, "columns")
+
+
+def is_column(value: Any) -> bool:
+    several = isinstance(value, list | tuple)  # of which all are lazy, or it is refused
+    return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
+
+
+def has_partitions(data: Any) -> bool:
+    """Whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
+    return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
+
+
+def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]:
+    """Yield partitions of all columns of a frame or a mapping, their sizes and forms; arrays are cut as the first of them."""
+    from dask.delayed import delayed
+
+    columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
+    sizes: tuple[int, ...] | None = None
+    for name, column in columns.items():
+        if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
+            raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
+        if hasattr(column, "rechunk"):
+            rows = column.chunks[0]
+            if all(size == size for size in rows):  # sizes that are not known are NaN
+                sizes = sizes or tuple(map(int, rows))
+                if sum(rows) != sum(sizes):
+                    raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
+                rows = sizes
+            columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
+    parts = {n: list(c) if isinstance(c, list | tuple) else list(np.ravel(c.to_delayed())) for n, c in columns.items()}
+    counts = {name: len(part) for name, part in parts.items()}
+    require(len(set(counts.values())) == 1, f"the fields have different numbers of partitions: {counts}.", DomainError)
+    forms = {name: form_of(column) for name, column in columns.items()}
+    form = None if any(found is None for found in forms.values()) else forms
+    whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
+    for part, size in zip(whole, sizes or [None] * len(whole), strict=True):
+        yield part, size, form
+
+
+def form_of(column: Any) -> Any:
+    """Return a column like a collection's without records; None where that is not known."""
+    kind = getattr(column, "dtype", None)
+    known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
+    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
