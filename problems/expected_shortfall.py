@@ -40,7 +40,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     width : float
-        Half-width of the smoothing, in units of the target.
+        Half-width of the smoothing, in multiples of `target`.
     weight : float
         Public bound on survey weights; 0 for none.  With a bound, each record has a field `weight` that multiplies its loss.
     """
@@ -54,10 +54,9 @@ def template(
 
     def loss(x, y, weight=1.0):
         residual = y - (x @ w + t)
+        excess = dp.huber_hinge(residual, width * target)
         # What is left of x'w + t + max(y - x'w - t, 0)/(1 - a), without y, times 1 - level
-        return (
-            weight * (1 - level) / levels * cp.sum(cp.multiply(1 / apart, dp.huber_hinge(residual, width)) - residual)
-        )
+        return weight * (1 - level) / levels * cp.sum(cp.multiply(1 / apart, excess) - residual)
 
     def predict(parameters, x):
         """Return the expected shortfall of each row of x."""

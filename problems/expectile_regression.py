@@ -34,8 +34,8 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     bound : float or None
-        Public bound on ``||w||``, part of the model; an intercept has an interval that holds all the best ones then.  Adaptive
-        steps, the default with a delta, need none: pass None.
+        Public bound on ``||w||`` in multiples of `target`, part of the model; an intercept has an interval that holds all the
+        best ones then.  Adaptive steps, the default with a delta, need none: pass None.
     weight : float
         Public bound on survey weights; 0 for none.  With a bound, each record has a field `weight` that multiplies its loss.
     constant : float
@@ -48,8 +48,8 @@ def template(
     b = cp.Variable(name="b") if constant else 0.0
     free, within = min(regularization, 1e-6), []
     if bound is not None:
-        largest = target + bound * radius
-        within = [cp.norm(w) <= bound, *([cp.abs(b) <= largest / constant] if constant else [])]
+        largest = target * (1 + bound * radius)
+        within = [cp.norm(w) <= bound * target, *([cp.abs(b) <= largest / constant] if constant else [])]
 
     def loss(x, y, weight=1.0):
         residual = y - (x @ w + constant * b)

@@ -16,7 +16,7 @@ def template(
 ) -> dp.Template:
     """Return the template.
 
-    The loss is quadratic for residuals below the threshold and linear, with slope `threshold`, above it: no bound on the
+    The loss is quadratic for residuals below the threshold and linear, with the slope it has there, above it: no bound on the
     coefficients is needed, and the bound on targets only says what a valid record is.
 
     Parameters
@@ -30,7 +30,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     threshold : float
-        Residual at which the loss turns linear.
+        Residual at which the loss turns linear, in multiples of `target`.
     constant : float
         Factor of a parameter b: the prediction is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
         By default there is none.
@@ -40,7 +40,7 @@ def template(
     free = min(regularization, 1e-6)
 
     def loss(x, y):
-        return cp.huber(x @ w + constant * b - y, threshold) / 2
+        return cp.huber(x @ w + constant * b - y, threshold * target) / 2
 
     def predict(parameters, x):
         return x @ parameters["w"] + constant * parameters.get("b", 0.0)

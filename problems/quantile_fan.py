@@ -35,7 +35,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     width : float
-        Half-width of the smoothing, in units of the target.
+        Half-width of the smoothing, in multiples of `target`.
 
     Examples
     --------
@@ -58,7 +58,9 @@ def template(
 
     def loss(x, y):
         residual = y - x @ (W @ steps) - b @ steps
-        return levels @ dp.huber_hinge(residual, width) + (1 - levels) @ dp.huber_hinge(-residual, width)
+        return levels @ dp.huber_hinge(residual, width * target) + (1 - levels) @ dp.huber_hinge(
+            -residual, width * target
+        )
 
     def predict(parameters, x):
         """Return all quantiles of each row of x, in order."""

@@ -33,7 +33,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     width : float
-        Half-width of the smoothing, in units of the target.
+        Half-width of the smoothing, in multiples of `target`.
     constant : float
         Factor of a parameter b: the prediction is ``x @ w + constant * b``, and b has a penalty of 1e-6 at most.
         By default there is none.
@@ -46,7 +46,9 @@ def template(
 
     def loss(x, y):
         residual = y - (x @ w + constant * b)
-        return quantile * dp.huber_hinge(residual, width) + (1 - quantile) * dp.huber_hinge(-residual, width)
+        return quantile * dp.huber_hinge(residual, width * target) + (1 - quantile) * dp.huber_hinge(
+            -residual, width * target
+        )
 
     def predict(parameters, x):
         return x @ parameters["w"] + constant * parameters.get("b", 0.0)

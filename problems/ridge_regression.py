@@ -31,7 +31,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     bound : float or None
-        Public bound on ``||w||``, part of the model.  Clipped steps and statistics need none.
+        Public bound on ``||w||`` in multiples of `target`, part of the model.  Clipped steps and statistics need none.
     constant : float
         Factor of a parameter b: the intercept is ``constant * b``.  By default there is none.
     capped : float
@@ -42,8 +42,8 @@ def template(
     b = cp.Variable(name="b") if constant else 0.0
     free, within = min(regularization, 1e-6), []
     if bound is not None:
-        largest = (target + bound * radius) / (constant or 1.0)
-        within = [cp.norm(w) <= bound, *([cp.abs(b) <= largest] if constant else [])]
+        largest = target * (1 + bound * radius) / (constant or 1.0)
+        within = [cp.norm(w) <= bound * target, *([cp.abs(b) <= largest] if constant else [])]
 
     def loss(x, y):
         residual = x @ w + constant * b - y

@@ -26,7 +26,7 @@ def template(
     regularization : float
         Lambda: the regularizer is ``Lambda/2 ||w||^2``.
     bound : float
-        Public bound on ``||w||_1``, part of the model: the smaller, the fewer coefficients differ from 0.
+        Public bound on ``||w||_1`` in multiples of `target`, part of the model: the smaller, the fewer coefficients differ from 0.
     radius : float
         Public bound on a record's features.
     norm : float
@@ -41,10 +41,8 @@ def template(
     """
     w = cp.Variable(features, name="w")
     b = cp.Variable(name="b") if constant else 0.0
-    free, largest = (
-        min(regularization, 1e-6),
-        target + bound * radius,
-    )  # no prediction without b is larger than bound * radius
+    free = min(regularization, 1e-6)
+    largest = target * (1 + bound * radius)  # no prediction without b is larger than the second part
 
     def loss(x, y, weight=1.0):
         return weight * cp.square(x @ w + constant * b - y) / 2
@@ -60,6 +58,6 @@ def template(
         ),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + (free / 2 * cp.square(b) if constant else 0.0),
-        constraints=[cp.norm1(w) <= bound, *([cp.abs(b) <= largest / constant] if constant else [])],
+        constraints=[cp.norm1(w) <= bound * target, *([cp.abs(b) <= largest / constant] if constant else [])],
         predict=predict,
     )

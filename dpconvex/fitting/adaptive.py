@@ -136,11 +136,12 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    most = (max(map(np.max, steep.values())), max(most_bent) or NARROW * largest) if is_flat else (math.inf, math.inf)
     is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
+    most = max(map(np.max, steep.values())) if is_flat else math.inf
+    most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
     vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
     short = partial(short_side, engine, batch, scores)
-    return scores, Public(largest, usual, is_bent, is_flat, float(most[0]), float(most[1]), bool(vanishes), short)
+    return scores, Public(largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes), short)
 
 
 @np.errstate(all="ignore")

@@ -32,7 +32,7 @@ class Public:
     curvature: float  # The mean, at 0
     is_bent: bool  # Whether curvature depends on scores
     is_flat: bool  # Whether slopes stay within bounds where scores are large
-    most_slope: float = math.inf  # The largest slope and curvature, where slopes stay within bounds
+    most_slope: float = math.inf  # The largest slope and curvature, where slopes, or curvatures, stay within bounds
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter

@@ -15,7 +15,7 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
 
 # Bits of squared lengths next to the longest, and at most; of a person's gradient next to the longest, and of a record's at most.
-WHOLE_BITS, LONG_BITS, FINER_BITS, SUMMED_BITS = 20, 36, 26, 38
+WHOLE_BITS, LONG_BITS, FINER_BITS, SUMMED_BITS = 38, 39, 26, 38
 
 
 def person_sums(part: RecordBlock, people: Indices) -> Sums:
