@@ -175,3 +175,20 @@ def test_steps_are_usual_for_hinges_of_targets():
         assert dp.verify(template, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
     free = dp.load("expectile_regression", features=3, bound=None)
     assert dp.verify(free, dp.Privacy(1.0, 1e-5), 5000).mechanism == dp.AdaptiveSteps().name
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [p for p in PROVED if p.startswith(("ridge", "huber_r", "quantile_r", "expectile", "sparse_r", "expected"))],
+)
+def test_defaults_of_regressions_are_in_multiples_of_the_bound_of_the_target(problem):
+    rng, scale = np.random.default_rng(3), 200.0
+    x = rng.uniform(-0.5, 0.5, (400, 3))
+    y = np.clip(x @ [0.5, -0.3, 0.2] + 0.1 * rng.normal(size=400), -1, 1)
+    plain, scaled = (
+        dp.solve_without_privacy(dp.load(problem, features=3, target=t, regularization=1e-9), {"x": x, "y": t * y})["w"]
+        / t
+        for t in (1.0, scale)
+    )
+    assert np.abs(plain - scaled).max() < 1e-3
+    assert np.abs(plain - [0.5, -0.3, 0.2]).max() < 0.2

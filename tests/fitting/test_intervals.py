@@ -317,3 +317,16 @@ def test_parameters_that_no_score_reads_do_not_make_a_fit_fail():
     data = {"x": np.random.default_rng(0).uniform(-1, 1, (500, 4)), "y": np.arange(500) % 3}
     release = dp.solve(template, data, dp.Privacy(1.0, 1e-6, "add-remove"), dp.AdaptiveSteps(), size=500, seed=1)
     assert all(np.isfinite(value).all() for value in release.values())
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 50.0])
+@pytest.mark.parametrize("kind", ["ridge_regression", "huber_regression"])
+def test_intervals_are_as_narrow_as_residuals_are_small_in_any_unit(kind, target):
+    # Residuals have a deviation of .02 of the bound: noise is for gradients as long as these, and no longer.
+    rng = np.random.default_rng(4)
+    x = features(20_000, rng)
+    y = target * np.clip(0.2 + x @ (W / 30) + 0.02 * rng.normal(size=len(x)), -1, 1)
+    learner = dp.load(kind, features=3, target=target, constant=1.0)
+    found = dp.intervals(learner, None, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), seed=1)
+    assert (found.standard_errors < 0.003 * target).all()
+    assert (np.abs(found.estimates[:3] / target - W / 30) < 0.01).all()
