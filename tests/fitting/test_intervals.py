@@ -319,8 +319,9 @@ def test_parameters_that_no_score_reads_do_not_make_a_fit_fail():
     assert all(np.isfinite(value).all() for value in release.values())
 
 
-@pytest.mark.parametrize("target", [0.1, 1.0, 50.0])
-@pytest.mark.parametrize("kind", ["ridge_regression", "huber_regression"])
+@pytest.mark.parametrize(
+    ("kind", "target"), [("ridge_regression", 0.1), ("ridge_regression", 1.0), ("huber_regression", 50.0)]
+)
 def test_intervals_are_as_narrow_as_residuals_are_small_in_any_unit(kind, target):
     # Residuals have a deviation of .02 of the bound: noise is for gradients as long as these, and no longer.
     rng = np.random.default_rng(4)
