@@ -26,7 +26,7 @@ def template(
     regularization : float
         Lambda: the regularizer is ``Lambda/2 ||w||^2``.
     bound : float
-        Public bound on ``||w||_1`` in multiples of `target`, part of the model: the smaller, the fewer coefficients differ from 0.
+        Public bound on ``||w||_1`` in multiples of `target`, part of the model: the smaller, the fewer coefficients are not 0.
     radius : float
         Public bound on a record's features.
     norm : float
