@@ -13,7 +13,7 @@ from dpconvex.checker.gaussian import check_event
 from dpconvex.checker.mechanisms import ROOM, check_noise, promised
 from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
-from dpconvex.checker.reading import Rejected, Unreplayed, indices, parsed, reader, require, spend, stated
+from dpconvex.checker.reading import Rejected, Steps, Unreplayed, indices, parsed, reader, require, spend, stated
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules, dimension
 from dpconvex.checker.statistics import check_statistics
@@ -73,6 +73,8 @@ def check(text: bytes, event: Any = None) -> Report:
         return Report(0, TRUSTED, (str(missing),))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Rejected(f"it is no proof: {type(error).__name__}, {error}") from None
+    finally:
+        Steps.known.clear()
 
 
 def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], event: Any) -> Report:
@@ -98,8 +100,8 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
         try:
             losses, rows = bounded(proof, template, claim, feasible)
         except Rejected as error:
-            if feasible.unread:
-                raise Unreplayed(f"{error}, by what is read of the constraints") from None
+            if feasible.unread or Steps.coarse:
+                raise Unreplayed(f"{error}, by what is read of the constraints, or of many numbers") from None
             raise
         (root,) = indices([proof["regularizer"]], len(template.nodes))
         require(not template.nodes[root].private, "the regularizer reads the record")

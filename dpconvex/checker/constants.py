@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
 from math import prod
 from typing import Any
 
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
-from dpconvex.checker.reading import require, spend
+from dpconvex.checker.reading import Steps, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
-from dpconvex.checker.rules import MOST_VERTICES, HessianPart, Hull, ScalarBound, Turn, sums
+from dpconvex.checker.rules import HessianPart, Hull, ScalarBound, Turn, segments, sums
 
-MOST_PAIRS, STRETCHES = 300_000, 1_000
+FEW_VERTICES, MOST_PAIRS, STRETCHES = 1024, 2**15, 1_000
 MOST_RECORDS = 10**4  # of one person
 Claim = dict[str, Any]
 
@@ -31,10 +31,16 @@ class Loss:
 
 
 def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int = 0) -> Loss:
-    few = prod(map(len, scalar.hulls)) <= MOST_VERTICES and not scalar.ball
-    vertices = sums(scalar.hulls) if few else None
-    sets = scalar.hulls if vertices is None else (vertices,)
-    length = sum((root(max(map(rows.square, hull)))[1] for hull in sets), scalar.ball)
+    hulls = segments(scalar.hulls)
+    vertices = sums(hulls) if prod(map(len, hulls)) <= FEW_VERTICES and not scalar.ball else None
+    if vertices is None:
+        Steps.coarse |= not scalar.ball
+        longest = [max(map(rows.square, hull)) for hull in hulls]
+        pairs = sum((most(rows, one, two, False) for one, two in combinations(hulls, 2)), ZERO)
+        together = root(max(sum(longest, ZERO) + 2 * pairs, ZERO))[1]
+        length = min(together, sum((root(square)[1] for square in longest), ZERO)) + scalar.ball
+    else:
+        length = root(max(map(rows.square, vertices)))[1]
     require(length < 2**300, "nothing bounds a gradient")
     pieces = merged(scalar.pieces)
     traces = [(trace(piece, rows), min(piece.rank, dimension)) for piece in pieces]
@@ -76,10 +82,20 @@ def trace(piece: HessianPart, rows: GeneratorRows) -> Fraction:
 
 def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
     """Bound ``||g - g'||`` for gradients of two records."""
-    apart = first.length + second.length
-    if first.vertices is None or second.vertices is None or len(first.vertices) * len(second.vertices) > MOST_PAIRS:
+    apart, hulls = first.length + second.length, [segments(loss.scalar.hulls) for loss in (first, second)]
+    if first.vertices and second.vertices and len(first.vertices) * len(second.vertices) <= MOST_PAIRS:
+        return min(apart, root(max(*rows.all_apart(frozenset((first.vertices, second.vertices))), ZERO))[1])
+    if first.scalar.ball or second.scalar.ball:
         return apart
-    return min(apart, root(max(*rows.all_apart(first.vertices, second.vertices), ZERO))[1])
+    pairs = sum((most(rows, one, two, True) for one, two in product(*hulls)), ZERO)
+    square = first.length**2 + second.length**2 + 2 * pairs
+    return min(apart, root(max(square, ZERO))[1])
+
+
+def most(rows: GeneratorRows, one: Hull, two: Hull, cross: bool) -> Fraction:
+    """Bound inner products of vertices of two hulls, for one record; of two records, those with the opposite of the second."""
+    found = [rows.product(u, v, cross) for u in one for v in two]
+    return max(-low if cross else high for low, high in found)
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:

@@ -1,17 +1,23 @@
 """Exact numbers, and bounds from below and above of the few functions that proofs need; no floating point anywhere."""
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import isqrt
+from operator import mul
+from typing import TypeVar
 
-from dpconvex.checker.reading import effort, require, spend
+from dpconvex.checker.reading import Steps, effort, remembered, require, spend
 
+T = TypeVar("T")
+Square = tuple[tuple[Fraction, ...], ...]
 Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
 BITS, WIDE = 160, 256  # that are kept where numbers grow long, and where they are whole multiples of a unit
 FRACTION = 60  # terms of a continued fraction
+MOST_SIDE, DOUBLINGS, CLOSE = 40, 40, Fraction(1, 2**39)  # of matrices whose eigenvalues are bounded
 LONGEST = 12_000  # bits of a number before the point
 
 
@@ -90,6 +96,7 @@ def normal_tail(t: Fraction) -> Range:
     if t < 0:
         low, high = normal_tail(-t)
         return 1 - high, 1 - low
+    spend(40)
     density = normal_density(t)
     if t > 8:
         low, high = hazard(t)
@@ -111,14 +118,15 @@ def normal_density(t: Fraction) -> Range:
 
 def hazard(t: Fraction) -> Range:
     """Bound the normal density over the probability to be above t: far out by the continued fraction K(0) of `normal_tail`."""
-    spend(80)
+    spend(20 * effort([t]))
     if t <= 8:
         density, tail = normal_density(t), normal_tail(t)
         return outward(density[0] / tail[1], density[1] / tail[0])
-    low, high = t, t + Fraction(FRACTION) / t
+    start = (t.numerator << WIDE) // t.denominator  # in multiples of 2^-WIDE
+    low, high = start, start + 2 + (FRACTION << 2 * WIDE) // start
     for k in range(FRACTION - 1, 0, -1):
-        low, high = outward(t + k / high, t + k / low)
-    return low, high
+        low, high = start + (k << 2 * WIDE) // high, start + 2 + (k << 2 * WIDE) // low
+    return outward(Fraction(low, 1 << WIDE), Fraction(high, 1 << WIDE))
 
 
 def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:
@@ -144,14 +152,20 @@ def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:
     return outward(*tail), outward(density[0] / tail[1], density[1] / tail[0])
 
 
-def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
+def common(values: Iterable[Fraction]) -> int:
+    """Return a common denominator."""
+    denominators = {a.denominator for a in values}
+    spend(sum(map(int.bit_length, denominators)) ** 2 >> 21)
+    return math.lcm(*denominators)
+
+
+def pivots(matrix: Sequence[Sequence[Fraction]]) -> list[Fraction] | None:
     """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite.
 
     All entries stay whole numbers, minors of the matrix times a common denominator (Bareiss 1968).
     """
-    denominators = {a.denominator for row in matrix for a in row}
-    spend(len(matrix) ** 2 + (sum(map(int.bit_length, denominators)) ** 2 >> 21))
-    scale = math.lcm(*denominators)
+    spend(len(matrix) ** 2)
+    scale = common(a for row in matrix for a in row)
     rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
     longest = max((abs(a).bit_length() for row in rows for a in row), default=0)
     spend(len(rows) ** 3 // 6 * (1 + len(rows) * longest // 5000))
@@ -166,3 +180,50 @@ def pivots(matrix: list[list[Fraction]]) -> list[Fraction] | None:
             rows = [[(lead * b - row[0] * a) // last for a, b in zip(first, row[1:], strict=True)] for row in rest]
             last = lead
     return found
+
+
+def blocks(matrix: Mapping[T, Mapping[T, Fraction]]) -> Iterator[Square]:
+    """Return the parts of a symmetric matrix that no entry connects with others."""
+    left = set(matrix)
+    while left:
+        group, waiting = set[T](), [left.pop()]
+        while waiting:
+            c = waiting.pop()
+            group.add(c)
+            waiting += [d for d, value in matrix[c].items() if value and d not in group]
+        left -= group
+        yield tuple(tuple(matrix[c].get(d, ZERO) for d in group) for c in group)
+
+
+def spectrum(matrix: Mapping[T, Mapping[T, Fraction]]) -> Range:
+    """Bound the eigenvalues of a symmetric matrix."""
+    low, high = list[Fraction](), list[Fraction]()
+    for block in blocks(matrix):
+        high.append(largest_eigenvalue(block))
+        semidefinite = len(block) > 1 and pivots(block) is not None
+        low.append(ZERO if semidefinite else -largest_eigenvalue(tuple(tuple(-a for a in row) for row in block)))
+    return min(low), max(high)
+
+
+@remembered
+def largest_eigenvalue(matrix: Square) -> Fraction:
+    """Bound the largest eigenvalue of a symmetric matrix, by sums of rows if it is large.
+
+    It is a Rayleigh quotient, guessed in floating point, but for CLOSE if elimination proves that.
+    """
+    side, most = len(matrix), max(sum(map(abs, row), ZERO) for row in matrix)
+    spend(2 + 2 * sum(map(effort, matrix)))
+    if side == 1 or not most or side > MOST_SIDE:
+        Steps.coarse |= side > MOST_SIDE
+        return matrix[0][0] if side == 1 else most
+    spend(40 + side**3)
+    scaled = [[float(a / most) + (i == j) for j, a in enumerate(row)] for i, row in enumerate(matrix)]
+    power = scaled
+    for _ in range(DOUBLINGS):
+        longest = max(row[i] for i, row in enumerate(power))
+        power = [[sum(map(mul, one, two)) / longest**2 for two in power] for one in power]
+    top = power[max(range(side), key=lambda i: power[i][i])]
+    quotient = sum(a * sum(map(mul, row, top)) for a, row in zip(top, scaled, strict=True)) / sum(map(mul, top, top))
+    guess = most * (Fraction(quotient - 1) + CLOSE)
+    rest = [[(guess if i == j else ZERO) - a for j, a in enumerate(row)] for i, row in enumerate(matrix)]
+    return most if pivots(rest) is None else guess

@@ -3,27 +3,33 @@
 The event of a release has to have differences of gradients as many and as long as the graph says.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import product
 from typing import Any, NamedTuple
 
-from dpconvex.checker.constants import Claim, Loss, curvature_of_people, difference, joint, moved, person
+from dpconvex.checker.constants import MOST_PAIRS, Claim, Loss, curvature_of_people, difference, joint, moved, person
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
-from dpconvex.checker.reading import require, spend
+from dpconvex.checker.reading import remembered, require, spend
 from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.rules import Hull, ends_of
 
-SLICES, HALVINGS = 60, 14  # where slopes move
-WIDTH, CUT = Fraction(1, 80), Fraction(1, 10**8)  # of a cell of the norm's law, and where its tail is cut
+SLICES, HALVINGS = 60, 30  # where slopes move
+WIDTH, GROWTH, CUT = (
+    Fraction(1, 400),
+    Fraction(26, 25),
+    Fraction(1, 10**8),
+)  # of cells of the norm's law, and where it is cut
+SHORT = 36  # bits of lengths: the calculus rounds up more
 NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
-Lengths = Counter[Fraction]
+Lengths = tuple[tuple[Fraction, int], ...]  # largest first, and how many there are of each
 
 
+@remembered
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
     """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
-    spend(60)
+    spend(20)
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
@@ -36,13 +42,14 @@ def chi_delta(epsilon: Fraction, dimension: int, shift: Fraction) -> Fraction:
     start = down(epsilon / shift - shift / 2, 64)
     if start <= 0 or dimension == 0:
         return ONE if dimension else ZERO
-    found, middle, left = ZERO, start + WIDTH / 2, ONE
+    found, half, left, end = ZERO, WIDTH / 2, ONE, start
     while left > CUT * found:
+        middle = end + half
         tail, hazard = chi_tail(middle, dimension)
         before, after = shift + hazard[1], shift + hazard[0]
-        halves = (exp(before * WIDTH / 2)[1] - 1) / before + (1 - exp(-after * WIDTH / 2)[0]) / after
+        halves = (exp(before * half)[1] - 1) / before + (1 - exp(-after * half)[0]) / after
         found = up(found + shift * exp(-shift * (middle - start))[1] * tail[1] * halves)
-        left, middle = tail[1], middle + WIDTH
+        left, end, half = tail[1], middle + half, up(half * GROWTH, 64)
     return up(found + left)
 
 
@@ -78,12 +85,17 @@ def perturbation_delta(
         delta = grown * max(perturbation_delta(losses, rows, one, part, enough / grown) for one in single)
         if delta <= enough:
             return delta
-    found = [(kind.bounds, kind.delta(epsilon, enough)) for kind in kinds(losses, rows, claim)]
-    by_law = {bounds: ONE for bounds, delta in found if delta > enough}
-    for rank, length, curved in by_law:
-        if epsilon > curved:
-            by_law[rank, length, curved] = chi_delta(epsilon - curved, int(rank), up(length, 64))
-    return max(min(delta, by_law.get(bounds, ONE)) for bounds, delta in found)
+    found = {kind: kind.delta(epsilon, enough) for kind in kinds(losses, rows, claim)}
+    above = [kind.bounds for kind, delta in found.items() if delta > enough]
+    largest = by_law(epsilon, [max(column) for column in zip(*above, strict=True)]) if above else ZERO
+    if largest <= enough:  # for all of them together
+        return max(largest, *(delta for delta in found.values() if delta <= enough), ZERO)
+    return max(min(delta, by_law(epsilon, kind.bounds) if delta > enough else ONE) for kind, delta in found.items())
+
+
+def by_law(epsilon: Fraction, bounds: Sequence[Fraction]) -> Fraction:
+    rank, length, curved = bounds
+    return chi_delta(epsilon - curved, int(rank), up(length, 64)) if epsilon > curved else ONE
 
 
 def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKind]:
@@ -94,26 +106,28 @@ def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKin
     backs = [*([None] if most > 1 or not replaced else []), *(losses if replaced else [])]
     terms = 1 if most == 1 else 2 * most - 1 if replaced and weight < most else most
     rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)  # records may be of any kinds
-    for front, back in product(losses, backs):
-        spend(1)
-        ends = ((),) if back is None else back.vertices
-        vertices, behind = None, Lengths()
-        if front.vertices is not None and ends is not None:
-            fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
-            vertices = shifts_of(fronts, ends, rows, sigma / weight)
-            for shift in vertices:
-                vertices[shift] *= terms
-            behind = Counter(up(root(rows.square(w))[1] / sigma) for w in ends)
-        if most > 1:
-            if losses[0].most == 1:  # an interval, with two ends
-                vertices = Counter({farthest: 2})
-            found.append(PairKind((Fraction(rank), farthest, together), vertices, Lengths(), ()))
-            continue
-        length, curved = difference(front, back, rows) if back else front.length, joint(front, rows, ZERO, mu, ZERO)
-        rank = min(front.rank + (back.rank if back else 0), front.most)
-        slopes = () if vertices is None else margin(front.vertices or ((),), front, rows, sigma, mu)
-        found.append(PairKind((Fraction(rank), length / sigma, curved), vertices, behind, slopes))
-    return found
+    for front in losses:
+        curved = joint(front, rows, ZERO, mu, ZERO)
+        for back in backs:
+            spend(10)
+            ends = ((),) if back is None else back.vertices
+            vertices: Lengths | None = None
+            behind: Lengths = ()
+            if front.vertices is not None and ends is not None and len(front.vertices) * len(ends) <= MOST_PAIRS:
+                fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
+                apart = shifts_of(rows.all_apart(frozenset((fronts, ends))), sigma / weight, terms)
+                vertices = tuple(pair for pair in apart if pair[0])
+                behind = shifts_of(Counter(map(rows.square, ends)), sigma)
+            if most > 1:
+                if losses[0].most == 1:  # an interval, with two ends
+                    vertices = ((farthest, 2),)
+                found.append(PairKind((Fraction(rank), farthest, together), vertices, (), ()))
+                continue
+            length = difference(front, back, rows) if back else front.length
+            rank = min(front.rank + (back.rank if back else 0), front.most)
+            slopes = () if vertices is None else margin(front.vertices or ((),), front, rows, sigma, mu)
+            found.append(PairKind((Fraction(rank), length / sigma, curved), vertices, behind, slopes))
+    return [*dict.fromkeys(found)]
 
 
 def margin(vertices: Hull, front: Loss, rows: GeneratorRows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
@@ -130,17 +144,22 @@ def margin(vertices: Hull, front: Loss, rows: GeneratorRows, sigma: Fraction, mu
     return unit, unit * max(-least, ZERO), unit * max(least, ZERO), bend
 
 
-def shifts_of(first: Hull, second: Hull, rows: GeneratorRows, sigma: Fraction) -> Lengths:
-    """Return how far vertices of two hulls are apart, but for equal ones, and how often each distance occurs."""
-    found = Lengths()
-    for square, count in rows.all_apart(first, second).items():
-        if square > 0:
-            found[up(root(up(square, 64))[1] / sigma)] += count
-    return found
+def shifts_of(squares: Counter[Fraction], sigma: Fraction, terms: int = 1) -> Lengths:
+    """Return lengths of vectors in deviations, rounded up so that those that agree but for rounding are one."""
+    found = Counter[Fraction]()
+    for square, count in squares.items():
+        found[deviations(square, sigma)] += terms * count
+    return tuple(sorted(found.items(), reverse=True))
+
+
+@remembered
+def deviations(square: Fraction, sigma: Fraction) -> Fraction:
+    spend(10)
+    return up(root(max(square, ZERO))[1] / sigma, SHORT)
 
 
 def of_vertices(epsilon: Fraction, shifts: Lengths) -> Fraction:
-    return sum((n * gaussian_delta(epsilon, shift) for shift, n in shifts.items()), ZERO)
+    return sum((n * gaussian_delta(epsilon, shift) for shift, n in shifts), ZERO)
 
 
 def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
@@ -151,7 +170,7 @@ def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
             first, last = (least + (steep - least) * m / SLICES for m in (k, k + 1))
             s = min(max(steepest / 2, first), last) / steepest
             most = up(min(curved, log(1 + bend * s * (1 - s))) if bend else curved, 64)
-            for end, count in kind.behind.items() if most else ():
+            for end, count in kind.behind if most else ():
                 spend(1)
                 total += count * (last - first) * falling(epsilon, up(last + end, 64), most)
     return total
@@ -163,10 +182,14 @@ def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
     base = length**2 / 2 + curved - epsilon
     low = max(-base / length, ZERO)
     high = max((curved - base) / length, low)
-    for _ in range(HALVINGS):  # towards the largest value of a log-concave function
-        middle = (low + high) / 2
-        steep = [middle * (end - 1) for end in exp(length * middle + base)]
-        low, high = (middle if steep[1] < length else low), (middle if steep[0] >= length else high)
+    slope, start, near, far = map(float, (length, base, low, high))
+    for _ in range(HALVINGS):  # a guess of where a log-concave function is largest
+        middle = (near + far) / 2
+        near, far = (middle, far) if middle * math.expm1(min(slope * middle + start, 700)) < slope else (near, middle)
+    for guess in (Fraction(2 * near - far), Fraction(2 * far - near)):
+        if low < guess < high:
+            steep = [guess * (end - 1) for end in exp(length * guess + base)]
+            low, high = (guess if steep[1] < length else low), (guess if steep[0] >= length else high)
     gained = (1 - 1 / exp(min(length * high + base, curved))[1]) / (1 - 1 / exp(curved)[0])
     return up(gained * exp(-(low**2) / 2)[1] / root(2 * PI[0])[0])
 
@@ -208,7 +231,7 @@ def covers(hull: dict[str, Any], kind: PairKind) -> bool:
 def as_many(given: Iterable[tuple[Fraction, Fraction]], known: Lengths | None) -> bool:
     """Whether there are as many lengths as are known, from each length on."""
     have, less = sorted(given, reverse=True), ZERO
-    for length, count in sorted((known or {}).items(), reverse=True):
+    for length, count in known or ():
         less -= count
         while have and have[0][0] * NEAR >= length:
             less += have.pop(0)[1]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from dpconvex.checker.exact import ONE, ZERO, Range, pivots, root, times
+from dpconvex.checker.exact import ONE, ZERO, Range, blocks, pivots, root, times
 from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, TemplateGraph, number_of, scaled, total
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
@@ -115,16 +115,7 @@ def is_modulus(
             first, by = matrix[c], weight * a
             for d, b in row:
                 first[d] += by * b
-    left, proved = set(matrix), True
-    while left:  # one part after the other that no entry connects with others
-        group, waiting = set[int](), [left.pop()]
-        while waiting:
-            c = waiting.pop()
-            group.add(c)
-            waiting += [d for d, value in matrix[c].items() if value and d not in group]
-        left -= group
-        proved = proved and pivots([[matrix[c][d] for d in sorted(group)] for c in sorted(group)]) is not None
-    return proved
+    return all(pivots(block) is not None for block in blocks(matrix))
 
 
 class Feasible:
@@ -160,13 +151,15 @@ class Feasible:
         """Read what a constraint says of single coordinates, their absolute values, norms and sums; nothing otherwise."""
         sizes, inner = node.entries is None, node if node.entries is not None else self.template.nodes[node.args[0]]
         whole = node.size == 1 and is_whole(node, inner)
-        absolute = sizes and whole and node.name == "sum" and inner.name == "abs"
+        absolute = sizes and whole and node.name in ("sum", "max") and inner.name == "abs"
         if absolute and inner.entries is None:
             inner = self.template.nodes[inner.args[0]]
         if other.entries is None or inner.entries is None:
             return
         limits = other.entries
-        if absolute or (node.name in ("norm", "norm_nuc") and whole):
+        if absolute and node.name == "max":
+            limits = limits * inner.size
+        elif absolute or (node.name in ("norm", "norm_nuc") and whole):
             places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
             single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
             # Both entries of a symmetric matrix that a coordinate is.
@@ -201,6 +194,17 @@ class Feasible:
                 return ends.pop()
         return None
 
+    def squared_radius(self, touched: set[int]) -> Fraction | None:
+        """Bound the squared norm of some coordinates, by balls, each for its share, and bounds of the rest."""
+        both = touched & self.bounds[False].keys() & self.bounds[True].keys()
+        weighed = {c: self.template.weights[c] * max(abs(self.bounds[s][c]) for s in (False, True)) ** 2 for c in both}
+        left, square = touched, ZERO
+        for members, radius in self.balls:
+            part = left & members
+            if not part <= both or radius**2 < sum((weighed[c] for c in part), ZERO):
+                left, square = left - part, square + radius**2
+        return square + sum((weighed[c] for c in left), ZERO) if left <= both else None
+
     def reach(self, entry: Entry, row: Vector, rows: GeneratorRows) -> Range | None:
         """Bound the linear part of an entry over the record and K; None if nothing does."""
         if not (self.balls or self.simplices or self.bounds[True]):
@@ -217,19 +221,11 @@ class Feasible:
         if not linear:
             return low, high
         touched = {c for c, *_ in linear}
-        both = touched & self.bounds[False].keys() & self.bounds[True].keys()
-        corner = {c: max(abs(self.bounds[side][c]) for side in (False, True)) for c in both}
-        weighed = {c: self.template.weights[c] * value**2 for c, value in corner.items()}
-        left, square = touched, ZERO
-        for members, radius in self.balls:  # balls bound their shares of the norm, and bounds of coordinates the rest
-            part = left & members
-            if not part <= corner.keys() or radius**2 < sum((weighed[c] for c in part), ZERO):
-                left, square = left - part, square + radius**2
-        if not left <= corner.keys():
+        square = self.squared_radius(touched)
+        if square is None:
             return None
-        square += sum((weighed[c] for c in left), ZERO)
         size = root(rows.square(row) * square)[1]  # of the whole row, for what is left of it is no longer
-        if not touched <= corner.keys():
+        if not touched <= self.bounds[False].keys() & self.bounds[True].keys():
             return low - size, high + size
         least = most = ZERO
         for c, a, ends in linear:

@@ -5,11 +5,12 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from functools import cache, partial
-from typing import Any
+from functools import cache, partial, wraps
+from typing import Any, ClassVar, TypeVar, cast
 
 from dpconvex.checker.table import TABLES
 
+F = TypeVar("F", bound=Callable[..., Any])
 MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 250_000, 250_000
 UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius", "tolerance"))
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
@@ -31,15 +32,29 @@ class Unreplayed(Said):
 
 
 class Steps:
-    """How many steps are left, of some 3 microseconds each: a hostile proof ends."""
+    """How many steps are left, of some 3 microseconds each: a hostile proof ends.  And what its functions returned."""
 
     left = MOST_STEPS
+    coarse = False  # whether a bound of many numbers was no sharp one
+    known: ClassVar[dict[Any, Any]] = {}
 
 
 def spend(count: int) -> None:
     Steps.left -= count
     if Steps.left < 0:
         raise Unreplayed("the rest of it, for it takes too many steps")
+
+
+def remembered(function: F) -> F:
+    """Return a function that computes each value once for a proof."""
+
+    def found(*args: Any) -> Any:
+        spend(1)
+        if (function, args) not in Steps.known:
+            Steps.known[function, args] = function(*args)
+        return Steps.known[function, args]
+
+    return cast(F, wraps(function)(found))
 
 
 def effort(values: Iterable[Fraction]) -> int:
@@ -56,6 +71,7 @@ def require(holds: bool, step: str) -> None:
 def parsed(text: bytes) -> dict[str, Any]:
     """Read a proof by the table: known keys of known types and ranges, with exact numbers."""
     Steps.left = MOST_STEPS
+    Steps.coarse = False
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
     require(text.count(b"{") + text.count(b"[") <= MOST_PARTS, "the proof has too many parts")
     try:

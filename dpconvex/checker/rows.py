@@ -3,18 +3,20 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import product
 from math import comb, factorial, prod
 
-from dpconvex.checker.exact import ONE, ZERO, Range, outward, pivots, plus, power, root, times, up
+from dpconvex.checker.exact import ONE, ZERO, Range, common, outward, pivots, plus, power, root, spectrum, times, up
 from dpconvex.checker.expansion import Entry, Monomial, RecordBounds, TemplateGraph
-from dpconvex.checker.reading import effort, require, spend
+from dpconvex.checker.reading import effort, remembered, require, spend
 
 Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
+Matrix = dict[Monomial, dict[Monomial, Fraction]]
 MOST_GENERATORS, FEW = 3000, 6
+NEARLY = 1 + Fraction(1, 2**100)  # for roots of multiplicities
 
 
 def vector(values: Mapping[int, Fraction]) -> Vector:
@@ -44,8 +46,6 @@ class GeneratorRows:
         self.forms: list[MonomialForm] = []
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
-        self.squares: dict[Vector, Fraction] = {}
-        self.counts = dict[tuple[tuple[Vector, ...], ...], Counter[Fraction]]()
         # Of fields of one number: which generators are it times which others, and a factor.
         self.multiples: dict[int, dict[int, tuple[int, Fraction]]] = defaultdict(dict)
         self.centres, self.tangents = list[Vector](), list[tuple[Fraction, Fraction, Fraction]]()
@@ -79,6 +79,7 @@ class GeneratorRows:
         known: dict[tuple[tuple[Kind, Kind], tuple[tuple[tuple[Monomial, Monomial], Fraction], ...]], int] = {}
         for (g, h), whole in products.items():
             for kinds, block in by_kinds(whole, self.record).items():
+                spend(2 * len(block))
                 kept = sorted(block.items())
                 shape = kinds, tuple((key, value / kept[0][1]) for key, value in kept)
                 if shape not in known:
@@ -106,27 +107,39 @@ class GeneratorRows:
             for g in (g for g in group if squares[g] > 0):
                 for key, value in products[g, g].items():
                     whole[key] += value / squares[g]
+                    spend(effort([whole[key]]))
             forms = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
             most = sum((form.same[1] for form in forms), ZERO)
             self.shared |= {g: most * max(square, ZERO) for g, square in squares.items()}
 
+    @remembered
+    def near(self, u: Vector) -> dict[int, list[tuple[int, Fraction]]]:
+        """Return the inner products of a row with all generators: for each of these, multiples of forms."""
+        found = defaultdict[int, list[tuple[int, Fraction]]](list)
+        for g, a in u:
+            spend(sum(map(len, self.pairs[g].values())) * effort([a]))
+            for h, forms in self.pairs[g].items():
+                found[h] += [(form, a * weight) for form, weight in forms]
+        return found
+
     def forms_of(self, u: Vector, v: Vector) -> dict[int, Fraction]:
         """Return the multiples of the forms that make up the inner product of two rows."""
-        sums, second, long = dict[int, Fraction](), dict(v), effort(value for _, value in v) // max(len(v), 1)
-        for g, a in u:
-            near = self.pairs[g] if len(self.pairs[g]) < len(v) else second
-            spend(1 + len(near) * (long + effort([a])))
-            for h in near:
-                for form, weight in self.pairs[g].get(h, ()) if h in second else ():
-                    sums[form] = sums.get(form, ZERO) + a * second[h] * weight
+        sums, near = dict[int, Fraction](), self.near(u)
+        for h, b in v:
+            spend(1 + len(near.get(h, ())) * effort([b]))
+            for form, a in near.get(h, ()):
+                sums[form] = sums.get(form, ZERO) + a * b
         return sums
 
     def product(self, u: Vector, v: Vector, cross: bool = False) -> Range:
         """Bound ``<A_z' u, A_z' v>`` over one record, or over two, ``<A_z' u, A_z'' v>``."""
+        return self.range_of(frozenset(self.forms_of(u, v).items()), cross)
+
+    @remembered
+    def range_of(self, sums: frozenset[tuple[int, Fraction]], cross: bool) -> Range:
         total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[MonomialForm, Fraction]]()
-        sums = self.forms_of(u, v)
         spend(5 * len(sums))
-        for k, value in sums.items():
+        for k, value in sums:
             form = self.forms[k]
             if form.is_identity:
                 alike[form.kind] = alike.get(form.kind, ZERO) + value * form.factor
@@ -136,6 +149,7 @@ class GeneratorRows:
         if 1 < len(others) <= FEW:  # few forms are bounded together, too
             whole: Block = defaultdict(Fraction)
             for form, value in others:
+                spend(effort(form.block.values()))
                 for key, entry in form.block.items():
                     whole[key] += value * entry
             sides = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
@@ -143,34 +157,65 @@ class GeneratorRows:
             total = max(total[0], ends[0]), min(total[1], ends[1])
         return plus(total, polynomial_range(alike, self.record, not cross))
 
+    @remembered
     def square(self, u: Vector) -> Fraction:
         """Bound ``||A_z' u||^2`` from above: with multiples of a number, it is convex in that, and largest at its ends."""
-        if u not in self.squares:
-            found = self.longest(u)
-            for k, multiples in self.multiples.items():
-                these = tuple((g, a) for g, a in u if g in multiples)
-                rest, moved = added(u, these, -ONE), vector({})
-                for g, a in these:
-                    moved = added(moved, ((multiples[g][0], a * multiples[g][1]),))
-                if these:
-                    ends = self.record.lower[k], self.record.upper[k]
-                    found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
-            self.squares[u] = max(found, ZERO)
-        return self.squares[u]
+        found = self.longest(u)
+        for k, multiples in self.multiples.items():
+            these = tuple((g, a) for g, a in u if g in multiples)
+            rest, moved = added(u, these, -ONE), vector({})
+            for g, a in these:
+                moved = added(moved, ((multiples[g][0], a * multiples[g][1]),))
+            if these:
+                ends = self.record.lower[k], self.record.upper[k]
+                found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
+        return max(found, ZERO)
 
     def longest(self, u: Vector) -> Fraction:
         shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
         return min(self.product(u, u)[1], shared)
 
-    def apart(self, u: Vector, v: Vector) -> Fraction:
-        """Bound ``||A_z' u - A_z'' v||^2`` from above, for two records."""
-        return self.square(u) + self.square(v) - 2 * self.product(u, v, cross=True)[0]
+    @remembered
+    def all_apart(self, hulls: frozenset[tuple[Vector, ...]]) -> Counter[Fraction]:
+        """Bound ``||A_z' u - A_z'' v||^2`` from above for all pairs of vertices, for two records, and count equal bounds.
 
-    def all_apart(self, first: tuple[Vector, ...], second: tuple[Vector, ...]) -> Counter[Fraction]:
-        """Bound these squares for all pairs of vertices, and count equal ones."""
-        if (first, second) not in self.counts:
-            self.counts[first, second] = Counter(self.apart(u, v) for u, v in product(first, second))
-        return self.counts[first, second]
+        Pairs with equal lengths and equal multiples of all forms are bounded once; to find them, all numbers are made whole.
+        """
+        first, second = (*hulls, *hulls)[:2]  # of one hull, itself
+        squares = [*{self.square(u): None for u in (*first, *second)}]
+        places = {square: k for k, square in enumerate(squares)}
+        near, scale = [self.near(v) for v in second], common(a for u in first for _, a in u)
+        unit = common(a for item in near for parts in item.values() for _, a in parts)
+        terms, long = sum(map(len, first)), effort([Fraction(scale * unit)])
+        tally = Counter[tuple[int, int, frozenset[tuple[int, int]]]]()
+        whole = [(places[self.square(u)], [(g, int(a * scale)) for g, a in u]) for u in first]
+        for v, item in zip(second, near, strict=True):
+            forms = {g: [(form, int(a * unit)) for form, a in parts] for g, parts in item.items()}
+            spend((len(first) + terms * max(map(len, forms.values()), default=0)) * long // 6)
+            end, known = places[self.square(v)], len(tally)
+            for start, row in whole:
+                sums = defaultdict[int, int](int)
+                for g, a in row:
+                    for form, b in forms.get(g, ()):
+                        sums[form] += a * b
+                tally[start, end, frozenset(sums.items())] += 1
+            spend(8 * (len(tally) - known))
+        found = Counter[Fraction]()
+        for (start, end, items), count in tally.items():
+            low, _ = self.range_of(frozenset((form, Fraction(a, scale * unit)) for form, a in items if a), True)
+            found[squares[start] + squares[end] - 2 * low] += count
+        return found
+
+    def offset(self, entries: list[Entry]) -> Fraction:
+        """Bound the sum of the squares of what entries are without parameters."""
+        whole: Block = defaultdict(Fraction)
+        for entry in entries:
+            still = [(monomial, a) for (c, monomial), a in entry.items() if c < 0]
+            spend(2 * len(still) ** 2)
+            for (one, a), (two, b) in product(still, still):
+                whole[one, two] += a * b
+        sides = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
+        return sum((side.same[1] for side in sides), ZERO)
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
@@ -196,12 +241,19 @@ class MonomialForm:
 
     def __init__(self, kind: Kind, other: Kind, block: Block, record: RecordBounds) -> None:
         spend(40 + 8 * len(block))
-        self.kind, self.block = kind, block
-        self.same, self.cross = (block_range(kind, other, block, record, same) for same in (True, False))
+        self.kind, self.other, self.block, self.record = kind, other, block, record
         values = {value / multiplicity(one, kind) if one == two else ZERO for (one, two), value in block.items()}
         count = prod(comb(record.sizes[b] + k - 1, k) for b, k in Counter(kind).items())
         self.is_identity = kind == other and len(values) == 1 and len(block) == count and 0 not in values
         self.factor = min(values)
+
+    @cached_property
+    def same(self) -> Range:
+        return block_range(self.kind, self.other, self.block, self.record, True)
+
+    @cached_property
+    def cross(self) -> Range:
+        return block_range(self.kind, self.other, self.block, self.record, False)
 
 
 def by_kinds(block: Block, record: RecordBounds) -> dict[tuple[Kind, Kind], Block]:
@@ -222,30 +274,40 @@ def multiplicity(monomial: Monomial, kind: Kind) -> int:
 
 
 def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, same: bool) -> Range:
-    """By Cauchy-Schwarz and Gershgorin for the monomials, divided by the roots of their multiplicities: entries of a tensor.
+    """Bound a form over one record or two, by the matrix of monomials divided by the roots of their multiplicities.
 
-    Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.
+    Of one record, and of numbers, eigenvalues have signs, and fields of one scalar are factors apart, which keep theirs:
+    ``y ||x||^2`` has that of y.
     """
-    pairs = [tuple(tuple(k for k in m if record.sizes[record.owner[k]] > 1) for m in pair) for pair in block]
     kind, other = (tuple(b for b in side if record.sizes[b] > 1) for side in (first, second))
-    if kind == other and (same or not kind) and all(one == two for one, two in pairs):
-        values = [value / multiplicity(one, kind) for (one, _), value in zip(pairs, block.values(), strict=True)]
-        size = prod((record.squares[b] for b in kind), start=ONE)
-        found = times((min(values), max(values)), (ZERO if kind else ONE, size))  # a part of a tensor can vanish
+    lines: Matrix = defaultdict(lambda: defaultdict(Fraction))
+    turned: Matrix = defaultdict(lambda: defaultdict(Fraction))
+    for pair, value in block.items():
+        one, two = (tuple(k for k in m if record.sizes[record.owner[k]] > 1) for m in pair)
+        weight = multiplicity(one, kind), multiplicity(two, other)
+        entry = value / weight[0] if weight[0] == weight[1] else value * root(Fraction(1, prod(weight)))[1]
+        lines[one][two] += entry
+        turned[two][one] += entry
+    size = NEARLY * root(prod((record.squares[b] for b in first + second), start=ONE))[1]
+    if kind == other and (same or not kind):
+        half = {m: {n: (lines[m][n] + turned[m][n]) / 2 for n in (*lines[m], *turned[m])} for m in {*lines, *turned}}
+        size = NEARLY * prod((record.squares[b] for b in kind), start=ONE)
+        found = times(spectrum(half), (ZERO if kind else ONE, size))  # a part of a tensor can vanish
         one, two = next(iter(block))
         for side in (one + two,) if same else (one, two):
-            for k in (k for k in set(side) if record.sizes[record.owner[k]] == 1):
-                found = times(found, power((record.lower[k], record.upper[k]), side.count(k)))
+            for y in (y for y in set(side) if record.sizes[record.owner[y]] == 1):
+                found = times(found, power((record.lower[y], record.upper[y]), side.count(y)))
         return found
-    size = root(prod((record.squares[b] for b in first + second), start=ONE))[1]
-    sums: dict[tuple[bool, Monomial], Fraction] = defaultdict(Fraction)
-    for (one, two), value in block.items():
-        weight = root(Fraction(1, multiplicity(one, first) * multiplicity(two, second)))[1]
-        sums[False, one] += abs(value) * weight
-        sums[True, two] += abs(value) * weight
-    sides = [max(value for (side, _), value in sums.items() if side is which) for which in (False, True)]
-    bound = root(sides[0] * sides[1])[1]
-    return outward(-bound * size, bound * size)
+    if lines == turned:
+        size *= max(map(abs, spectrum(lines)))
+    else:  # the smaller product of the matrix with its transpose
+        gram: Matrix = defaultdict(lambda: defaultdict(Fraction))
+        for line in max(lines, turned, key=len).values():
+            spend(2 * len(line) ** 2)
+            for (i, a), (j, b) in product(line.items(), repeat=2):
+                gram[i][j] += a * b
+        size *= root(spectrum(gram)[1])[1]
+    return outward(-size, size)
 
 
 def monomial_range(monomial: Monomial, record: RecordBounds) -> Range:

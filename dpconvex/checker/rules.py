@@ -10,8 +10,23 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from dpconvex.checker.exact import ONE, PI, ZERO, Range, exp, hazard, log, outward, plus, power, root, times, up
-from dpconvex.checker.expansion import Entry, Monomial, Node, RecordBounds, TemplateGraph, linear, product
+from dpconvex.checker.exact import (
+    ONE,
+    PI,
+    ZERO,
+    Range,
+    exp,
+    hazard,
+    largest_eigenvalue,
+    log,
+    outward,
+    plus,
+    power,
+    root,
+    times,
+    up,
+)
+from dpconvex.checker.expansion import Entry, Monomial, Node, RecordBounds, TemplateGraph, linear, number_of, product
 from dpconvex.checker.public import Feasible
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, added, monomial_range, multiple, vector
@@ -129,8 +144,20 @@ class ScalarBound:
         return ScalarBound(value, self.stretched(slope), tuple(pieces), kink, None, lead, ball, None, None, shorter)
 
 
+def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
+    """Add hulls of two points in one direction: their sum has two vertices, too."""
+    found, lines = [hull for hull in hulls if len(hull) != 2], dict[Vector, Hull]()
+    for one, two in (hull for hull in hulls if len(hull) == 2):
+        way = added(two, one, -ONE)
+        line, ends = multiple(way, 1 / way[0][1]), (one, two) if way[0][1] > 0 else (two, one)
+        old = lines.get(line, ((), ()))
+        lines[line] = added(old[0], ends[0]), added(old[1], ends[1])
+    return (*found, *lines.values())
+
+
 def sums(hulls: tuple[Hull, ...]) -> Hull:
     """Return all sums of one vertex from each hull."""
+    hulls = segments(hulls)
     require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients are no polytope of few vertices")
     found: dict[Vector, None] = {(): None}
     for hull in hulls:
@@ -217,7 +244,10 @@ class Rules:
             return False
         rank = dimension(self.leaves.values())
         if all(len(place) == 1 for place in places):
-            return rank <= rows and len({place for place, _ in shapes[0]}) <= columns
+            spans: dict[Monomial, dict[int, Fraction]] = defaultdict(dict)
+            for ((j,), monomial), value in shapes[0].items():
+                spans[monomial][j] = value
+            return rank <= rows and dimension(map(vector, spans.values())) <= columns
         if any(i > j or weight != (1 if i == j else 2) for (i, j), weight in zip(places, weights, strict=True)):
             return False  # the coordinates are no symmetric matrices
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)
@@ -256,9 +286,15 @@ class Rules:
     def apply(self, k: int, node: Node) -> list[ScalarBound]:
         args, options = [self.known[a] for a in node.args], node.options
         spend(10 * sum(map(len, args)))
+        groups = [[args[0][j] for j in indices(line, len(args[0]))] for line in options.get("groups", [])]
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
-            groups = [[args[0][j] for j in indices(line, len(args[0]))] for line in options["groups"]]
             return [norm(group, self.rows) if node.name == "norm" else log_sum_exp(group) for group in groups]
+        if node.name == "quad_over_lin":
+            by = sum(map(number_of, self.template.nodes[node.args[1]].entries or []), ZERO)
+            require(by > 0, f"node {k}: a divisor is no positive number")
+            entries = self.template.nodes[node.args[0]].entries or []
+            sums = [[entries[j] for j in line] if entries else [] for line in options["groups"]]
+            return [self.squares(*pair).times((1 / by, 1 / by)) for pair in zip(groups, sums, strict=True)]
         if node.name == "maximum":
             return [maximum(list(group)) for group in zip(*args, strict=True)]
         if node.name in CURVES:
@@ -276,6 +312,21 @@ class Rules:
         if found is None:
             raise Unreplayed(f"node {k}: a rule for {node.name}")
         return found
+
+    def squares(self, group: list[ScalarBound], entries: list[Entry]) -> ScalarBound:
+        """Bound a sum of squares; gradients of affine ones are twice as long at most as their norm times the steepest slope."""
+        found = reduce(ScalarBound.plus, [square(s, {"p": 2}) for s in group])
+        if len(group) == 1 or not entries or not all(s.is_affine and len(s.vertices) == 1 for s in group):
+            return found
+        touched = {c for entry in entries for c, _ in entry if c >= 0}
+        steepest, square_of = (
+            steepest_of([s.vertices[0] for s in group], self.rows),
+            self.feasible.squared_radius(touched),
+        )
+        sizes = [root(sum((power((ZERO, max(map(abs, s.value))), 2)[1] for s in group), ZERO))[1]]
+        if square_of is not None:
+            sizes.append(root(max(self.rows.offset(entries), ZERO))[1] + steepest * root(square_of)[1])
+        return replace(found, hulls=(), ball=2 * steepest * min(sizes))
 
 
 def record_range(entry: Entry, record: RecordBounds) -> Range:
@@ -320,6 +371,11 @@ def logistic(s: ScalarBound, options: object) -> ScalarBound:
     return replace(found, hulls=s.stretched(slopes), slopes=slopes if found.lead else None)
 
 
+def steepest_of(vectors: list[Vector], rows: GeneratorRows) -> Fraction:
+    """Bound the largest singular value of some rows together."""
+    return root(largest_eigenvalue(tuple(map(tuple, rows.dominant(vectors)))))[1] if vectors else ZERO
+
+
 def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     """Gradients are sums of rows by weights of norm 1 at most; the Hessian is below the rows' squares over the norm."""
     still = [s.value for s in group if s.is_affine and not s.hulls]
@@ -327,7 +383,7 @@ def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     if not all(s.is_affine and len(s.vertices) == 1 for s in moving):
         raise Unreplayed("norms of what is not affine")
     vectors = [s.vertices[0] for s in moving]
-    steepest = root(max((sum(map(abs, line), ZERO) for line in rows.dominant(vectors)), default=ZERO))[1]
+    steepest = steepest_of(vectors, rows)
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
     pieces = tuple(HessianPart((row,), 1 / floor) for row in vectors if floor)
     turn = (ONE, steepest, floor, len(moving)) if floor else None

@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from itertools import product
 
 import cvxpy as cp
 import numpy as np
@@ -14,9 +15,23 @@ from scipy.stats import chi
 
 import dpconvex as dp
 from dpconvex.checker import Rejected, check
-from dpconvex.checker.exact import PI, exp, hazard, log, normal_tail, pivots, root
+from dpconvex.checker.exact import (
+    MOST_SIDE,
+    PI,
+    exp,
+    hazard,
+    largest_eigenvalue,
+    log,
+    normal_tail,
+    pivots,
+    root,
+    spectrum,
+)
+from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import chi_delta, falling
-from dpconvex.checker.reading import Steps, number
+from dpconvex.checker.reading import MOST_STEPS, Steps, number, parsed
+from dpconvex.checker.rows import GeneratorRows
+from dpconvex.checker.rules import Rules, segments, sums
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import normal
 from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
@@ -221,3 +236,54 @@ def test_it_is_exact_where_cvxpy_approximates():
     assert expression.is_nonpos()
     assert not (-expression).is_concave()
     assert str(NEG_LOG_NORMCDF(Variable.of((), "m", 1))) == "-log_normcdf(m)"
+
+
+# What is found out once: eigenvalues of matrices, and differences of all pairs of vertices
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 12])
+def test_eigenvalues_are_bounded_sharply(side):
+    rng = np.random.default_rng(side)
+    for kind in range(4):
+        a = rng.standard_normal((side, side))
+        a = {0: a + a.T, 1: a @ a.T, 2: -a @ a.T, 3: np.linalg.qr(a)[0][:, :1] @ np.linalg.qr(a)[0][:, :1].T}[kind]
+        a = (a + a.T) / 2 * 10.0 ** rng.integers(-40, 40)
+        low, high = spectrum({i: {j: Fraction(a[i, j]) for j in range(side)} for i in range(side)})
+        true, room = np.linalg.eigvalsh(a), 4e-12 * np.abs(a).sum()
+        assert min(true[0], 0 if side > 1 else true[0]) - room <= low <= true[0] + room
+        assert true[-1] - room <= high <= true[-1] + room
+        for end, sign in ((low, -1), (high, 1)):  # exactly: no vector has a larger quotient
+            v = [Fraction(x) for x in np.linalg.eigh(sign * a)[1][:, -1]]
+            quotient = sum(v[i] * v[j] * Fraction(a[i, j]) for i in range(side) for j in range(side)) / sum(
+                x * x for x in v
+            )
+            assert sign * quotient <= sign * end
+
+
+def test_large_matrices_are_bounded_by_sums_of_rows_and_that_is_said():
+    Steps.left, Steps.coarse = MOST_STEPS, False
+    matrix = ((Fraction(1),) * (MOST_SIDE + 1),) * (MOST_SIDE + 1)
+    assert largest_eigenvalue(matrix) == MOST_SIDE + 1
+    assert Steps.coarse
+
+
+def test_segments_of_one_direction_are_one():
+    a, b = ((0, Fraction(1)), (1, Fraction(-2))), ((1, Fraction(3)),)
+    minus = tuple((k, -x) for k, x in a)
+    hulls = ((), a), (minus, ()), ((), b), ((), tuple((k, 3 * x) for k, x in a))
+    assert len(segments(hulls)) == 2
+    found = {tuple(float(dict(v).get(k, 0)) for k in (0, 1)) for v in sums(hulls)}
+    assert found == {(-1.0, 2.0), (-1.0, 5.0), (4.0, -8.0), (4.0, -5.0)}
+
+
+def test_all_pairs_of_vertices_are_counted():
+    template = dp.load("linear_chain_crf", features=1, length=2)
+    proof = parsed(dp.verify(template, dp.Privacy(1.0), 100, dp.OutputPerturbation()).proof)
+    graph = TemplateGraph(proof)
+    rows = GeneratorRows(graph, proof["cells"], proof["parts"])
+    rules = Rules(graph, rows, None, proof["losses"])
+    first, second = (tuple(dict.fromkeys(list(rules.leaves.values())[k::7])) for k in (1, 2))
+    found = rows.all_apart(frozenset((first, second)))
+    each = [rows.square(u) + rows.square(v) - 2 * rows.product(u, v, True)[0] for u, v in product(first, second)]
+    assert sorted(found.elements()) == sorted(each)
+    assert root(max(found))[1] > 0

@@ -394,3 +394,101 @@ def test_a_ball_of_one_variable_beside_bounds_of_another_is_read(ends):
     certificate = dp.verify(learner, dp.Privacy(1.0), size=1000)
     assert not certificate.check().unreplayed
     assert certificate.gradient_bound == pytest.approx(np.sqrt(2) * np.exp(4), rel=1e-9)
+
+
+# Many differences of gradients, and losses as outsiders write them
+
+
+GAUSSIAN = dp.ObjectivePerturbation("gaussian")
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("discrete_hazards", {}),
+        pytest.param("multi_task_logistic", {}, marks=SLOW),
+        pytest.param("quantile_fan", {}, marks=SLOW),
+        pytest.param("discrete_hazards", {"intervals": 9}, marks=SLOW),
+        pytest.param("linear_chain_crf", {}, marks=SLOW),
+        pytest.param("softmax_regression", {"classes": 10}, marks=SLOW),
+    ],
+)
+def test_many_differences_of_gradients_are_replayed(name, options):
+    certificate = dp.verify(dp.load(name, features=3, **options), dp.Privacy(1.0, 1e-6), 1000, GAUSSIAN)
+    assert certificate.check().unreplayed == ()
+
+
+# Losses as outsiders write them: the checker knew no sums of squares, and bounded matrices by sums of rows
+
+
+W, V, M = cp.Variable(2, name="w"), cp.Variable((2, 2), name="v"), cp.Variable((2, 2), name="m", symmetric=True)
+MAP = np.array([[0.3, -1.1], [0.7, 0.2], [0.5, 0.9]])
+X, SIGN = dp.Ball(3), dp.Choice([-1, 1])
+LOSSES = {
+    "a public matrix": (
+        {"x": X, "y": SIGN},
+        lambda x, y: cp.logistic(-y * (x @ MAP @ W)),
+        W,
+        [],
+    ),
+    "differences of entries": (
+        {"x": dp.Box(-np.ones(3), np.ones(3)), "y": SIGN},
+        lambda x, y: cp.logistic(-y * ((x[0] - x[1]) * W[0] + (x[1] - x[2] / 3) * W[1])),
+        W,
+        [],
+    ),
+    "a box about another point": (
+        {"x": dp.Box(np.array([18.0, 0.0]), np.array([90.0, 200.0])), "y": dp.Box(0, 300)},
+        lambda x, y: cp.huber(((x - np.array([50, 90])) / np.array([20, 40])) @ W - (y - 150) / 100, 0.5),
+        W,
+        [],
+    ),
+    "a mean": ({"x": dp.Ball(2)}, lambda x: cp.sum_squares(x - W) / 2, W, [cp.norm(W) <= 1]),
+    "several targets": (
+        {"x": X, "y": dp.Ball(2), "g": dp.Box(0.1, 1)},
+        lambda x, y, g: g * cp.sum_squares(x @ MAP @ V - y),
+        V,
+        [cp.norm(V, "fro") <= 1],
+    ),
+    "a second moment": (
+        {"x": dp.Ball(2)},
+        lambda x: cp.quad_over_lin(M - cp.outer(x, x), 3.0),
+        M,
+        [cp.norm(M, "fro") <= 1],
+    ),
+    "a cube": (
+        {"x": X, "y": dp.Box(-1, 1)},
+        lambda x, y: cp.square(x[:2] @ W - y),
+        W,
+        [cp.norm(W, "inf") <= 1],
+    ),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_outsiders_are_replayed_and_none_with_longer_records(name):
+    fields, loss, variable, constraints = LOSSES[name]
+    template = dp.Template(dp.Record(**fields), loss, 0.05 * cp.sum_squares(variable), constraints)
+    proof = dp.verify(template, dp.Privacy(1.0), 1000, dp.OutputPerturbation()).proof
+    assert check(proof).unreplayed == ()
+    wrong = json.loads(proof)
+    for domain in wrong["record"].values():
+        for key, sign in {"radius": 1, "upper": 1, "lower": -1}.items():
+            if key in domain:
+                longer = [
+                    float.hex(1.001 * float.fromhex(v) if isinstance(v, str) else v + 0.001 * sign)
+                    for v in flat(domain[key])
+                ]
+                domain[key] = longer if isinstance(domain[key], list) else longer[0]
+    try:
+        found = check(json.dumps(wrong).encode())
+    except Rejected:
+        return
+    assert name == "a cube"  # of which the checker does not read all
+    assert found.unreplayed
+
+
+def flat(value):
+    return value if isinstance(value, list) else [value]
