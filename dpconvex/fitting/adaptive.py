@@ -22,7 +22,7 @@ from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, Estimate, NewtonStep
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
-from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.loss_form import LossForm, pulls
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
@@ -96,7 +96,7 @@ def release_steps(
         if "vertices" in settings:
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
-            alone = public.is_flat and tells_classes(form) and not scores.is_shared
+            alone = public.is_flat and tells_classes(form) and not scores.is_shared and not pulls(form)
             take = descend_for_classes if alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
             theta = form.feasible.project(theta)
@@ -116,7 +116,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     engine = RecordSums(scores.form, batch)
     with np.errstate(all="ignore"):
         if scores.is_shared:
-            scores = within(scores, partial(at, engine, batch, scores=scores))
+            scores = within(scores, partial(at, engine, batch, scores=scores), batch.size)
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     slopes_at = partial(at, engine, batch, scores=scores)
@@ -163,9 +163,9 @@ def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
 
 
 def at(engine: RecordSums, batch: Batch, forms: Any, scores: LinearScores) -> Any:
-    """Return slopes by the columns at the same scores for all records, shape (columns, records)."""
+    """Return slopes by the columns at given forms, or the same ones for all records, shape (columns, records)."""
     block, plan, _ = engine._rows(np.arange(batch.size))
-    return scores.kinds @ engine._slopes(np.repeat(forms, batch.size, axis=1), block, plan)[1]
+    return scores.kinds @ engine._slopes(np.repeat(forms, batch.size // forms.shape[1], axis=1), block, plan)[1]
 
 
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:

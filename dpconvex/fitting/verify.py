@@ -24,7 +24,7 @@ from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.loss_form import LossForm, separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
@@ -38,6 +38,7 @@ IN_RANGE = (
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 
 
+NOTHING_ASKED = "nothing about it is asked"
 EXAMPLE = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
 MECHANISM = Kind(EXAMPLE, lambda given: isinstance(given, Mechanism) and not isinstance(given, type)).or_none
 
@@ -61,14 +62,24 @@ def read(template: Template, convex: bool = True) -> LossForm:
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
-    if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
-        return analysed(template, "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
+    if isinstance(mechanism, AdaptiveSteps):
+        return analysed(for_steps(template), NOTHING_ASKED, False)
+    if isinstance(mechanism, SufficientStatistics):
+        return analysed(template, NOTHING_ASKED)
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, str(error), False)
         raise
+
+
+@once
+def for_steps(template: Template) -> Template:
+    """Return the template with terms that no record enters in the regularizer, unless such a term is part of a score."""
+    made = separated(template)
+    shared = [made is not template and linear_scores(read(one, False)).is_shared for one in (template, made)]
+    return template if shared == [False, True] else made
 
 
 @once

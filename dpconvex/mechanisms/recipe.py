@@ -27,7 +27,7 @@ from dpconvex.mechanisms.target_range import target_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
+from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes, separated
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.quadratics import quadratic
@@ -95,7 +95,7 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
     where there is less than one record for each parameter and unit of the level.
     """
     refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
-    if refused or all(loss.is_affine for loss in form.losses):
+    if refused or all(loss.is_affine for loss in separated(form.template).losses):
         return False
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED

@@ -5,16 +5,18 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import LastSteps, Start, find_constant
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
-from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.loss_form import LossForm, pulls
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -97,19 +99,29 @@ def descend(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, hessian, noise, _ = model_of(looks, settings, size, public)
+    pulled = pulls(form)
+    table, hessian, noise, _ = model_of(looks, settings, size, public, form=form if pulled else None)
+    if pulled:
+        return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
     return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
 
 
 def model_of(
-    looks: PrivateLooks, settings: dict[str, float], size: float, public: Public, begin: Array | float = 0.0
+    looks: PrivateLooks,
+    settings: dict[str, float],
+    size: float,
+    public: Public,
+    begin: Array | float = 0.0,
+    form: LossForm | None = None,
 ) -> ScoreModel:
-    """Take steps, from a table where they begin."""
+    """Take steps, from a table where they begin; each is followed by one of the regularizer of a form, if that is given."""
     scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
     columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
     spent = shorten_rows(looks, level, size)
     begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
-    metric, matrix, number, left, cut, start = metric_of(looks, level, size, columns, public, begin, spent)
+    metric, matrix, number, left, cut, start = metric_of(
+        looks, level, size, columns, public, begin, spent, form is None
+    )
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     many, single = number * level / (sides * metric.directions * columns), number * level / (sides * SINGLE)
     usual = ROUNDS * min(1.0, many / (BENT_ENOUGH if public.is_bent else ENOUGH))
@@ -162,11 +174,15 @@ def model_of(
             noise = rate * deviation * math.sqrt(metric.directions * columns / number) * public.is_balanced
             rate *= min(1.0, farthest(public, bend) / max(change / TRUSTED, noise / NOISY, 1e-300))
         point = point - rate / bend * gradient
+        if form is not None:
+            point = pulled_by(form, point, bend / rate, matrix, looks, size)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
     part, weights = SHORTER * min(1.0, FEWER * sides / (number * level)), np.maximum(metric.likely, SMALLEST_KEPT)
-    point, shorter = shortened(point, part * columns * likely, weights, constant, first)
+    point, shorter = (
+        (point, 1.0) if form is not None else shortened(point, part * columns * likely, weights, constant, first)
+    )
     table = matrix.T @ point
     if start and constant is not None and public.is_bent:
         fixed = centre(point, metric.kept, constant)
@@ -178,6 +194,16 @@ def model_of(
         shorter *= length
     inverse = np.linalg.inv(matrix)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
+
+
+def pulled_by(form: LossForm, point: Array, curvature: float, matrix: Array, looks: PrivateLooks, size: float) -> Array:
+    """Return the point after a proximal step of the regularizer and the constraints; as it was, if none is found."""
+    scores, inverse = looks.scores, np.linalg.inv(matrix)
+    with suppress(NotConverged):
+        theta = regularized(matrix.T @ point, curvature * inverse @ inverse.T, form, scores, looks.constant, size)
+        table = theta[scores.places] * scores.scale / row_units(scores, looks.constant)
+        return np.asarray(np.linalg.solve(matrix.T, table))
+    return point
 
 
 def farthest(public: Public, bend: float) -> float:
@@ -207,7 +233,14 @@ def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
 
 
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, columns: float, public: Public, begin: Array, spent: float
+    looks: PrivateLooks,
+    level: float,
+    size: float,
+    columns: float,
+    public: Public,
+    begin: Array,
+    spent: float,
+    starts: bool = True,
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
 
@@ -225,7 +258,7 @@ def metric_of(
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
         number = counted if abs(counted - size) > wide and counted > wide else size
-    single = looks.constant and looks.scores.shape[1] == 1
+    single = starts and looks.constant and looks.scores.shape[1] == 1
     start = find_constant(looks, level, number, public, begin) if single else None
     turn = looks.in_metric(rough.matrix)
     if alone:

@@ -9,10 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL
+from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE, add
 from dpconvex.expressions.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
 from dpconvex.expressions.atoms.extremes import MAX
 from dpconvex.expressions.discipline import is_concave, is_convex, obstacle
+from dpconvex.expressions.evaluate import evaluate
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
@@ -100,6 +101,47 @@ class LossForm:
         leaves = dict.fromkeys(leaf for group in self.leaves for leaf in group)
         cancelled, still = zip(*(self.expander.check_rounding(leaf, reach) for leaf in leaves), strict=True)
         return max(cancelled), max(still)
+
+
+@once
+def separated(template: Template) -> Template:
+    """Return the template with the convex terms of its loss that no record enters in the regularizer instead."""
+    every = [summands(loss) for loss in template.losses]
+    apart = [
+        term
+        for term in every[0]
+        if term.variables and not term.fields and is_convex(term) and all(terms.count(term) == 1 for terms in every)
+    ]
+    if not apart:
+        return template
+    losses = tuple(add(0.0, *(term for term in terms if term not in apart)) for terms in every)
+    return template.with_parts(losses=losses, regularizer=add(template.regularizer, *apart))
+
+
+def summands(expression: Expression) -> list[Expression]:
+    """Return the terms of a sum, also of one that numbers multiply."""
+    if expression.atom is ADD:
+        return [term for argument in expression.args for term in summands(argument)]
+    varied = [k for k, argument in enumerate(expression.args) if argument.variables]
+    if expression.atom in (MULTIPLY, DIVIDE, NEGATE) and len(varied) == 1 and not expression.shape:
+        before, (inner, *after) = expression.args[: varied[0]], expression.args[varied[0] :]
+        terms = summands(inner)
+        return [expression.operation(*before, term, *after) for term in terms] if len(terms) > 1 else [expression]
+    return [expression]
+
+
+@once
+def pulls(form: LossForm) -> bool:
+    """Say whether the regularizer is smaller elsewhere in K than near 0, as priors, linear terms and logarithms are."""
+    public = quadratic(form.template.regularizer, form.space)
+    if public is not None and not public.slope.any():
+        return False
+    rng, zero = np.random.default_rng(0), np.zeros(form.space.dim)
+    away = zero if public is None else -public.slope / np.linalg.norm(public.slope)
+    points = [zero, *(size * (away + rng.normal(size=(8, len(zero)))) for size in (0.01, 1.0)), 1e-6 * away]
+    inside = [form.feasible.project(p) if form.feasible.has_projection else p for p in np.vstack(points)]
+    found = np.array([evaluate(form.template.regularizer, form.space.leaves(point)) for point in inside])
+    return not (np.isfinite(found[0]) and found[0] <= np.nanmin(found))
 
 
 @once

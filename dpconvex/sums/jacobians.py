@@ -14,7 +14,7 @@ from dpconvex.sums.linear_scores import MOST_SHARED, ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array
 
 JACOBIAN_BITS = 20  # Of an entry of a Jacobian
-PLACES = 0.1, 1.0, 10.0  # Scores at which slopes are looked at
+PLACES = 0.01, 0.1, 1.0, 10.0  # How large scores are at which slopes are looked at
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
     return math.sqrt(longest * scores.radius**2 + float((table[:, [-1]] ** 2).sum()))
 
 
-def within(scores: LinearScores, slopes_at: Callable[[Array], Any]) -> LinearScores:
-    """Return scores whose rows leave out what slopes of public records by the forms never are."""
-    apart = np.random.default_rng(0).normal(size=(scores.form.forms, 1))
+def within(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
+    """Return scores whose rows leave out what slopes of so many public records by the forms never are."""
+    apart = np.random.default_rng(0).normal(size=(scores.form.forms, size))
     slopes = np.concatenate([slopes_at(far * apart) for far in PLACES], axis=1)
     lengths = np.linalg.norm(slopes, axis=0)
     known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number

@@ -1,0 +1,99 @@
+"""Steps of losses and regularizers with terms that no record enters, and that pull away from where the loss is least."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from adaptive_learners import ADD, REPLACE, STEPS, rng
+
+import dpconvex as dp
+
+SIZE = 4000
+X = dp.Ball(3).project(rng.normal(size=(SIZE, 3)) / 4 + [0.4, 0.2, 0.0])
+SIGNS = np.where(X @ [3, -2, 1] + rng.logistic(size=SIZE) > 0.8, 1, -1)
+
+
+def objective(template, data, found):
+    problem = template.problem(data)
+    for variable in problem.variables():
+        variable.save_value(np.asarray(found[variable.name()]))
+    return float(problem.objective.value) / SIZE
+
+
+def ridge(place):
+    w = cp.Variable(3, name="w")
+    own = 0.3 * cp.sum_squares(w)
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    extra = own if place == "loss" else 0.0
+    return dp.Template(
+        record,
+        lambda x, y: cp.logistic(-y * (x @ w)) + extra,
+        1e-9 * cp.sum_squares(w) + (own if place != "loss" else 0.0),
+    )
+
+
+def outliers(place):
+    w, rho = cp.Variable(3, name="w"), cp.Variable(name="rho")
+    extra = 0.3 * rho if place == "loss" else 0.0
+    public = 0.02 * cp.sum_squares(w) + 1e-4 * cp.square(rho) - (0.3 * rho - extra)
+    return dp.Template(dp.Record(x=dp.Ball(3)), lambda x: 2 * (dp.huber_hinge(rho - x @ w, 0.1) - extra) / 2, public)
+
+
+def tail(place):
+    """Weights of assets, and the level that a tenth of the losses exceed: slopes are rare and long, or short."""
+    w, t = cp.Variable(3, nonneg=True, name="w"), cp.Variable(name="t")
+    extra = t if place == "loss" else 0.0
+    return dp.Template(
+        dp.Record(x=dp.Ball(3)),
+        lambda x: extra + dp.huber_hinge(-(x @ w) - t, 0.02) / 0.1 - 5 * (x @ w),
+        t - extra + 1e-5 * (cp.sum_squares(w) + cp.square(t)),
+        [cp.sum(w) == 1, t >= -1, t <= 1],
+    )
+
+
+def prior(place):
+    w = cp.Variable(3, name="w")
+    far = 0.1 * cp.sum_squares(w - np.array([-3.0, 3.0, 0.0]))
+    extra = far if place == "loss" else 0.0
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: cp.huber(y - x @ w, 0.2) + extra, far if place != "loss" else 0.0)
+
+
+@pytest.mark.parametrize(("place", "privacy"), [("loss", dp.Privacy(1.0, 1e-6)), ("regularizer", ADD)])
+@pytest.mark.parametrize("kind", [ridge, outliers, pytest.param(tail, marks=pytest.mark.slow), prior])
+def test_steps_learn_where_public_terms_say_where_the_answer_is(kind, place, privacy):
+    template = kind(place)
+    data = {"x": X} | ({"y": SIGNS} if "y" in template.record.fields else {})
+    least = objective(template, data, dp.solve_without_privacy(template, data))
+    nothing = {v.name: np.full(v.shape, 1 / 3 if kind is tail and v.name == "w" else 0.0) for v in template.variables}
+    found = dp.solve(template, data, privacy, STEPS, size=SIZE, seed=2)
+    assert objective(template, data, found) - least < 0.1 * (objective(template, data, nothing) - least)
+
+
+@pytest.mark.slow
+def test_an_ellipsoid_around_records_is_learnt():
+    S, q = cp.Variable((3, 3), PSD=True, name="S"), cp.Variable(3, name="q")
+    public = -0.2 * cp.log_det(S) + 1e-3 * (cp.sum_squares(S) + cp.sum_squares(q))
+    sets = [S >> 0.1 * np.eye(3), cp.lambda_max(S) <= 50, cp.norm(q) <= 20]
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3)), lambda x: dp.huber_hinge(x @ S @ x - 2 * x @ q - 0.5, 0.2), public, sets
+    )
+    least, plain = (
+        objective(template, {"x": X}, point)
+        for point in (dp.solve_without_privacy(template, {"x": X}), {"S": np.eye(3), "q": np.zeros(3)})
+    )
+    found = dp.solve(template, {"x": X}, REPLACE, STEPS, seed=2)
+    assert objective(template, {"x": X}, found) - least < 0.2 * (plain - least)
+
+
+def test_terms_that_records_enter_through_another_term_stay_a_score():
+    """Of ``y exp(-s) + s`` with s = x'w + b, no record enters b: taken out, s would be two scores."""
+    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
+    scores = 0.5 + X @ [1.0, -1.0, 0.5]
+    costs = np.minimum(np.exp(scores) * np.random.default_rng(3).gamma(4, 0.25, SIZE), 20)
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Box(0, 20)),
+        lambda x, y: y * cp.exp(-(x @ w + b)) + x @ w + b,
+        1e-9 * cp.sum_squares(w),
+    )
+    found = dp.solve(template, {"x": X, "y": costs}, ADD, STEPS, size=SIZE, seed=1)
+    assert np.sqrt(np.mean((X @ found["w"] + found["b"] - scores) ** 2)) < 0.2
