@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpconvex.checker.constants import Loss, constants, moved, person
-from dpconvex.checker.exact import ZERO
+from dpconvex.checker.exact import ONE, ZERO
 from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import check_event
 from dpconvex.checker.mechanisms import ROOM, check_noise, promised
@@ -127,11 +127,12 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
 
 
 def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
-    """Whether every loss is a weight between 0 and 1 times what has no weight, and every moment has one."""
+    """Whether every loss is a weight from 0 to 1 times what has no weight, and every moment has one."""
     record, nodes = template.record, template.nodes
-    base = record.owner[record.starts[WEIGHT]] if WEIGHT in record.starts else None
-    if base is None or record.sizes[base] != 1 or record.lower[record.starts[WEIGHT]] < 0 or record.squares[base] > 1:
+    start = record.starts.get(WEIGHT, -1)
+    if start < 0 or (record.lower[start], record.upper[start]) != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:
         return False
+    base = record.owner[start]
     weights = {k for k, node in enumerate(nodes) if node.options.get("field") == WEIGHT}
     heads = {k for k, node in enumerate(nodes) if weights & {*node.args}}
     alone = all(nodes[k].name == "multiply" and len(weights & {*nodes[k].args}) == 1 for k in heads)

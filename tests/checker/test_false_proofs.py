@@ -333,6 +333,9 @@ def test_a_number_is_no_weight_whatever_it_is_called():
     rest.append({"op": "multiply", "shape": [], "args": [end + 2, head]})
     false = proof | {"nodes": [*proof["nodes"], *rest], "losses": [end + 3] * len(proof["losses"])}
     assert check(json.dumps(false).encode()).unreplayed == ("how the losses are weighted",)
+    for ends in ((0, "0x1.0p-7"), (0, 0), (1, 1), (0, 2)):  # those that a fit gives are of 1 together, and any of these
+        proof["record"]["weight_of_a_record"] = {"lower": [ends[0]], "upper": [ends[1]]}
+        assert check(json.dumps(proof).encode()).unreplayed == ("how the losses are weighted",)
 
 
 def rows_of_the_table():
