@@ -82,11 +82,12 @@ def trace(piece: HessianPart, rows: GeneratorRows) -> Fraction:
 
 def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
     """Bound ``||g - g'||`` for gradients of two records."""
-    apart, hulls = first.length + second.length, [segments(loss.scalar.hulls) for loss in (first, second)]
+    apart = first.length + second.length
     if first.vertices and second.vertices and len(first.vertices) * len(second.vertices) <= MOST_PAIRS:
         return min(apart, root(max(*rows.all_apart(frozenset((first.vertices, second.vertices))), ZERO))[1])
     if first.scalar.ball or second.scalar.ball:
         return apart
+    hulls = (segments(loss.scalar.hulls) for loss in (first, second))
     pairs = sum((most(rows, one, two, True) for one, two in product(*hulls)), ZERO)
     square = first.length**2 + second.length**2 + 2 * pairs
     return min(apart, root(max(square, ZERO))[1])

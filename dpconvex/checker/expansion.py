@@ -102,7 +102,7 @@ class TemplateGraph:
         node, shape = Node(name, args, item["shape"], item), item["shape"]
         require(len(shape) <= 4 and 0 < node.size <= MOST_ENTRIES, f"node {k}: a shape is empty or too large")
         require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} is one number")
-        spend(10 + 2 * node.size)
+        spend(10 + node.size)
         arguments, count = [self.nodes[a] for a in args], OPERATIONS.get(name, (0,))[0]
         fit = all(len(item[key]) == node.size for key in ("groups", "places") if key in item)
         fit &= len(args) == count if count else name not in ("add", "maximum") or len(args) > 0

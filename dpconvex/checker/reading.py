@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from dpconvex.checker.table import TABLES
 
 F = TypeVar("F", bound=Callable[..., Any])
-MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 250_000, 250_000
+MOST_BYTES, MOST_NODES, MOST_BITS, MOST_STEPS, MOST_PARTS = 2**23, 5_000, 2200, 300_000, 250_000
 UNBOUNDED = tuple((math.inf, key) for key in ("hessian_bound", "records", "radius", "tolerance"))
 HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 

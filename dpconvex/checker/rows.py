@@ -79,7 +79,7 @@ class GeneratorRows:
         known: dict[tuple[tuple[Kind, Kind], tuple[tuple[tuple[Monomial, Monomial], Fraction], ...]], int] = {}
         for (g, h), whole in products.items():
             for kinds, block in by_kinds(whole, self.record).items():
-                spend(2 * len(block))
+                spend(len(block))
                 kept = sorted(block.items())
                 shape = kinds, tuple((key, value / kept[0][1]) for key, value in kept)
                 if shape not in known:

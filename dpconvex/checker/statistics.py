@@ -2,12 +2,12 @@
 
 from collections import Counter
 from fractions import Fraction
-from itertools import product
+from itertools import combinations_with_replacement, product
 from math import prod
 from operator import mul
 from typing import Any
 
-from dpconvex.checker.exact import ONE, WIDE, ZERO, Range, root, up
+from dpconvex.checker.exact import ONE, WIDE, ZERO, Range, common, root, up
 from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.reading import indices, require, spend
 
@@ -28,20 +28,24 @@ def check_statistics(
         require(len({len(row) for row in patterns}) == 1, "patterns are no table")
         spend(100 * len(bases))
         scale = up(item["scale"] ** 2 * prod((record.squares[b] for b in bases), start=ONE), WIDE)
-        kinds.append((Counter(bases), scale, patterns))
+        unit = common(a for row in patterns for a in row)
+        kinds.append((Counter(bases), scale / unit**2, [[int(a * unit) for a in row] for row in patterns]))
         count += len(owners) * len(patterns[0])
     require(count == claim["noise_dimension"], "there are more moments than the noise has dimensions")
     labels = range(len(kinds[0][2]) if kinds else 0)
     require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
     claimed, farthest = (claim["sensitivity"] / weight) ** 2, ZERO
-    for y, other in product(labels, labels):
-        spend(10 + 6 * sum(len(p[0]) for *_, p in kinds))
-        pairs = ((y, y), (other, other), (y, other))
-        three = [[scale * sum(map(mul, p[a], p[b]), ZERO) for *_, scale, p in kinds] for a, b in pairs]
-        if adjacency == "add-remove" or most > 1:  # a person's further rows may stand alone
-            farthest = max(farthest, sum(three[0], ZERO))
-        if adjacency == "replace-one" and other >= y:
-            farthest = max(farthest, farthest_apart(kinds, three, record, claimed))
+
+    def products(y: int, other: int) -> list[Fraction]:
+        spend(10 + sum(len(p[0]) for *_, p in kinds) // 4)
+        return [scale * sum(map(mul, p[y], p[other])) for *_, scale, p in kinds]
+
+    own = [products(y, y) for y in labels]
+    if adjacency == "add-remove" or most > 1:  # a person's further rows may stand alone
+        farthest = max((sum(each, ZERO) for each in own), default=ZERO)
+    for y, other in combinations_with_replacement(labels, 2) if adjacency == "replace-one" else ():
+        three = [own[y], own[other], products(y, other)]
+        farthest = max(farthest, farthest_apart(kinds, three, record, claimed))
     require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
 
 

@@ -424,10 +424,10 @@ def test_many_differences_of_gradients_are_replayed(name, options):
 
 W, V, M = cp.Variable(2, name="w"), cp.Variable((2, 2), name="v"), cp.Variable((2, 2), name="m", symmetric=True)
 MAP = np.array([[0.3, -1.1], [0.7, 0.2], [0.5, 0.9]])
-X, SIGN = dp.Ball(3), dp.Choice([-1, 1])
+BALL, SIGN = dp.Ball(3), dp.Choice([-1, 1])
 LOSSES = {
     "a public matrix": (
-        {"x": X, "y": SIGN},
+        {"x": BALL, "y": SIGN},
         lambda x, y: cp.logistic(-y * (x @ MAP @ W)),
         W,
         [],
@@ -446,7 +446,7 @@ LOSSES = {
     ),
     "a mean": ({"x": dp.Ball(2)}, lambda x: cp.sum_squares(x - W) / 2, W, [cp.norm(W) <= 1]),
     "several targets": (
-        {"x": X, "y": dp.Ball(2), "g": dp.Box(0.1, 1)},
+        {"x": BALL, "y": dp.Ball(2), "g": dp.Box(0.1, 1)},
         lambda x, y, g: g * cp.sum_squares(x @ MAP @ V - y),
         V,
         [cp.norm(V, "fro") <= 1],
@@ -458,7 +458,7 @@ LOSSES = {
         [cp.norm(M, "fro") <= 1],
     ),
     "a cube": (
-        {"x": X, "y": dp.Box(-1, 1)},
+        {"x": BALL, "y": dp.Box(-1, 1)},
         lambda x, y: cp.square(x[:2] @ W - y),
         W,
         [cp.norm(W, "inf") <= 1],
