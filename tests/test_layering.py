@@ -34,7 +34,14 @@ ABOUT_HEAVY = ("dpconvex.plots", "dpconvex.features.", "dpconvex.estimators.")
 LOOK_AT_ATOMS = {f"dpconvex.expressions.{name}" for name in ("from_cvxpy", "to_cvxpy", "declared_atoms")}
 WRITTEN_IN = {"dpconvex.data.record", "dpconvex.model.template", "dpconvex.model.batch_program"}
 SPEAK_CVXPY = (
-    LOOK_AT_ATOMS | WRITTEN_IN | {"dpconvex.optim.conic", "dpconvex.selection.bounded", "dpconvex.fitting.intervals"}
+    LOOK_AT_ATOMS
+    | WRITTEN_IN
+    | {
+        "dpconvex.sets.conic_programs",
+        "dpconvex.optim.conic",
+        "dpconvex.selection.bounded",
+        "dpconvex.fitting.intervals",
+    }
 )
 ATOMS = {"atoms", "constraints", "expressions"}
 

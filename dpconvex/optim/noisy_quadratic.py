@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from dpconvex.errors import NotConverged
-from dpconvex.expressions.to_cvxpy import least_squares_program
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss
+from dpconvex.sets.conic_programs import least_squares_program
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array, Indices
 

@@ -22,9 +22,10 @@ from dpconvex.expressions.evaluate import bent, over_records, subgradient
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
-from dpconvex.expressions.to_cvxpy import ConicForm, attribute_constraints, inner_points
+from dpconvex.expressions.to_cvxpy import attribute_constraints
 from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
+from dpconvex.sets.conic_programs import ConicForm, inner_points
 from dpconvex.sets.convex_sets import triangle
 from dpconvex.sets.domains import check, has_kinks, with_domains
 from dpconvex.sets.quadratics import (

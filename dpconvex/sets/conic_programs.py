@@ -1,0 +1,136 @@
+"""Programs over a public set for conic solvers: its form, quadratics, and points far inside."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Self
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.expressions.expression import Constraint, Expression
+from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.to_cvxpy import posed, solve_quietly
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import silence
+
+
+@dataclass(frozen=True, eq=False)
+class ConicForm:
+    """A public set in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones."""
+
+    matrix: sp.csc_array
+    offset: Array
+    cones: list[Any]
+    columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
+
+    @classmethod
+    def of(cls, space: Space, constraints: Sequence[Constraint]) -> Self:
+        from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
+
+        theta, _, limits = posed(space, constraints)
+        data, _, _ = cp.Problem(cp.Minimize(cp.sum(theta)), limits).get_problem_data(cp.CLARABEL)
+        start = data["param_prob"].var_id_to_col[theta.id]
+        cones = dims_to_solver_cones(data["dims"])
+        return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, slice(start, start + space.dim))
+
+    def minimise(self, hessian: Array, slope: Array) -> Array | None:
+        """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails."""
+        count = self.matrix.shape[1]
+        place = np.arange(self.columns.start, self.columns.stop)
+        row, column = np.triu_indices(len(place))
+        curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(count, count))
+        pull = np.zeros(count)
+        pull[self.columns] = slope
+        found = clarabel_answer(curved, pull, self.matrix, self.offset, self.cones)
+        return None if found is None else found[0][self.columns]
+
+
+@silence()  # what a panic says
+def clarabel_answer(
+    hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any]
+) -> tuple[Array, Array] | None:
+    """Minimise ``x' hessian x / 2 + slope' x`` where ``offset - matrix x`` is in a product of cones.
+
+    Cones are Clarabel's own, or names and sizes.  Returns x and the multipliers, as far as the solver says; None if it fails.
+    """
+    import clarabel
+
+    kinds = {
+        "zero": clarabel.ZeroConeT,
+        "nonnegative": clarabel.NonnegativeConeT,
+        "second-order": clarabel.SecondOrderConeT,
+        "semidefinite": lambda size: clarabel.PSDTriangleConeT(int((np.sqrt(8 * size + 1) - 1) / 2)),
+    }
+    named = [kinds[cone[0]](cone[1]) if isinstance(cone, tuple) else cone for cone in cones]
+    scale = max(float(abs(hessian).max()), float(np.abs(slope).max(initial=0.0)), 1e-300)
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    try:
+        upper = sp.csc_array(sp.triu(hessian / scale))
+        found = clarabel.DefaultSolver(upper, slope / scale, matrix, offset, named, settings).solve()
+    except BaseException as error:  # a panic of the solver is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+            raise
+        return None
+    x, z = np.asarray(found.x), scale * np.asarray(found.z)
+    return (x, z) if np.isfinite(x).all() and np.isfinite(z).all() and "nfeasible" not in str(found.status) else None
+
+
+def least_squares_program(
+    space: Space,
+    roots: Sequence[tuple[Any, Array]],
+    slope: Array,
+    public: tuple[Expression, float],
+    constraints: Sequence[Constraint],
+) -> tuple[Array | None, str]:
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status.
+
+    Where a solver finds nothing, objectives are tried in other units, and another solver.
+    """
+    theta, writer, limits = posed(space, constraints)
+    function, factor = public
+    goal = factor * writer.expression(function) - slope @ theta
+    goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
+    said = "not solved"
+    for solver, unit in product((cp.CLARABEL, cp.SCS), (1.0, 1e-4, 1e4)):
+        program = cp.Problem(cp.Minimize(unit * goal), limits)
+        with suppress(cp.SolverError):
+            solve_quietly(program, solver)
+            said = str(program.status)
+            if program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None:
+                return np.asarray(theta.value), said
+    return None, said
+
+
+def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tuple[Array | None, float]]:
+    """Yield points at which no inequality seems near equality, and their depths: minus infinity if there seems to be none."""
+    for unit in (1.0, 1e3, 1e-3, 1e6, 1e-6):
+        depth = cp.Variable()
+        theta, _, limits = posed(space, constraints, unit)
+        limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
+        # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
+        for weight in (1e-3, 1e-6, 0.0):
+            program = cp.Problem(cp.Maximize(depth - weight * cp.norm(theta)), limits)
+            with suppress(cp.SolverError):
+                solve_quietly(program, cp.CLARABEL)
+            if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+                yield None, -np.inf
+                break
+            found = theta.value
+            yield (None, 0.0) if found is None else (unit * np.asarray(found), float(depth.value))
+
+
+def deeper(limit: Any, depth: Any) -> Any:
+    if isinstance(limit, cp.constraints.Inequality):
+        low, high = limit.args
+        fixed = low.is_constant() and high.is_constant()
+        return limit if fixed else low + depth <= high
+    if isinstance(limit, cp.constraints.PSD):
+        return limit.args[0] - depth * np.eye(limit.args[0].shape[0]) >> 0
+    if isinstance(limit, cp.SOC):
+        return cp.SOC(limit.args[0] - depth, limit.args[1], axis=limit.axis)
+    return limit
