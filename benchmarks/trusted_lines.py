@@ -73,7 +73,14 @@ NOT_FOR_STEPS = (
         "mechanisms/base.py",
     ),  # name answers, charge, refuse
     # Asked for what this fit has not: files elsewhere, schemas, people, devices, covers, solvers, saved files.
-    *("data/partitions.py", "data/schema.py", "data/encoded.py", "model/people.py", "sums/devices.py"),
+    *(
+        "data/partitions.py",
+        "data/dask_columns.py",
+        "data/schema.py",
+        "data/encoded.py",
+        "model/people.py",
+        "sums/devices.py",
+    ),
     *("mechanisms/residual_noise.py", "fitting/engine.py", "fitting/files.py"),
 )
 DELTA, ADDED = dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")

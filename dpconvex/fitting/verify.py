@@ -36,9 +36,6 @@ IN_RANGE = (
     "go on as lines; `ObjectivePerturbation()` or `SufficientStatistics()` by name asks for the loss as declared."
 )
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
-
-
-NOTHING_ASKED = "nothing about it is asked"
 EXAMPLE = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
 MECHANISM = Kind(EXAMPLE, lambda given: isinstance(given, Mechanism) and not isinstance(given, type)).or_none
 
@@ -62,24 +59,15 @@ def read(template: Template, convex: bool = True) -> LossForm:
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
-    if isinstance(mechanism, AdaptiveSteps):
-        return analysed(for_steps(template), NOTHING_ASKED, False)
-    if isinstance(mechanism, SufficientStatistics):
-        return analysed(template, NOTHING_ASKED)
+    if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
+        steps = isinstance(mechanism, AdaptiveSteps)
+        return analysed(separated(template) if steps else template, "nothing about it is asked", not steps)
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, str(error), False)
         raise
-
-
-@once
-def for_steps(template: Template) -> Template:
-    """Return the template with terms that no record enters in the regularizer, unless such a term is part of a score."""
-    made = separated(template)
-    shared = [made is not template and linear_scores(read(one, False)).is_shared for one in (template, made)]
-    return template if shared == [False, True] else made
 
 
 @once

@@ -105,13 +105,20 @@ class LossForm:
 
 @once
 def separated(template: Template) -> Template:
-    """Return the template with the convex terms of its loss that no record enters in the regularizer instead."""
+    """Return the template with the convex terms of its loss that no record enters in the regularizer instead.
+
+    A term stays that a record enters elsewhere, together with another term: as b in ``y * exp(-s) + s`` with s = x'w + b.
+    """
     every = [summands(loss) for loss in template.losses]
+    scores = {term for terms in every for term in terms if term.fields and term.is_affine}
+    inner = [set(node.args) for node in postorder(template.losses) if node.atom is ADD and node not in template.losses]
+    score_parts = set[Expression]().union(*(parts for parts in inner if parts & scores))
     apart = [
         term
         for term in every[0]
         if term.variables and not term.fields and is_convex(term) and all(terms.count(term) == 1 for terms in every)
     ]
+    apart = [term for term in apart if term not in score_parts]
     if not apart:
         return template
     losses = tuple(add(0.0, *(term for term in terms if term not in apart)) for terms in every)
