@@ -31,8 +31,9 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.mixtures import MixturePlan
 from dpconvex.util.arguments import COUNT, Kind, between, require
-from dpconvex.util.arrays import Array, quietly
+from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
+from dpconvex.util.runtime import quietly
 
 # Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40

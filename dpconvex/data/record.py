@@ -17,7 +17,8 @@ from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.validation import check_column, check_labels, length_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.util.arguments import TRUTH, require
-from dpconvex.util.arrays import frozen, quietly
+from dpconvex.util.arrays import frozen
+from dpconvex.util.runtime import quietly
 
 EMPTY = "the data are empty: there is no record to learn from."
 

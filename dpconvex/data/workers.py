@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from dpconvex.data.batch import Place, in_partition, unreadable
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
+from dpconvex.util.runtime import Interrupt
 
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
@@ -69,6 +70,7 @@ class Workers(Place):
             try:
                 wait(tasks, timeout=PATIENCE)
             except TimeoutError:
+                Interrupt.check()  # a time limit of the caller's
                 lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
                 continue
             for number, future in zip(numbers, tasks, strict=True):

@@ -22,7 +22,7 @@ from dpconvex.optim.problem import Problem
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.util.arguments import number
-from dpconvex.util.arrays import quietly
+from dpconvex.util.runtime import quietly
 
 # A point this far from the minimiser, for the length of the parameters, is left to a conic solver.
 FARTHEST = 1e-2

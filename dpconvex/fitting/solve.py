@@ -38,8 +38,7 @@ from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.sums.moment_sums import moment_sums
 from dpconvex.util.arguments import instance, require
-from dpconvex.util.arrays import quietly
-from dpconvex.util.runtime import Stage
+from dpconvex.util.runtime import Stage, quietly
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
 AGAIN = "these data were fitted before, and nobody counts what that costs"

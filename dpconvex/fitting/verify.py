@@ -28,8 +28,7 @@ from dpconvex.sensitivity.loss_form import LossForm, separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
-from dpconvex.util.arrays import quietly
-from dpconvex.util.runtime import Stage, once
+from dpconvex.util.runtime import Stage, once, quietly
 
 IN_RANGE = (
     "The range of most targets is found first. Widths and thresholds of the loss are parts of it, and squares of long residuals "

@@ -20,8 +20,9 @@ from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.util.arguments import POSITIVE, TEXT, instance, number
-from dpconvex.util.arrays import Array, frozen, quietly
+from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.plain_data import is_whole
+from dpconvex.util.runtime import quietly
 
 
 class PrivateBound(Sealed):

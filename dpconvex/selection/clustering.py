@@ -34,9 +34,9 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, instance, one_of, require, retold
-from dpconvex.util.arrays import Array, Indices, frozen, quietly
+from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.plain_data import is_real
-from dpconvex.util.runtime import one_blas_thread
+from dpconvex.util.runtime import one_blas_thread, quietly
 
 FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
 

@@ -27,8 +27,9 @@ from dpconvex.model.template import Template
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.util.arguments import FRACTION, instance, one_of, require
-from dpconvex.util.arrays import Indices, quietly
+from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
+from dpconvex.util.runtime import quietly
 
 MOST_CELLS = 200  # Of scores
 

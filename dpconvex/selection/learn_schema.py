@@ -50,7 +50,8 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.sums.private_looks import ROOT_TWO
 from dpconvex.util.arguments import require
-from dpconvex.util.arrays import Array, Indices, quietly
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import quietly
 
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"
 ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from the first

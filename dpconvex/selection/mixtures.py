@@ -27,9 +27,9 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
 from dpconvex.util.arguments import one_of, require
-from dpconvex.util.arrays import Indices, frozen, quietly
+from dpconvex.util.arrays import Indices, frozen
 from dpconvex.util.plain_data import is_real
-from dpconvex.util.runtime import one_blas_thread
+from dpconvex.util.runtime import one_blas_thread, quietly
 
 SHARE = 0.2
 SOURCE = "adaptive composition of clustering and fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"

@@ -31,7 +31,7 @@ from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Array, Indices, frozen
-from dpconvex.util.runtime import Interrupt, interrupts_noted, one_blas_thread, silence
+from dpconvex.util.runtime import Interrupt, one_blas_thread, silence
 
 BLOCK = 65_536  # Records that are read at once
 MISTAKES = ("mistakes",)  # Wrong labels or squared errors alone, by which `tune` chooses
@@ -141,8 +141,7 @@ class RecordCounter:
 
     def counts(self, batch: Batch) -> dict[str, Indices]:
         """Return the counts of the cells of each table, in steps."""
-        with interrupts_noted():
-            found = batch.added_up(counted_in, batch.share(self))
+        found = batch.added_up(counted_in, batch.share(self))
         every = {name: self.cells.groups * math.prod(shape) for name, shape in self.cells.tables.items()}
         flat = found if isinstance(found, np.ndarray) else np.zeros(sum(every.values()), dtype=np.int64)
         return dict(zip(every, np.split(flat, np.cumsum([*every.values()])[:-1]), strict=True))
@@ -201,9 +200,10 @@ class RecordCounter:
         """Return what a function of somebody else's makes of one record, or None; it may do anything."""
         try:
             return function(given)
-        except BaseException:
-            Interrupt.check()
+        except BaseException:  # also of a lack of memory: an error would tell of the record
             return None
+        finally:
+            Interrupt.check()
 
 
 def cell(cuts: tuple[float, ...], value: float) -> int:
@@ -225,7 +225,6 @@ def number_of(found: Any) -> float | None:
         value = complex(found[0])
         return value.real if found.shape == (1,) and value.imag == 0 and math.isfinite(value.real) else None
     except BaseException:
-        Interrupt.check()
         return None
 
 

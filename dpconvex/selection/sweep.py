@@ -28,8 +28,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.certify import Warm
 from dpconvex.util.arguments import COUNT, require
-from dpconvex.util.arrays import quietly
-from dpconvex.util.runtime import in_order, this_process
+from dpconvex.util.runtime import in_order, quietly, this_process
 
 # A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
 CLOSE, TRIES = 0.998, 10

@@ -35,8 +35,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
 from dpconvex.util.arguments import instance, require
-from dpconvex.util.arrays import quietly
-from dpconvex.util.runtime import in_order
+from dpconvex.util.runtime import in_order, quietly
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1

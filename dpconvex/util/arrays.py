@@ -1,4 +1,4 @@
-"""Arrays of NumPy: what they are called in annotations, ones that nobody writes to, and what underflows in them."""
+"""Arrays of NumPy: what they are called in annotations, and ones that nobody writes to."""
 
 from typing import Any
 
@@ -7,9 +7,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-# For what proves and what fits: what underflows is 0, for an error could depend on the records.
-quietly = np.errstate(under="ignore")
 
 
 def squared_lengths(rows: Array) -> Array:

@@ -22,6 +22,7 @@ from dpconvex.errors import TemplateError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+SIGNALS = tuple(map(int, signal.valid_signals()))
 
 # Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
 # would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.
@@ -44,18 +45,16 @@ class Stage:
 
 
 class Interrupt:
-    """A Ctrl-C that was noted, by the command line or for as long as somebody else's code runs, which may lose its exception.
+    """A Ctrl-C that the command line noted, or what a handler of a signal raised: a predictor or a solver may lose it."""
 
-    It is lost, too, where it lands in a callback of the garbage collector.
-    """
-
-    noted = closed = beside = False
+    noted = closed = noting = False
+    raised: BaseException | None = None
 
     @classmethod
     def check(cls) -> None:
         """Raise again before something is paid, or other code is called."""
-        if cls.noted or cls.beside:
-            raise KeyboardInterrupt
+        if cls.noted or cls.raised is not None:
+            raise KeyboardInterrupt if cls.raised is None else cls.raised
 
     @classmethod
     def close(cls) -> None:
@@ -64,28 +63,41 @@ class Interrupt:
         cls.check()
 
 
-@contextmanager
-def interrupts_noted() -> Iterator[None]:
-    """Context that notes a Ctrl-C of the user: a KeyboardInterrupt that somebody else's code raises is none."""
-    usual = signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(usual):
-        yield
-        return
+def quietly(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what proves and what fits: what underflows is 0, for an error could depend on the records.
 
-    def note(number: int, frame: Any) -> None:
+    What a handler of a signal raises, such as a time limit, is raised at the end if other code loses it.
+    """
+    import numpy as np
+
+    @wraps(function)
+    def quiet(*arguments: P.args, **options: P.kwargs) -> R:
+        if Interrupt.noting or current_thread() is not main_thread():  # which handlers run in
+            return function(*arguments, **options)
+        usual = {number: found for number in SIGNALS if callable(found := signal.getsignal(number))}
+
+        def note(number: int, frame: Any) -> None:
+            try:
+                usual[number](number, frame)
+            except BaseException as error:
+                Interrupt.raised = error if Interrupt.noting else None
+                raise
+
+        Interrupt.noting = True
         try:
-            usual(number, frame)
-        except BaseException:
-            Interrupt.beside = True
-            raise
+            for number in usual:
+                signal.signal(number, note)
+            return function(*arguments, **options)
+        finally:
+            Interrupt.noting, lost, Interrupt.raised = False, Interrupt.raised, None
+            try:
+                list(map(signal.signal, usual, usual.values()))
+            finally:  # again, for a signal may have come just now
+                list(map(signal.signal, usual, usual.values()))
+            if lost is not None:
+                raise lost
 
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-        Interrupt.check()
-    finally:
-        signal.signal(signal.SIGINT, usual)
-        Interrupt.beside = False
+    return np.errstate(under="ignore")(quiet)
 
 
 @contextmanager
@@ -142,6 +154,7 @@ def _forked() -> None:
     """Forget threads, which do not survive a fork, and a lock that one of them may have held."""
     global _forks
     _forks += 1
+    Interrupt.noting = False
     pool.cache_clear()
     for shared in Shared.known:
         shared.lock = Lock()

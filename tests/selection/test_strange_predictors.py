@@ -8,15 +8,17 @@ import signal
 import sys
 import threading
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from judged_models import HUBER, LOGISTIC, X, Y
+from judged_models import HUBER, LOGISTIC, MODEL, X, Y
 
 import dpconvex as dp
 from dpconvex.mechanisms.cell_counts import STEPS
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.runtime import silence
+from dpconvex.util.runtime import Interrupt, silence
 
 
 def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
@@ -214,3 +216,57 @@ def test_a_real_interrupt_ends_an_evaluation():
             assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Swallows:
+    """A solver that goes on after a signal."""
+
+    def solve(self, problem, tolerance):
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGALRM)
+        return dp.optim.backend.solve(problem, None, tolerance)
+
+
+DATA = {"x": X[:40], "y": Y[:40]}
+
+
+def signalled(parameters, rows, swallow=True):
+    """Predict labels; a signal comes where records are counted one by one."""
+    if len(rows) == 1:
+        with contextlib.suppress(*[BaseException] * swallow):
+            signal.raise_signal(signal.SIGALRM)
+    return np.ones(len(rows), dtype=int)
+
+
+def partition():
+    signal.raise_signal(signal.SIGALRM)
+    return DATA
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, SystemExit, MemoryError, dp.DPConvexError])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: dp.evaluate(LOGISTIC, replace(MODEL, predictor=signalled), DATA, dp.Privacy(1.0)),
+        lambda: dp.evaluate(
+            LOGISTIC, replace(MODEL, predictor=partial(signalled, swallow=False)), DATA, dp.Privacy(1.0)
+        ),
+        lambda: dp.evaluate(LOGISTIC, MODEL, dp.Partitions([partition]), dp.Privacy(1.0)),
+        lambda: dp.tune([LOGISTIC.with_parts(predict=partial(signalled, swallow=False))] * 2, DATA, dp.Privacy(1.0)),
+        lambda: dp.solve(LOGISTIC, DATA, dp.Privacy(1.0), backend=Swallows()),
+    ],
+)
+def test_what_a_handler_of_a_signal_raises_is_neither_counted_nor_lost(call, kind):
+    """A time limit ends a program where it is, and must not be a mistake of the record that was looked at."""
+
+    def limit(*_):
+        raise kind("a limit")
+
+    before = signal.signal(signal.SIGALRM, limit)
+    try:
+        with pytest.raises(kind, match="a limit"):
+            call()
+        assert Interrupt.raised is None
+        assert signal.getsignal(signal.SIGALRM) is limit
+    finally:
+        signal.signal(signal.SIGALRM, before)
