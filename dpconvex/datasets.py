@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import dense
 from dpconvex.data.domains import Box
+from dpconvex.data.encoded import carrying
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.util.arguments import NOT_AN_ARRAY, require, retold
@@ -139,7 +140,7 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
     require(len(shape) == 2 and shape[1] != 0, f"unit_ball: X must have shape (n, d), not {shape}.")
     require((low < high).all(), "unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = dense(Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"][:])
-    return ((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2)
+    return carrying(((values - low) / (high - low) - 0.5) / (np.sqrt(shape[1]) / 2), X)
 
 
 def drawn_shapes(count: int, shape: tuple[int, int] = (28, 28), seed: int = 0) -> NDArray[np.float32]:

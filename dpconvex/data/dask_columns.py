@@ -56,7 +56,7 @@ def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]
 
 
 def form_of(column: Any) -> Any:
-    """Return a column like a collection's without records; None where that is not known."""
+    """Return a column like a collection's without records, with the schemas behind it; None where that is not known."""
     kind = getattr(column, "dtype", None)
     known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
-    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
+    return np.empty_like(column._meta, kind, shape=(0, *map(int, column.shape[1:]))) if known else None

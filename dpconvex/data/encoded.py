@@ -1,4 +1,4 @@
-"""Features that a schema made, and the cost of a learnt one, which stays with the arrays that are computed from them."""
+"""Features that a schema made: arrays that are computed from them keep what a learnt one cost, and that it names people."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.data.learnt import Learnt
+from dpconvex.data.learnt import Learnt, Origin, origin_of
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import table
 from dpconvex.errors import TemplateError
@@ -16,17 +16,17 @@ Made = TypeVar("Made")
 
 
 class Encoded(np.ndarray[Any, Any]):
-    """Features, or targets, with the schema that made them, its cost if it was learnt, and the index of their table.
+    """Features, or targets, with the schema that made them, and the index of their table.
 
-    Some of the rows keep the schema.  All arrays that NumPy computes from them keep the cost.
+    Some of the rows keep the schema.  All arrays that NumPy computes from them keep the origin.
     """
 
     schema: Any = None
-    learnt: tuple[Learnt, ...] = ()
+    origin = Origin()
     index: Any = None
 
     def __array_finalize__(self, source: Any) -> None:
-        self.learnt = getattr(source, "learnt", ())
+        self.origin = getattr(source, "origin", Origin())
 
     def __getitem__(self, key: Any) -> Any:
         found, (_, *others) = super().__getitem__(key), key if isinstance(key, tuple) and key else (key,)
@@ -40,6 +40,9 @@ class Encoded(np.ndarray[Any, Any]):
         found.schema, found.index = self.schema, self.index
         return found
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.copy()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return np.ndarray.view, (np.asarray(self), Encoded), vars(self)
 
@@ -48,6 +51,7 @@ class Encoded(np.ndarray[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.schema = self.index = None
+        self.origin = origin_of(self, value)
         super().__setitem__(key, value)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -64,9 +68,12 @@ class Encoded(np.ndarray[Any, Any]):
 
 
 class EncodedRows(sp.csr_array):
-    """Sparse features.  Their rows, multiples and copies keep the cost."""
+    """Sparse features.  Their rows, multiples and copies, sparse and dense, keep the origin."""
 
-    learnt: tuple[Learnt, ...] = ()
+    origin = Origin()
+
+    def toarray(self, order: Any = None, out: Any = None) -> Any:
+        return carrying(super().toarray(order, out), self)
 
     def __getitem__(self, key: Any) -> Any:
         return carrying(super().__getitem__(key), self)
@@ -76,31 +83,23 @@ class EncodedRows(sp.csr_array):
 
 
 def carrying(found: Made, *sources: Any) -> Made:
-    """Return an array that was computed from others, with the costs of the learnt schemas behind these."""
-    learnt, made = {id(one): one for source in sources for one in costs_of(source)}, cast(Any, found)
-    if learnt:
+    """Return an array that was computed from others, with the schemas behind these."""
+    origin, made = origin_of(*sources), cast(Any, found)
+    if origin != Origin():
         made = made.view(Encoded) if isinstance(made, np.ndarray) and made.ndim else made
         with suppress(AttributeError, TypeError):  # numbers, and lists of arrays that have them already
-            object.__setattr__(made, "learnt", tuple(learnt.values()))
+            object.__setattr__(made, "origin", origin)
     return cast(Made, made)
 
 
-def costs_of(source: Any) -> tuple[Learnt, ...]:
-    """Return the costs that an array, a schema or a release knows of."""
-    found = source if isinstance(source, Learnt) else getattr(source, "learnt", ())  # a frame may have columns
-    return (found,) if isinstance(found, Learnt) else found if isinstance(found, tuple) else ()
-
-
-def learnt_of(data: Any) -> Learnt | None:
-    """Return the cost of learning the schemas behind the columns of settled data, None if none was learnt."""
-    if isinstance(data, Partitions):
-        return most_paid([data.schema, *(column for one in data.sources for column in dict(one.form or {}).values())])
-    return most_paid(data[name] for name in table(data).keys())  # noqa: SIM118
+def origins(data: Any) -> list[Any]:
+    """Return what knows the schemas behind settled data: the partitions, or the columns."""
+    return [data] if isinstance(data, Partitions) else [data[name] for name in table(data).keys()]  # noqa: SIM118
 
 
 def most_paid(found: Iterable[Any]) -> Learnt | None:
     """Return the cost that the others are part of; refuse data behind which are schemas that were learnt apart."""
-    costs = sorted((one for source in found for one in costs_of(source)), key=lambda one: -len(one.costs))
+    costs = sorted(origin_of(*found).learnt, key=lambda one: -len(one.costs))
     entries = [{part.entry for part in one.costs} for one in costs]
     if not set().union(*entries) <= set().union(*entries[:1]):
         why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dpconvex.errors import DomainError
+from dpconvex.util.arguments import require
+
 
 @dataclass(frozen=True)
 class Learnt:
@@ -59,3 +62,26 @@ class Learnt:
         """Return the fields as JSON-able values, without those that are None."""
         said = {**asdict(self), "before": self.before and self.before.to_dict()}
         return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The schemas behind an array: the costs of learnt ones, and the column that names people."""
+
+    learnt: tuple[Learnt, ...] = ()
+    privacy_unit: str | None = None
+
+    def checked(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Refuse columns of a partition if schemas are behind them that were not known before the charge."""
+        said = "a schema made it that was learnt, or names people, and Dask did not say so: pass Partitions of delayed mappings."
+        require(origin_of(self, *columns.values()) == self, said, DomainError)
+        return columns
+
+
+def origin_of(*sources: Any) -> Origin:
+    """Return the schemas behind arrays, partitions, schemas or releases."""
+    known = [getattr(source, "origin", source) for source in sources]
+    given = [one.learnt if isinstance(one, Origin) else (one, getattr(one, "learnt", None)) for one in known]
+    costs = [cost for costs in given for cost in costs if isinstance(cost, Learnt)]  # a frame may have such columns
+    units = (unit for one in known if isinstance(unit := getattr(one, "privacy_unit", None), str))
+    return Origin(tuple(cost for k, cost in enumerate(costs) if cost not in costs[:k]), next(units, None))

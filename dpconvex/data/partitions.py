@@ -22,6 +22,7 @@ from dpconvex.data.batch import Batch, PartitionedBatch, Place, in_partition, is
 from dpconvex.data.columns import FileRows, check_aligned, check_names, names_of, records_of
 from dpconvex.data.dask_columns import cut, has_partitions, is_frame
 from dpconvex.data.domains import Ball
+from dpconvex.data.learnt import Origin, origin_of
 from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
@@ -217,16 +218,21 @@ class Partitions:
         """Names of the columns of fields that are data frames, the same in all partitions."""
         return self._seen[1]
 
+    @property
+    def origin(self) -> Origin:
+        """The schemas behind the columns.  Without a schema of their own, partitions may have to be read for it."""
+        return origin_of(Origin((), self.privacy_unit), self._seen[2] if self.schema is None else self.schema)
+
     @cached_property
-    def _seen(self) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]]]:
-        seen: list[Any] = [(source.size, named(source.form)) for source in self.sources]
-        if any(size is None for size, _ in seen):
+    def _seen(self) -> tuple[tuple[int, ...], dict[str, tuple[str, ...]], Origin]:
+        seen: list[Any] = [(source.size, *known_of(source.form or {})) for source in self.sources]
+        if any(size is None for size, *_ in seen):
             seen = self.place.asked(partial(seen_of, self.schema), range(len(seen)))
         names: dict[str, tuple[str, ...]] = {}
-        for number, (_, given) in enumerate(seen):
+        for number, (_, given, _) in enumerate(seen):
             for field, columns in given.items():
                 in_partition(number, check_names, f"field {field!r}", names.setdefault(field, columns), columns)
-        return tuple(size for size, _ in seen), names
+        return tuple(size for size, *_ in seen), names, origin_of(*(origin for *_, origin in seen))
 
     def width(self, field: str, known: int | None = None) -> int:
         """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
@@ -259,7 +265,8 @@ class Partitions:
         return found
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
-        check = partial(checked, record, clip, self.schema, self.privacy_unit, self.keep is True, self.turns)
+        turns = self.turns if self.schema is not None else (self.origin.checked, *self.turns)
+        check = partial(checked, record, clip, self.schema, self.privacy_unit, self.keep is True, turns)
         return PartitionedBatch.read(self.place, check, self.marks or [None] * len(self.sources))
 
 
@@ -341,16 +348,17 @@ def mark_of(identifiers: Sequence[Any]) -> int:
     return crc32(repr(identifiers).encode())
 
 
-def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]]]:
+def seen_of(schema: Any, value: Any) -> tuple[int, dict[str, tuple[str, ...]], Origin]:
     found = taken(value)
     if schema is not None:
-        return table_of(found).size, {}
+        return table_of(found).size, {}, Origin()
     check_aligned(mapping_of(found))
-    return max(map(records_of, found.values()), default=0), named(found)
+    return max(map(records_of, found.values()), default=0), *known_of(found)
 
 
-def named(columns: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
-    return {name: names for name, column in (columns or {}).items() if (names := names_of(column))}
+def known_of(columns: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], Origin]:
+    names = {name: names for name, column in columns.items() if (names := names_of(column))}
+    return names, origin_of(*columns.values())
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ import scipy.sparse as sp
 from dpconvex.data.columns import index_of
 from dpconvex.data.domains import Ball, Box, Choice
 from dpconvex.data.encoded import Encoded, EncodedRows, carrying
-from dpconvex.data.learnt import Learnt
+from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
@@ -303,14 +302,12 @@ def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
         raise TemplateError(f"{caller}: {why}. Encode tables with the schema of the fit.")
 
 
-def check_unit(data: Any, unit: str | None) -> None:
-    """Refuse a guarantee about single records where data or their schema say that one may have several."""
-    parts = (data, *data.values()) if isinstance(data, Mapping) else (data,)
-    for known in chain(parts, (getattr(part, "schema", None) for part in parts)):
-        if unit is None and isinstance(mine := getattr(known, "privacy_unit", None), str):
-            why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
-            remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
-            raise TemplateError(f"{why}; {remedy}.")
+def check_unit(unit: str | None, *known: Any) -> None:
+    """Refuse a guarantee about single records where columns or schemas say that one person may have several."""
+    if unit is None and (mine := origin_of(*known).privacy_unit) is not None:
+        why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
+        remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
+        raise TemplateError(f"{why}; {remedy}.")
 
 
 def toml(value: Any) -> str:

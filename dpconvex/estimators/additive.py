@@ -233,7 +233,7 @@ class AdditiveModel(Private):
         in_one_place(type(self).__name__, X)
         self._blocks()
         assert self.schema is not None
-        check_unit(self.schema, self.unit)
+        check_unit(self.unit, self.schema)
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
         rows = self._features_of(X) if x is None else x

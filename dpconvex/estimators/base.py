@@ -22,12 +22,12 @@ from dpconvex.accounting.budget import Budget, settle
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
-from dpconvex.data.encoded import carrying, learnt_of, most_paid
+from dpconvex.data.encoded import carrying, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
-from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schema_before, turned
+from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schemas_before, turned
 from dpconvex.features.bases import BaseEstimator
 from dpconvex.features.transformers import unquoted
 from dpconvex.fitting.onnx_export import export_estimator
@@ -221,14 +221,15 @@ class Private(BaseEstimator):
 
     def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
-        before, parts = schema_before(self), partitioned(self, X, y)
+        (before, schemas), parts = schemas_before(self), partitioned(self, X, y)
         self.encoder_ = found if isinstance(found := getattr(X, "schema", None), Schema) else None
         self._names = names_of(X) if parts is None else parts.names.get("x")
         self._again = self.budget is None and self.seed is None and note_fit(X, 2) == 1
         self.schema_ = before if parts is None else parts.schema
-        check_unit(self.schema_ or self.encoder_, self.unit)
+        behind = [*([X, y] if parts is None else [parts]), *schemas]
+        check_unit(self.unit, *behind)
         self._check_labels(list(getattr(self.schema_, "labels", None) or ()))
-        self._learnt = most_paid([X, y] if parts is None else [learnt_of(parts)])
+        self._learnt = most_paid(behind)
         y = self._in_units(y)
         if parts is not None:
             return prepared(parts, self)
@@ -237,7 +238,7 @@ class Private(BaseEstimator):
         learnt = known is not None and known.learnt is not None
         if learnt and set(known.labels or ()) == set(getattr(self, "classes", [0])):
             labels = known.targets(entries("y", labels))
-        return {"x": carrying(turned(rows, self._features), X), "y": self._target(labels)}
+        return {"x": carrying(turned(rows, self._features), X, *schemas), "y": self._target(labels)}
 
     @unquoted()
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:

@@ -161,23 +161,26 @@ class SchemaEncoder(TableTransformer):
         return np.array(self._schema().feature_names, dtype=object)
 
 
-def schema_before(estimator: Any) -> Schema | None:
-    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well.
+def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
+    """Return the schema of the one encoder that an estimator is being fitted behind, and all schemas in its pipelines.
 
-    Warns of steps that learn without paying.
+    The first is None if there are other steps as well.  Warns of steps that learn without paying.
     """
-    steps: list[Any] = []
+    steps, schemas, last = list[Any](), list[Schema](), estimator
     # Locals of other frames are not asked for: a copy of them, data included, would stay on a user's frame.
     fits = (f for f, _ in walk_stack(None) if f.f_code.co_varnames[:1] == ("self",) and f.f_code.co_name[:3] == "fit")
     for frame in fits:
         owner = frame.f_locals.get("self")
-        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
-            steps = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
-            break
+        if isinstance(owner, Pipeline) and owner.steps:
+            before = [step for _, step in owner.steps[:-1] if step not in SKIPPED]
+            given = (value for step in before for value in getattr(step, "get_params", dict)().values())
+            schemas += [value for value in given if isinstance(value, Schema)]  # also of steps in steps
+            if owner.steps[-1][1] is last:  # no search or other estimator is between them
+                steps, last = [*before, *steps], owner
     for step in filter(learns, steps):
         said = f"{type(step).__name__} learns from the data before the private step, and nobody pays for that"
         warn(f"{said}. Scale with public bounds (dpconvex.SchemaEncoder, dpconvex.datasets.unit_ball).")
-    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None
+    return schemas[0] if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None, schemas
 
 
 def learns(step: Any) -> bool:

@@ -20,7 +20,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
 from dpconvex.data.domains import Box
-from dpconvex.data.encoded import learnt_of
+from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names
 from dpconvex.data.schema import Schema, check_encoded, schema_of
@@ -209,7 +209,7 @@ def knowing(found: Any, data: Any) -> Any:
     """Return a release, or statistics, that know the columns and the schema of settled data that they were made of."""
     if isinstance(data, Batch):
         return found
-    return replace(found, names=feature_names(data), schema=schema_of(data), learnt=learnt_of(data))
+    return replace(found, names=feature_names(data), schema=schema_of(data), learnt=most_paid(origins(data)))
 
 
 def functions_of(template: Template) -> dict[str, Any]:

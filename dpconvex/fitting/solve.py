@@ -17,11 +17,11 @@ from dpconvex.certificates.certificate import Certificate, DescentCertificate, Q
 from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import check_aligned
-from dpconvex.data.encoded import learnt_of, most_paid
+from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
-from dpconvex.errors import DomainError, NotPrivate, warn
+from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
@@ -169,7 +169,12 @@ class FitJob:
         check_privacy("this", self.privacy, options.units)
         self.templates = [for_promise(template, self.privacy) for template in self.templates]
         self.data, self.source = settled(self.data), NoiseSource(options.seed)
-        check_unit(self.data, self.privacy.unit)
+        check_unit(self.privacy.unit, *origins(self.data), getattr(self.release, "schema", None))
+        promise: Any = self.release and (self.release.spent or getattr(self.release.certificate, "privacy", None))
+        if promise and promise.unit not in (None, self.privacy.unit):
+            why = f"the release protects a {promise.unit}, and this guarantee a {self.privacy.unit or 'single record'}"
+            remedy = f"ask for unit={promise.unit!r} and most=, and pass unit= as to the fit"
+            raise TemplateError(f"{options.entry}: {why}; {remedy}.")
         if self.privacy.unit is not None:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": options.unit})
@@ -177,7 +182,7 @@ class FitJob:
             self.people = People.read(self.privacy, whose, counted(self.data), self.source.rng)
             self.data = self.people.with_weights(self.data) if self.people.weighted else self.data
         require(options.unit is None or self.people is not None, NO_UNIT)
-        self.learnt = most_paid([learnt_of(self.data), self.release])
+        self.learnt = most_paid([*origins(self.data), self.release])
         self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
         self.backend = resolved(options.backend, *self.templates)
         check_place(self.data, self.backend)

@@ -20,9 +20,9 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import BLOCK_BYTES, blocks, check_aligned, check_names, dense, names_of
 from dpconvex.data.dask_columns import is_frame
 from dpconvex.data.domains import Ball
-from dpconvex.data.encoded import learnt_of
+from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.partitions import Partitions
+from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, feature_names, table
 from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers
@@ -201,11 +201,11 @@ def cluster(
     grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     plan = grouping.planned(clustering, privacy, components)
     source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
-    columns = picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data)
+    columns = settled(picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data))
     TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
-    check_unit(columns, None)
-    learnt = learnt_of(columns)
+    check_unit(None, *origins(columns))
+    learnt = most_paid(origins(columns))
     settle(budget, learnt)
     pay(budget, privacy, entry)
     found = plan.released(grouping.record.validate(columns, clip=clip, empty=protected), source)

@@ -15,7 +15,6 @@ from dpconvex.certificates.integer_noise import measurement, perturb
 from dpconvex.data.domains import Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
-from dpconvex.data.schema import check_unit
 from dpconvex.data.tables import text_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.release import Release
@@ -98,11 +97,6 @@ def evaluate(
     check_privacy("evaluate", privacy, units=True)
     instance(Template).check("evaluate", template=template)
     instance(Release).check("evaluate", "Pass its `release`." * hasattr(release, "release"), release=release)
-    check_unit(release.schema, privacy.unit)
-    promise = release.spent or (privacy if release.certificate is None else release.certificate.privacy)
-    if promise.unit not in (None, privacy.unit):
-        why = f"the release protects a {promise.unit}, and this guarantee a {privacy.unit or 'single record'}"
-        raise TemplateError(f"evaluate: {why}; ask for unit={promise.unit!r} and most=, and pass unit= as to the fit.")
     protected, data = privacy.adjacency == "add-remove", settled(data)
     fields = dict(for_promise(template, privacy).record.fields)
     if group is not None and groups is not None:

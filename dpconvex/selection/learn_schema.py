@@ -24,7 +24,7 @@ from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
 from dpconvex.data.encoded import most_paid
-from dpconvex.data.learnt import Learnt
+from dpconvex.data.learnt import Learnt, Origin
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
@@ -132,8 +132,7 @@ def learn_schema(
     """
     check_privacy("learn_schema", privacy, units=True)
     earlier = known if isinstance(known, Schema) else None
-    for one in (table, earlier):
-        check_unit(one, privacy.unit)
+    check_unit(privacy.unit, Origin((), getattr(table, "privacy_unit", None)), earlier)
     if privacy.pure:
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
     said = "learn_schema: of Partitions, name the column of identifiers, as unit='patient'."

@@ -1,5 +1,6 @@
 """Tables are read through a public declaration, and every entry that does not fit it is named."""
 
+import copy
 import dataclasses
 import datetime
 import json
@@ -207,6 +208,32 @@ def test_features_know_the_schema_that_made_them():
     record = dp.Record(x=dp.Ball(1), y=dp.Choice(["no", "yes"]))
     with pytest.raises(dp.TemplateError, match="says whose records are whose"):
         dp.cluster(record, dp.Partitions([table | {"who": list(range(200))}], theirs), dp.Privacy(1.0))
+
+
+@pytest.mark.parametrize(
+    "touched",
+    [
+        lambda X: X * 1.0,
+        lambda X: X.astype(np.float32),
+        lambda X: np.vstack([X, X])[:20],
+        lambda X: np.hstack([X * 0.5]),
+        lambda X: np.clip(X, 0, 1),
+        lambda X: dp.RandomFourierFeatures(1, 1).transform(X)[:, :1],
+        copy.deepcopy,
+    ],
+)
+def test_features_of_people_stay_theirs_when_they_are_touched(touched):
+    schema = dp.Schema({"age": (0, 19)}, "l", ["no", "yes"], privacy_unit="who")
+    X, y = schema.encode({"age": range(20), "l": ["no", "yes"] * 10, "who": [0, 1] * 10})
+    x, record = touched(X), dp.Record(x=dp.Ball(1))
+    assert copy.deepcopy(X).schema is schema
+    for data in ({"x": x}, dp.Partitions([{"x": x}]), dp.Partitions([lambda: {"x": x}])):
+        with pytest.raises(dp.TemplateError, match="says whose records are whose"):
+            dp.cluster(record, data, dp.Privacy(1.0), group=None)
+    learner, both = dp.load("logistic_regression", features=1, labels=("no", "yes")), {"x": x, "y": y}
+    with pytest.raises(dp.TemplateError, match="says whose records are whose"):
+        dp.solve(learner, dp.Partitions([lambda: both]), dp.Privacy(1.0))
+    assert dp.solve(learner, both, dp.Privacy(1.0, unit="who", most=10), clip=True, unit=[0, 1] * 10).private
 
 
 def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(tmp_path):

@@ -230,7 +230,7 @@ def test_entries_of_a_table_are_looked_at_when_they_are_paid_for(entry):
 
 def test_features_carry_what_their_schema_cost():
     learnt = dp.learn_schema(TABLE | {"sick": SICK}, dp.Privacy(1.0, 1e-6), label="sick", labels=["no", "yes"])
-    assert dp.AdditiveClassifier(learnt).features(TABLE).learnt == (learnt.learnt,)
+    assert dp.AdditiveClassifier(learnt).features(TABLE).origin.learnt == (learnt.learnt,)
 
 
 def test_what_is_refused_besides(shaped):

@@ -16,6 +16,7 @@ from dpconvex.accounting.events import Hull, Perturbation
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.checker import Rejected, check
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.fitting.release import functions_of
 from dpconvex.fitting.verify import analyse, form_of
 from dpconvex.noise.gaussian import gaussian_delta, profile_epsilon
 from dpconvex.sums.batch_loss import BatchedLoss
@@ -224,6 +225,8 @@ DATA = {"x": X, "y": Y}
         lambda p: dp.sweep(LINE, DATA, [p]),
         lambda p: dp.calibrate(LINE, p, 100),
         lambda p: dp.evaluate(LINE, dp.solve_without_privacy(LINE, DATA), DATA, p),
+        lambda p: dp.evaluate(LINE, dp.Release({"w": [0.5]}, spent=p, **functions_of(LINE)), DATA, dp.Privacy(1.0)),
+        lambda p: dp.intervals(LINE, dp.Release({"w": [0.5]}, spent=p), DATA, dp.Privacy(9.0, 1e-6)),
         lambda p: dp.cluster(dp.Record(x=dp.Ball(1), y=dp.Choice([-1, 1])), DATA, p, 2),
         lambda p: dp.verify(LINE, p, 100, Own()),
         lambda p: dp.verify(LINE, visits(1e-6), 100, dp.NoisyGradientDescent(clip=0.3, sampling=0.1)),

@@ -2,11 +2,16 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from learnt_tables import PRIVACY, table_of
-from sklearn.pipeline import make_pipeline
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import Normalizer, PolynomialFeatures
 
 import dpconvex as dp
 
@@ -62,7 +67,7 @@ def test_a_seeded_one_is_not_private(tmp_path):
 
 
 def test_a_budget_counts_it_once():
-    table = table_of(4000)
+    table = {name: column for name, column in table_of(4000).items() if name in ("age", "ward", "cost")}
     own, later = dp.Budget(dp.Privacy(9.0, 1e-4)), dp.Budget(dp.Privacy(9.0, 1e-4))
     schema = dp.learn_schema(table, PRIVACY, label="cost", budget=own)
     X, y = schema.encode(table)
@@ -186,6 +191,13 @@ def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
     assert found.spent == dp.Privacy(1.0)
 
 
+def written(schema, rows):
+    """Return features that a public schema made, over which others were written."""
+    found = dp.Schema({"age": (0, 90)}, "cost", label_bounds=(0, 1)).encode({"age": [3.0] * 50}, labelled=False)[0]
+    found[:5] = rows[:5]
+    return found
+
+
 MADE = {
     "multiplied": lambda X, _: X * 1.0,
     "cast": lambda X, _: X.astype(np.float32),
@@ -193,15 +205,18 @@ MADE = {
     "stacked": lambda X, _: np.hstack([X, np.zeros_like(X)]),
     "normalised": lambda X, _: dp.GroupNormalizer(1).fit_transform(np.hstack([X, 1 - X])),
     "Fourier features": lambda X, _: dp.RandomFourierFeatures(1, 3).transform(X),
-    "splines": lambda _, schema: dp.SplineEncoder(schema).fit_transform({"age": [3.0, 5.0] * 2000}),
-    "sparse rows": lambda _, schema: schema.encode({"age": [3.0] * 4000}, labelled=False, sparse=True)[0][::1] * 0.5,
+    "splines": lambda _, schema: dp.SplineEncoder(schema).fit_transform({"age": [3.0, 5.0] * 25}),
+    "scaled": lambda X, _: dp.datasets.unit_ball(X, -1, 1),
+    "written over": lambda X, schema: written(schema, X),
+    "made dense": lambda _, schema: schema.encode({"age": [3.0] * 50}, labelled=False, sparse=True)[0].toarray() * 0.5,
+    "sparse rows": lambda _, schema: schema.encode({"age": [3.0] * 50}, labelled=False, sparse=True)[0][::1] * 0.5,
 }
 
 
 @pytest.mark.parametrize("way", MADE)
 def test_arrays_that_are_computed_from_features_keep_the_cost_of_their_schema(way, seeded):
     table, schema = seeded
-    X, y = schema.encode(table)
+    X, y = schema.encode({name: column[:50] for name, column in table.items()})
     x, budget = MADE[way](X, schema), dp.Budget(dp.Privacy(9.0, 1e-4))
     learner = dp.load("ridge_regression", features=x.shape[1])
     found = dp.statistics(learner, {"x": x, "y": np.asarray(y)}, PRIVACY, budget=budget)
@@ -224,3 +239,79 @@ def test_a_cheaper_event_than_its_promise_is_refused(tail, seeded):
         dp.Release({"w": [1.0]}, spent=PRIVACY, schema=forged)
     with pytest.raises(dp.TemplateError, match="its event costs less"):
         dp.learn_schema(table_of(4000), PRIVACY, label="ward", known=forged)
+
+
+PARTS = {
+    "functions": lambda dask, x: dp.Partitions([lambda: {"x": x[:5]}, lambda: {"x": x[5:]}]),
+    "delayed": lambda dask, x: dp.Partitions([dask.delayed({"x": x[:5]}), dask.delayed({"x": x[5:]})]),
+    "delayed columns": lambda dask, x: {"x": [dask.delayed(x[:5]), dask.delayed(x[5:])]},
+    "an array of Dask": lambda dask, x: {"x": dask.array.from_array(x, chunks=(5, -1), asarray=False) * 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_partitions_are_asked_what_their_features_cost(kind, seeded):
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("dask.array")
+    _, schema = seeded
+    parts = PARTS[kind](dask, schema.encode({"age": np.arange(20.0)}, labelled=False)[0])
+    budget = dp.Budget(dp.Privacy(2.0, 1e-4))  # enough for the clusters
+    with pytest.raises(dp.BudgetExceeded, match=schema.learnt.entry):
+        dp.cluster(dp.Record(x=dp.Ball(1)), parts, dp.Privacy(1.0), group=None, budget=budget)
+
+
+def test_fits_and_evaluations_of_functions_are_charged_for_the_schema(seeded):
+    table, schema = seeded
+    X, y = schema.encode({name: column[:50] for name, column in table.items()})
+    parts = dp.Partitions([lambda: {"x": X * 1.0, "y": np.asarray(y)}])
+    learner, budgets = dp.load("ridge_regression", features=1), [dp.Budget(dp.Privacy(9.0, 1e-4)) for _ in range(2)]
+    functions = dp.fitting.release.functions_of(learner)
+    release = dp.Release({"w": [0.5]}, spent=dp.Privacy(3.0, 1e-6), **functions)
+    found = [
+        dp.evaluate(learner, release, parts, dp.Privacy(1.0), budget=budgets[0]),
+        dp.Ridge(delta=1e-6, bounds=(-1, 1), budget=budgets[1]).fit(parts).release_,
+    ]
+    for one, budget in zip(found, budgets, strict=True):
+        assert [item.label for item in budget.entries][:1] == [schema.learnt.entry]
+        assert not one.private
+
+
+def test_partitions_of_dask_that_say_too_late_what_they_cost_are_refused(seeded):
+    dask, da = pytest.importorskip("dask"), pytest.importorskip("dask.array")
+    _, schema = seeded
+    x = schema.encode({"age": np.arange(20.0)}, labelled=False)[0]
+    known, late = ({"x": da.from_delayed(dask.delayed(x), x.shape, float, meta)} for meta in (x[:0], None))
+    assert "learn the schema" in dp.cluster(dp.Record(x=dp.Ball(1)), known, dp.Privacy(1.0), group=None).status
+    with pytest.raises(dp.errors.DomainError, match="Dask did not say so"):
+        dp.cluster(dp.Record(x=dp.Ball(1)), late, dp.Privacy(1.0), group=None)
+
+
+PIPELINES = {
+    "rows of length 1": lambda made, fit: make_pipeline(made, PolynomialFeatures(2), Normalizer(), fit),
+    "a pipeline in it": lambda made, fit: make_pipeline(make_pipeline(made, Normalizer()), fit),
+    "in a pipeline": lambda made, fit: make_pipeline(made, make_pipeline(Normalizer(), fit)),
+    "some columns": lambda made, fit: make_pipeline(
+        ColumnTransformer([("one", made, ["age", "cost"])]), Normalizer(), fit
+    ),
+    "a union": lambda made, fit: make_pipeline(FeatureUnion([("one", made)]), Normalizer(), fit),
+    "a search": lambda made, fit: make_pipeline(
+        made, Normalizer(), GridSearchCV(fit, {"seed": [1]}, cv=2, error_score="raise")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_pipelines_pay_for_every_schema_in_them(kind, seeded):
+    pandas = pytest.importorskip("pandas")
+    table, schema = seeded
+    table = pandas.DataFrame(table)[:50]
+    budget = dp.Budget(dp.Privacy(2.0, 1e-4))  # enough for the fits
+    fit = dp.Ridge(epsilon=0.5, delta=1e-6, bounds=(-9, 9), clip=True, budget=budget)
+    with pytest.raises(dp.BudgetExceeded, match=schema.learnt.entry):
+        PIPELINES[kind](dp.SchemaEncoder(schema), fit).fit(table, table["cost"])
+    theirs = replace(schema, learnt=None, privacy_unit="who")
+    with pytest.raises(dp.TemplateError, match="says whose records are whose"):
+        PIPELINES[kind](dp.SchemaEncoder(theirs), fit).fit(table, table["cost"])
+    if kind == "rows of length 1":
+        found = PIPELINES[kind](dp.SchemaEncoder(schema), clone(fit).set_params(budget=None)).fit(table, table["cost"])
+        assert "to learn the schema, NOT PRIVATE" in found[-1].release_.status
