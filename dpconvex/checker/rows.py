@@ -15,7 +15,7 @@ Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
 Matrix = dict[Monomial, dict[Monomial, Fraction]]
-MOST_GENERATORS, FEW = 3000, 6
+MOST_GENERATORS = 3000
 NEARLY = 1 + Fraction(1, 2**100)  # for roots of multiplicities
 
 
@@ -137,24 +137,14 @@ class GeneratorRows:
 
     @remembered
     def range_of(self, sums: frozenset[tuple[int, Fraction]], cross: bool) -> Range:
-        total, alike, others = (ZERO, ZERO), dict[Kind, Fraction](), list[tuple[MonomialForm, Fraction]]()
+        total, alike = (ZERO, ZERO), dict[Kind, Fraction]()
         spend(5 * len(sums))
         for k, value in sums:
             form = self.forms[k]
             if form.is_identity:
                 alike[form.kind] = alike.get(form.kind, ZERO) + value * form.factor
             else:
-                others.append((form, value))
                 total = plus(total, times((value, value), form.cross if cross else form.same))
-        if 1 < len(others) <= FEW:  # few forms are bounded together, too
-            whole: Block = defaultdict(Fraction)
-            for form, value in others:
-                spend(effort(form.block.values()))
-                for key, entry in form.block.items():
-                    whole[key] += value * entry
-            sides = [MonomialForm(*kinds, block, self.record) for kinds, block in by_kinds(whole, self.record).items()]
-            ends = reduce(plus, (side.cross if cross else side.same for side in sides), (ZERO, ZERO))
-            total = max(total[0], ends[0]), min(total[1], ends[1])
         return plus(total, polynomial_range(alike, self.record, not cross))
 
     @remembered
