@@ -70,14 +70,11 @@ def trace(piece: HessianPart, rows: GeneratorRows) -> Fraction:
     longest = max(map(rows.square, piece.hull))
     if piece.spread <= piece.outer:
         return up(piece.outer * longest)
-    mean: Vector = ()
-    for point in piece.hull:
-        mean = added(mean, point, Fraction(1, len(piece.hull)))
-    found = [piece.spread * longest]
-    for centre in (mean, *rows.centres):  # outer |a|^2 + (spread - outer) |a - c|^2 for each point a
-        apart = {a: (piece.spread - piece.outer) * rows.square(added(a, centre, -ONE)) for a in piece.hull}
-        found.append(max(piece.outer * rows.square(a) + more for a, more in apart.items()))
-    return up(min(found))
+    found = piece.spread * longest
+    for centre in rows.centres_of(piece.hull):  # outer |a|^2 + (spread - outer) |a - c|^2 for each point a
+        more = ((piece.spread - piece.outer) * rows.square_from(a, centre) for a in piece.hull)
+        found = min(found, max(piece.outer * rows.square(a) + b for a, b in zip(piece.hull, more, strict=True)))
+    return up(found)
 
 
 def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:

@@ -15,7 +15,7 @@ Vector = tuple[tuple[int, Fraction], ...]
 Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
 Matrix = dict[Monomial, dict[Monomial, Fraction]]
-MOST_GENERATORS = 3000
+MOST_GENERATORS, FEW_CENTRES, LONG = 3000, 4, 12
 NEARLY = 1 + Fraction(1, 2**100)  # for roots of multiplicities
 
 
@@ -160,6 +160,28 @@ class GeneratorRows:
                 ends = self.record.lower[k], self.record.upper[k]
                 found = min(found, max(self.longest(added(rest, moved, end)) for end in ends))
         return max(found, ZERO)
+
+    @remembered
+    def centres_of(self, hull: tuple[Vector, ...]) -> list[Vector]:
+        """Return the mean of some points, and the centres that are nearest to it."""
+        mean: Vector = ()
+        for point in hull:
+            mean = added(mean, point, Fraction(1, len(hull)))
+        return [mean, *sorted(self.centres, key=lambda c: sum(a * a for _, a in added(c, mean, -ONE)))[:FEW_CENTRES]]
+
+    def square_from(self, u: Vector, centre: Vector) -> Fraction:
+        """Bound ``||A_z' (u - c)||^2``: with a long centre, by the inner products of both."""
+        if len(centre) <= LONG:
+            return self.square(added(u, centre, -ONE))
+        sums: dict[int, Fraction] = defaultdict(Fraction)
+        for weight, forms in ((1, self.own(u)), (1, self.own(centre)), (-2, self.forms_of(centre, u))):
+            for form, a in forms.items():
+                sums[form] += weight * a
+        return max(self.range_of(frozenset(sums.items()), False)[1], ZERO)
+
+    @remembered
+    def own(self, u: Vector) -> dict[int, Fraction]:
+        return self.forms_of(u, u)
 
     def longest(self, u: Vector) -> Fraction:
         shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))

@@ -492,3 +492,9 @@ def test_losses_of_outsiders_are_replayed_and_none_with_longer_records(name):
 
 def flat(value):
     return value if isinstance(value, list) else [value]
+
+
+@pytest.mark.slow
+def test_choices_among_many_labels_are_replayed():
+    learner = dp.load("softmax_regression", features=3, classes=26)
+    assert dp.verify(learner, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation()).check().unreplayed == ()
