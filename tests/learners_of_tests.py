@@ -2,6 +2,7 @@
 
 import inspect
 import runpy
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -79,3 +80,15 @@ def noting(queries):
             return told.copy()
 
     return Told
+
+
+@cache
+def hinge_of_matrices(ridge, **matrices):
+    """Return a template whose score is a constant plus or minus ``x @ M @ x`` for each matrix M."""
+    M, b = {name: cp.Variable((3, 3), PSD=True, name=name) for name in matrices}, cp.Variable(name="b")
+
+    def loss(x, y):
+        return dp.huber_hinge(1 - y * (sum(sign * (x @ M[name] @ x) for name, sign in matrices.items()) + b), width=0.5)
+
+    squares = ridge * (cp.square(b) + sum(map(cp.sum_squares, M.values())))
+    return dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), loss, squares)

@@ -64,7 +64,7 @@ def estimate_with_covariance(
             table, hessian, _, longer = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
             level *= math.sqrt(1 - STEPS)
         else:
-            table = longer = form.space.pack(start)[scores.places] * scores.scale / row_units(scores, looks.constant)
+            table = longer = scores.table(form.space.pack(start)) / row_units(scores, looks.constant)
             metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
             hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
             level *= math.sqrt(1 - MOMENT)
@@ -96,7 +96,8 @@ def release_steps(
         if "vertices" in settings:
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
-            alone = public.is_flat and tells_classes(form) and not scores.is_shared and not pulls(form)
+            classes = tells_classes(form, scores.fields) and not pulls(form)
+            alone = public.is_flat and classes and not scores.is_shared
             take = descend_for_classes if alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
             theta = form.feasible.project(theta)

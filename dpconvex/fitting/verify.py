@@ -293,7 +293,8 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
         if isinstance(mechanism, AdaptiveSteps):
             scores = linear_scores(analysis.form)
             if isinstance(mechanism, NoisyFrankWolfe):
-                if scores.bounds is None or scores.is_shared or not len(scores.inside):
+                alone = not scores.is_shared and scores.lift.shape[0] == scores.lift.shape[1]
+                if scores.bounds is None or not alone or not len(scores.inside):
                     raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
                 vertex_reach(analysis.form, scores.places[: len(scores.inside)].ravel())
             require(cover == ResidualNoise(), "AdaptiveSteps: leave residual_noise out: all sums are exact.")

@@ -93,10 +93,10 @@ class AdaptiveSteps(ForUnits):
         return {}
 
 
-def tells_classes(form: LossForm) -> bool:
-    """Say whether losses take nothing but one field and labels."""
-    read = {field.name for loss in form.losses for field in loss.fields}
-    return bool(form.template.record.discrete) and len(read - {WEIGHT}) == 1
+def tells_classes(form: LossForm, inside: tuple[str, ...] = ()) -> bool:
+    """Say whether losses take nothing but one field, or those inside of scores, and labels."""
+    read = {field.name for loss in form.losses for field in loss.fields} - {WEIGHT}
+    return bool(form.template.record.discrete) and (len(read) == 1 or read <= {*inside})
 
 
 def whole_level(privacy: Privacy) -> float:

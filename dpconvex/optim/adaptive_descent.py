@@ -201,7 +201,7 @@ def pulled_by(form: LossForm, point: Array, curvature: float, matrix: Array, loo
     scores, inverse = looks.scores, np.linalg.inv(matrix)
     with suppress(NotConverged):
         theta = regularized(matrix.T @ point, curvature * inverse @ inverse.T, form, scores, looks.constant, size)
-        table = theta[scores.places] * scores.scale / row_units(scores, looks.constant)
+        table = scores.table(theta) / row_units(scores, looks.constant)
         return np.asarray(np.linalg.solve(matrix.T, table))
     return point
 
@@ -325,15 +325,13 @@ def regularized(
     theta = scores.coordinates(table * units)
     if ridge is not None and not ridge.any():
         return theta
-    inside = scores.scale[:, 0] / units[:, 0]
-    block = hessian * np.outer(inside, inside)
+    block = hessian / np.outer(units, units)
     if ridge is not None:
-        pulled = block @ theta[scores.places]
-        for own, more in alike(size * ridge[scores.places]):
-            theta[scores.places[:, own]] = np.linalg.solve(block + np.diag(more), pulled[:, own])
-        return theta
-    places = scores.places.T.ravel()
-    back = np.argsort(places)
-    whole = sp.csr_array(sp.kron(scores.onto_columns, block, format="csr")[back][:, back])
+        found = table * units
+        pulled = block @ found
+        for own, more in alike(size * scores.squares(ridge)):
+            found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
+        return scores.coordinates(found)
+    whole = sp.csr_array(scores.reading.T @ sp.kron(scores.onto_columns, block, format="csr") @ scores.reading)
     squares = ridge_of(form, False) if held else None
     return least_point(form, whole, whole @ theta + (0.0 if squares is None else size * squares * theta), size)

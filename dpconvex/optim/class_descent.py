@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import Metric, ScoreModel, alike, regularized, revealed, row_units, shorten_rows
+from dpconvex.optim.adaptive_descent import Metric, ScoreModel, regularized, revealed, row_units, shorten_rows
+from dpconvex.optim.implicit_steps import ImplicitSteps
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -21,8 +22,9 @@ from dpconvex.util.arrays import Array
 MOMENT, LENGTHS = 0.12, 0.06
 EDGE = 0.5  # The ridge, next to the edge of the moment's noise
 ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
-# The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss.
-PART, STIFFER = 0.35, 4.0
+# The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
+# slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
+PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
 MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
@@ -31,7 +33,6 @@ TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
-PLENTY = 10.0  # Records for each parameter and unit of the level, from which products of scalars are worth their noise
 # The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
 REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.1
 
@@ -39,24 +40,12 @@ REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.1
 def descend_for_classes(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
-    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by.
-
-    Where parameters are not free and records are few for all products of scalars, steps move the other parameters alone: then
-    all classes have the same squares.
-    """
-    if ridge_of(form) is not None:
-        table, _, moved, _ = class_model_of(looks, form, settings, size, public)
-        return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), moved
-    whole = looks.scores
-    few = size * settings["level"] < PLENTY * whole.shape[0] * np.trace(whole.onto_kinds)
-    if few and whole.has_constant < whole.is_linear.sum() < len(whole.is_linear):
-        looks = PrivateLooks(whole.without_products, looks.batch, looks.privacy, looks.queries, looks.people)
-        looks.shorten(1.0)  # Scalars of a field are divided by its bound
+    """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
+    scores = looks.scores
     table, hessian, moved, _ = class_model_of(looks, form, settings, size, public)
-    rows = np.isin(whole.places[:, 0], looks.scores.places[:, 0])
-    wider, stiff = np.zeros(whole.shape), np.eye(len(rows)) * np.trace(hessian)
-    wider[rows], stiff[np.ix_(rows, rows)] = table, hessian
-    return regularized(wider, stiff, form, whole, looks.constant, size, True), moved
+    if ridge_of(form) is not None:
+        return scores.coordinates(table * row_units(scores, looks.constant)), moved
+    return regularized(table, hessian, form, scores, looks.constant, size, True), moved
 
 
 def class_model_of(
@@ -69,9 +58,11 @@ def class_model_of(
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
-    squares = size * ridge[scores.places] * (units / scores.scale) ** 2  # twice the weights of squares of the table
+    squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
-    part = min(PART * (1 + STIFFER * stiff), 1.0) * math.sqrt(looks.privacy.most)
+    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
+    part = min(least * (1 + STIFFER * stiff), most)
+    part *= math.sqrt(looks.privacy.most)
     longest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
@@ -81,19 +72,17 @@ def class_model_of(
     for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
         left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
-    stiffs = [(columns, step * (matrix * own) @ matrix.T) for columns, own in alike(squares) if own.any()]
+    implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
     averaged, pace = math.ceil(AVERAGED * rounds), 1.0
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_kinds
-        back, far = -float((gradient * last).sum()), float(np.linalg.norm(last))
-        turned = back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds))
-        if turned or t == 0:  # Implicit steps of the regularizer, by columns that have the same one
-            pace /= 1 + turned
-            pulls = [(columns, np.linalg.inv(np.eye(len(more)) + pace * more)) for columns, more in stiffs]
-        point, last = point - pace * step * gradient, gradient
-        for columns, pull in pulls:
-            point[:, columns] = pull @ point[:, columns]
+        way = implicit.direction(point, gradient, pace * step)
+        back, far = -float((way * last).sum()), float(np.linalg.norm(last))
+        if back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds)):
+            pace /= 2
+            way = implicit.direction(point, gradient, pace * step)
+        point, last = point + pace * step * way, way
         average += point * ((t >= rounds - averaged) / averaged)
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)

@@ -43,33 +43,16 @@ class Estimate(NamedTuple):
 
 @dataclass
 class NewtonStep:
-    """A Newton step from a table of parameters, behind noise.
-
-    Parameters
-    ----------
-    looks : PrivateLooks
-    form : LossForm
-    level : float
-        Of all queries together.
-    number : float
-        About the number of records.
-    public : Public
-    table : ndarray, shape (rows, columns)
-        Where the step begins, as `model_of` returns it.
-    hessian : ndarray, shape (rows, rows)
-        About the Hessian by one of the columns.
-    longer : ndarray, shape (rows, columns)
-        The table as it was before the steps shortened it for its noise.
-    """
+    """A Newton step from a table of parameters, behind noise."""
 
     looks: PrivateLooks
     form: LossForm
-    level: float
-    number: float
+    level: float  # Of all queries together
+    number: float  # About the number of records
     public: Public
-    table: Array
-    hessian: Array
-    longer: Array
+    table: Array  # Where the step begins, as `model_of` returns it, shape (rows, columns)
+    hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
+    longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
 
     def __post_init__(self) -> None:
         self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
@@ -140,12 +123,9 @@ class NewtonStep:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
-        back = np.zeros((len(self.theta), *self.table.shape[::-1]))
-        for column, places in enumerate(self.scores.places.T):
-            back[places, column] = self.matrix.T * self.units / self.scores.scale[:, [column]]
-        whole = back.reshape(len(back), -1)
-        self.onto = np.linalg.qr(np.linalg.solve(whole, self.form.basis.toarray()))[0]
-        self.back = whole @ self.onto
+        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.units)
+        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.form.basis.toarray()))[0]
+        self.back = self.scores.shortest @ whole @ self.onto
 
     def gradient(self, length_level: float, level: float) -> tuple[Array, float, float]:
         """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its noise."""

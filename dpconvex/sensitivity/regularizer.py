@@ -116,7 +116,7 @@ def least_hessian(
 def ridge_of(form: LossForm, free: bool = True) -> Array | None:
     """Return the Hessian's diagonal, shape (dim,), if the regularizer is squares of coordinates, and parameters are `free`."""
     public, known = quadratic(form.template.regularizer, form.space), form.feasible.is_space or not free
-    if public is None or public.slope.any() or not known or not is_diagonal(public.hessian):
+    if public is None or (free and public.slope.any()) or not known or not is_diagonal(public.hessian):
         return None
     return np.asarray(public.hessian.diagonal())
 

@@ -6,7 +6,7 @@ matrix products, whatever the labels (docs/performance.md).
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -96,6 +96,25 @@ class LeafForm:
         if (places[used] < 0).any() or (places >= 0).sum() != table.shape[1]:
             return None
         return places[used], kinds, used, scale
+
+    @cached_property
+    def merged(self) -> tuple["LeafForm", sp.csr_array]:
+        """Return the form on a grid or of fewest parameters, and the map to the shortest coordinates, shape (dim, parameters).
+
+        Coordinates that enter in proportion, as those of A and B do in ``x @ A @ x - x @ B @ x``, are one parameter.
+        """
+        table = sp.csc_array(self.map)
+        if self.grid is not None:
+            return self, sp.eye_array(table.shape[1], format="csr")
+        sketch = table.T @ np.random.default_rng(0).normal(size=(table.shape[0], 3))
+        moving = np.flatnonzero(sketch[:, 0])
+        ratios = np.round(sketch[moving] / sketch[moving, :1], SAME_DIGITS)
+        _, first, owner = np.unique(ratios, axis=0, return_index=True, return_inverse=True)
+        weights = sketch[moving, 0] / sketch[moving[first], 0][owner.ravel()]
+        lift = sp.csr_array((weights, (moving, owner.ravel())), shape=(table.shape[1], len(first)))
+        return replace(self, map=sp.csr_array(table[:, moving[first]])), lift @ sp.diags_array(
+            1 / lift.power(2).sum(axis=0)
+        )
 
 
 @once

@@ -54,8 +54,7 @@ class Jacobian:
 def derivatives(scores: LinearScores) -> sp.csr_array:
     """Return the map from monomials to a record's rows in units of the table, shape (kinds * dim, monomials)."""
     dim, count = len(scores.places), scores.form.design.count
-    units = scores.form.map @ sp.diags_array(1 / scores.scale[:, 0])
-    table = sp.coo_array(sp.kron(scores.kinds, sp.eye_array(count)) @ units)
+    table = sp.coo_array(sp.kron(scores.kinds, sp.eye_array(count)) @ scores.form.map @ scores.shortest)
     rows = table.row // count * dim + table.col
     shape = (scores.kinds.shape[0] * dim, count)
     return sp.csr_array(sp.coo_array((table.data, (rows, table.row % count)), shape=shape))

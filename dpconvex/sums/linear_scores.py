@@ -37,12 +37,13 @@ class LinearScores:
     radius: float  # Of the field x: a bound on its Euclidean norm
     inside: Indices  # The scalars of x that are read
     has_constant: bool
-    places: Indices  # Coordinates of the parameters, shape (rows, columns)
+    places: Indices  # Of the table's entries among all parameters, shape (rows, columns)
     scale: Array  # Of the entries of the table next to parameters, shape (rows, columns)
     kinds: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
     monomials: Monomials | None  # How x is made, if it is no field of the record
     is_shared: bool  # Whether scores share parameters
     bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
+    lift: sp.csr_array  # To coordinates, shape (dim, parameters): of those that enter in proportion, the shortest ones
     width: float = 0.0  # Half of how far apart slopes are whose difference is a curvature; 0 for derivatives
 
     @property
@@ -60,15 +61,31 @@ class LinearScores:
         """The record's fields that x is made of."""
         return (self.name,) if self.monomials is None else self.monomials.fields
 
+    @cached_property
+    def shortest(self) -> sp.csr_array:
+        """The map from the table, column by column, to the shortest coordinates, shape (dim, rows * columns)."""
+        return sp.csr_array(self.lift[:, self.places.T.ravel()] @ sp.diags_array(1 / self.scale.T.ravel()))
+
+    @cached_property
+    def reading(self) -> sp.csr_array:
+        """The map from coordinates to the table, column by column, shape (rows * columns, dim)."""
+        return sp.csr_array(sp.diags_array(1 / self.shortest.power(2).sum(axis=0)) @ self.shortest.T)
+
+    def table(self, theta: Array) -> Array:
+        """Return the table of parameters that coordinates have, shape (rows, columns)."""
+        return np.asarray(self.reading @ theta).reshape(self.shape[::-1]).T
+
     def coordinates(self, table: Array) -> Array:
         """Return coordinates, shape (dim,), from the table of parameters."""
-        theta = np.zeros(self.form.map.shape[1])
-        theta[self.places] = table / self.scale
-        return theta
+        return np.asarray(self.shortest @ table.T.ravel())
 
     def coefficients(self, table: Array) -> Array:
         """Return the coefficients of the forms, shape (forms, monomials)."""
         return np.asarray(self.form.map @ self.coordinates(table)).reshape(self.form.forms, -1)
+
+    def squares(self, diagonal: Array) -> Array:
+        """Return weights of squares of the table from those of squares of coordinates, shape (rows, columns)."""
+        return np.asarray(self.shortest.power(2).T @ diagonal).reshape(self.shape[::-1]).T
 
     @property
     def widest(self) -> Array:
@@ -82,21 +99,6 @@ class LinearScores:
         radius = min(self.radius, norm_up(self.widest[features])) or float(self.widest.max())
         own: Any = {"inside": self.inside[features], "places": self.places[rows], "scale": self.scale[rows]}
         return replace(self, radius=radius, **own)
-
-    @property
-    def is_linear(self) -> Array:
-        """Whether a row of the table is of the constant, or of a scalar of the record by itself."""
-        single = self.inside >= 0
-        if self.monomials is not None:
-            single = np.minimum(self.monomials.first, self.monomials.second)[self.inside] < 0
-        return np.append(single, [True] * self.has_constant)
-
-    @property
-    def without_products(self) -> "LinearScores":
-        """The scores without products of scalars: other parameters are 0.  Bounds stay, so rows are no longer than before."""
-        rows = self.is_linear
-        inside = self.inside[rows[: len(self.inside)]]
-        return replace(self, inside=inside, places=self.places[rows], scale=self.scale[rows])
 
     @cached_property
     def onto_kinds(self) -> Array:
@@ -116,25 +118,29 @@ def linear_scores(form: LossForm) -> LinearScores:
     parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
     expander = expander_of(form.template, form.space)
     found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander)
-    if found is None or found.grid is None:
+    if found is None or found.merged[0].grid is None:
         whole = form_of(form.template, form.space)
-        found = whole if found is None or whole.grid is not None else found
+        if found is None or whole.merged[0].grid is not None or whole.forms < found.forms:
+            found = whole
+    merged, lift = found.merged
     count, domains = found.design.count, form.template.record.continuous
     moving = np.unique(sp.coo_array(found.map).row % count)
     moving = moving[moving < count - 1]
     names = [n for n, span in found.design.columns.items() if ((moving >= span.start) & (moving < span.stop)).any()]
-    monomials, grid = None, found.grid
-    if not names or (grid is None and form.space.dim > MOST_SHARED):
+    monomials, grid = None, merged.grid
+    if not names or (grid is None and merged.map.shape[1] > MOST_SHARED):
         found, moving, names = entries_form(form.template, form.space), moving[:0], []
         grid = np.arange(form.space.dim)[None], found.map.T, np.zeros(1, dtype=np.int64), np.ones(form.space.dim)
+        lift = sp.eye_array(form.space.dim, format="csr")
     if grid is None or found.design.pairs is not None or len(names) != 1:
         if len(moving) > MOST_MONOMIALS:
             raise refusal(form, f"scores read {len(moving):,} products of fields, more than {MOST_MONOMIALS:,}")
         monomials = Monomials.of(found.design, moving, domains)
         found = monomials.tabulated(found, moving)
-        grid = found.grid if names else grid
+        merged, lift = found.merged if names else (merged, lift)
+        grid = merged.grid if names else grid
     shared, name = grid is None, NAME if monomials else names[0]
-    places, kinds, used, scale = grid or shared_grid(found, len(moving))
+    places, kinds, used, scale = grid or shared_grid(merged, len(moving))
     if max(places.shape) > MOST:
         raise refusal(form, f"scores have {max(places.shape):,} features or columns, more than {MOST:,}")
     radius = float(domains[name].norm_bound) if monomials is None else monomials.radius
@@ -153,6 +159,7 @@ def linear_scores(form: LossForm) -> LinearScores:
         monomials=monomials,
         is_shared=shared,
         bounds=domains[name].bounds if monomials is None else None,
+        lift=lift,
     )
 
 
