@@ -25,6 +25,9 @@ def template(
     the minimiser is that of their mixed-quantile error, and the prediction is ``x'w`` plus the mean threshold.  Hinges are
     smoothed with the Huber hinge.
 
+    Few records have the longest slopes, so adaptive steps, the default with a delta, end farther from the minimiser than
+    ``dp.ObjectivePerturbation()`` by name does, unless the bounds of targets or features are far too wide.
+
     Parameters
     ----------
     features : int
