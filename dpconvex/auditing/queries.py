@@ -30,6 +30,7 @@ CHOICE = "choices of vertices"
 PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
 SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
 SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 24, 0.25)  # Of clips and caps, which nearly all records exceed
+WIDE = 2.0**4  # Where lengths that are counted are cut
 STEEP = 60.0  # Where curvatures are taken, and roots counted: there some losses bend and some do not
 FAR = 1000.0  # How far apart neighbours are for noise that is drawn
 
@@ -85,8 +86,8 @@ class Adversary:
                 if part in options:
                     looks.look(table, SMALL, longest, **options[part])
                 elif part.split()[0] in ("squares", "counts"):
-                    edges = EDGES if "counts" in part else EDGES[:0]
-                    looks.vectors(table, part.split()[-1], SMALL, self.level, edges)
+                    edges, cut_at = (EDGES, WIDE) if "counts" in part else (EDGES[:0], SMALL)
+                    looks.vectors(table, part.split()[-1], cut_at, self.level, edges)
                 elif part == "lengths of rows":
                     looks.lengths(EDGES, self.level)
                 elif part != "second moment in the metric":

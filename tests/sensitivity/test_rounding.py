@@ -176,7 +176,7 @@ def compare(seed, losses=1):
     moves = [(a, b) for a, b in ((least, 0), (most, 0), (0, least), (0, most), (0, 0))]
     points = [(Fraction(c) + a, Fraction(c) + b) for a, b in moves]
     public, weight = leaf_of(draw, c), draw.size(False)
-    typical = float(max(abs(public(Fraction(1), point, Fraction)) for point in points) or 1)
+    typical = float(min(max(abs(public(Fraction(1), point, Fraction)) for point in points), 10**300) or 1)
     rest, rest_at = outer_of(draw, typical)
     regularizer, count = weight * rest(public(1.0, w, float)) + cp.sum_squares(w), 0
     for _ in range(losses):
