@@ -78,6 +78,7 @@ NOT_FOR_STEPS = (
         "data/dask_columns.py",
         "data/schema.py",
         "data/encoded.py",
+        "data/learnt.py",
         "model/people.py",
         "sums/devices.py",
     ),

@@ -168,7 +168,7 @@ def pivots(matrix: Sequence[Sequence[Fraction]]) -> list[Fraction] | None:
     scale = common(a for row in matrix for a in row)
     rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
     longest = max((abs(a).bit_length() for row in rows for a in row), default=0)
-    spend(len(rows) ** 3 // 6 * (1 + len(rows) * longest // 5000))
+    spend(len(rows) ** 3 // 6 * (1 + (len(rows) * longest // 3000) ** 2 // 2))  # products of long numbers
     found, last = [], 1
     while rows:
         (lead, *first), *rest = rows
@@ -192,6 +192,7 @@ def blocks(matrix: Mapping[T, Mapping[T, Fraction]]) -> Iterator[Square]:
             group.add(c)
             waiting += [d for d, value in matrix[c].items() if value and d not in group]
         left -= group
+        spend(3 * len(group) ** 2)
         yield tuple(tuple(matrix[c].get(d, ZERO) for d in group) for c in group)
 
 

@@ -290,8 +290,9 @@ class Rules:
         if node.name == "log_sum_exp" or (node.name == "norm" and options.get("p") == 2):
             return [norm(group, self.rows) if node.name == "norm" else log_sum_exp(group) for group in groups]
         if node.name == "quad_over_lin":
-            by = sum(map(number_of, self.template.nodes[node.args[1]].entries or []), ZERO)
-            require(by > 0, f"node {k}: a divisor is no positive number")
+            divisor = self.template.nodes[node.args[1]]
+            by = number_of(divisor.entries[0]) if divisor.size == 1 and divisor.entries else ZERO
+            require(by > 0 and not divisor.private, f"node {k}: a divisor is no positive number")
             entries = self.template.nodes[node.args[0]].entries or []
             sums = [[entries[j] for j in line] if entries else [] for line in options["groups"]]
             return [self.squares(*pair).times((1 / by, 1 / by)) for pair in zip(groups, sums, strict=True)]

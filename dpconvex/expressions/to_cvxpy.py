@@ -12,7 +12,8 @@ from dpconvex.errors import MissingRule
 from dpconvex.expressions.atoms.arrangement import repeated, reshape
 from dpconvex.expressions.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.util.runtime import once, silence
+from dpconvex.util.runtime import once
+from dpconvex.util.silence import silence
 
 # What writes each kind of constraint, from its arguments and options.
 KINDS: dict[str, Callable[..., cp.Constraint]] = {

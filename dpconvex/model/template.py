@@ -113,6 +113,9 @@ class Template(Sealed):
     2
     """
 
+    # The regularizer without terms that were part of the loss, and these; None if there are none.
+    public_terms: tuple[Expression, Expression] | None = None
+
     def __init__(
         self,
         record: Record,

@@ -16,7 +16,7 @@ from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import LastSteps, Start, find_constant
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
-from dpconvex.sensitivity.loss_form import LossForm, pulls
+from dpconvex.sensitivity.loss_form import LossForm, pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -122,6 +122,7 @@ def model_of(
     metric, matrix, number, left, cut, start = metric_of(
         looks, level, size, columns, public, begin, spent, form is None
     )
+    form = None if form is None else weighed(form, number / size)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     many, single = number * level / (sides * metric.directions * columns), number * level / (sides * SINGLE)
     usual = ROUNDS * min(1.0, many / (BENT_ENOUGH if public.is_bent else ENOUGH))

@@ -14,7 +14,7 @@ from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.optim.certify import FirstOrder, Warm, certify
 from dpconvex.optim.conic import ConicSolver, try_out
 from dpconvex.optim.problem import Problem, Solution
-from dpconvex.util.runtime import silence
+from dpconvex.util.silence import silence
 
 # Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
 RECHECK = 100

@@ -31,7 +31,8 @@ from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Array, Indices, frozen
-from dpconvex.util.runtime import Interrupt, one_blas_thread, silence
+from dpconvex.util.runtime import Interrupt, one_blas_thread
+from dpconvex.util.silence import silence
 
 BLOCK = 65_536  # Records that are read at once
 MISTAKES = ("mistakes",)  # Wrong labels or squared errors alone, by which `tune` chooses

@@ -14,7 +14,7 @@ from dpconvex.expressions.expression import Constraint, Expression
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import posed, solve_quietly
 from dpconvex.util.arrays import Array
-from dpconvex.util.runtime import silence
+from dpconvex.util.silence import silence
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,11 @@
-"""What is asked of JAX, the process and its threads: double precision, answers found once, silence, work in order."""
+"""What is asked of JAX, the process and its threads: double precision, answers found once, work in order."""
 
-import ctypes
-import logging
 import os
 import signal
-import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from functools import cache, wraps
 from importlib import import_module
@@ -158,9 +154,6 @@ def _forked() -> None:
     pool.cache_clear()
     for shared in Shared.known:
         shared.lock = Lock()
-    silent, SILENT.users = SILENT.users, [thread for thread in SILENT.users if thread == get_ident()]
-    if silent and not SILENT.users:  # of threads that did not survive; what one of them starts stays silent
-        SILENT.stack.close()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -193,49 +186,6 @@ class Shared:
                     self.users.remove(own)
                 if not self.users:
                     self.stack.close()
-
-
-@contextmanager
-def muted() -> Iterator[None]:
-    """Let nothing out of the process by its file descriptors 1 and 2, its streams, its warnings and its loggers."""
-    flush()
-    with ExitStack() as stack:
-        nowhere = stack.enter_context(open(os.devnull, "w"))
-        for number in (1, 2):
-            with suppress(OSError):  # of a process that has none
-                kept = os.dup(number)
-                stack.callback(os.close, kept)
-                stack.callback(os.dup2, kept, number)
-                os.dup2(nowhere.fileno(), number)
-        stack.callback(flush)  # streams that somebody kept, once they are back
-        for entered in (redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings()):
-            stack.enter_context(entered)
-        warnings.simplefilter("ignore")
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(sys.maxsize)
-        stack.callback(flush)
-        yield
-
-
-def flush() -> None:
-    """Write what streams of Python and of C still hold to wherever they lead now."""
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with suppress(Exception):
-            stream.flush()  # type: ignore[union-attr]
-    with suppress(Exception):  # where there is no such function
-        ctypes.CDLL(None).fflush(None)
-
-
-SILENT = Shared(muted)
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """Context for code that is not ours: nothing is said, by whatever thread, for it could tell about the data."""
-    import numpy as np
-
-    with SILENT.held(), np.errstate(all="ignore"):
-        yield
 
 
 # Threads over pieces of work: as many as linear algebra would use, which then uses one in each (docs/performance.md)

@@ -302,7 +302,21 @@ STALLING = {
         for count in (100, 3000)
     },
 }
+
+
+def chain(count):
+    """Return a proof of a loss of ``(x_1 + x_2) w_1 + (x_2 + x_3) w_2 + ...``, whose matrix no block takes apart."""
+    places = list(range(count))
+    nodes = [{"op": "variable", "name": "w", "shape": [count]}, {"op": "field", "field": "x", "shape": [count + 1]}]
+    nodes += [{"op": "index", "shape": [count], "args": [1], "places": [p + k for p in places]} for k in (0, 1)]
+    nodes += [{"op": "add", "shape": [count], "args": [2, 3]}, {"op": "matmul", "shape": [], "args": [4, 0]}]
+    nodes += [CONSTANT | {"value": [1]}, {"op": "quad_over_lin", "shape": [], "args": [0, 6], "groups": [places]}]
+    parts = {"record": {"x": {"dim": count + 1, "radius": 1, "norm": 2}}, "centres": [], "tangents": []}
+    return changed(**parts, nodes=nodes, cells=[0] * count, losses=[5], regularizer=7)
+
+
 FILES = {
+    "a chain": chain(2500),
     "deep objects": b'{"a":' * 10**6,
     "deep and closed": b'{"format": "dpconvex proof 1", "claim": ' + b"[" * 10**5 + b"]" * 10**5 + b"}",
     "a long number": b'{"format": "dpconvex proof 1", "tangents": [' + b"9" * 10**6 + b"]}",

@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from adaptive_learners import ADD, REPLACE, STEPS, rng
+from scipy.optimize import minimize
 
 import dpconvex as dp
 
@@ -97,3 +98,32 @@ def test_terms_that_records_enter_through_another_term_stay_a_score():
     )
     found = dp.solve(template, {"x": X, "y": costs}, ADD, STEPS, size=SIZE, seed=1)
     assert np.sqrt(np.mean((X @ found["w"] + found["b"] - scores) ** 2)) < 0.2
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_quantiles_in_two_terms_are_those_of_one_loss_whatever_the_declared_size(scale):
+    """Of ``pos(y - b) + .3 b`` no record enters the second term: its weight is that of all records, as many as there are."""
+    y = np.random.default_rng(0).uniform(0, 1, 8000)
+    b = cp.Variable(name="b")
+    for loss in (lambda y: cp.pos(y - b) + 0.3 * b, lambda y: (2 * cp.pos(y - b) + 0.6 * b) / 2):
+        template = dp.Template(dp.Record(y=dp.Box(0, 1)), loss, 1e-9 * cp.square(b), [b >= 0, b <= 1])
+        privacy = dp.Privacy(3.0, 1e-5, "add-remove")
+        found = dp.solve(template, {"y": y}, privacy, STEPS, size=round(8000 / scale), seed=0)
+        assert abs(np.mean(y > found["b"]) - 0.3) < 0.05
+
+
+def test_a_term_stays_below_a_fraction_line():
+    w, b = cp.Variable(nonneg=True, name="w"), cp.Variable(nonneg=True, name="b")
+    x = np.random.default_rng(0).uniform(0, 1, SIZE)
+    template = dp.Template(
+        dp.Record(x=dp.Box(0, 1)),
+        lambda x: 4 / (w * x + b + 2) + 0.02 * cp.square(w) + 0.02 * cp.square(b),
+        1e-9 * cp.square(w),
+    )
+    found = dp.solve(template, {"x": x}, dp.Privacy(20.0, 1e-3), STEPS, seed=0)
+
+    def objective(point):
+        return np.mean(4 / (point[0] * x + point[1] + 2)) + 0.02 * (point**2).sum()
+
+    least = minimize(objective, [1.0, 1.0], bounds=[(0, 10)] * 2).fun
+    assert objective(np.array([found["w"], found["b"]], dtype=float)) < least + 0.05

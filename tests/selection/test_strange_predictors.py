@@ -18,7 +18,8 @@ from judged_models import HUBER, LOGISTIC, MODEL, X, Y
 import dpconvex as dp
 from dpconvex.mechanisms.cell_counts import STEPS
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.util.runtime import Interrupt, silence
+from dpconvex.util.runtime import Interrupt
+from dpconvex.util.silence import silence
 
 
 def test_where_a_record_may_be_missing_each_is_predicted_by_itself():
