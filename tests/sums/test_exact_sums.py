@@ -253,7 +253,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5, "reach": odd.get("cap", 0.5)} | {
             k: v for k, v in odd.items() if k not in ("table", "edges")
         }
-        given["probe"] = np.full(3, odd.get("probe", 1.0))
+        given["probe"] = np.full(found.scores.kinds.shape[0], odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0, given["cap"])
