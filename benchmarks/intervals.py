@@ -29,7 +29,7 @@ __all__ = ["main"]
 Array = NDArray[np.float64]
 MANY, FIRST, DELTA, NO_NOISE, CLASSES, TARGET = 100_000, 20, 1e-5, 100.0, 3, 50.0
 SLOPES = np.array([2.0, -3.0, 1.0, 0.5])
-KINDS = ("logistic_regression", "softmax_regression", "poisson_regression", "huber_regression", "quantile_regression")
+KINDS = tuple(f"{k}_regression" for k in ("logistic", "softmax", "poisson", "huber", "quantile", "ridge"))
 DESIGNS = ("round", "steep", "rare", "skew", "collinear", "wrong", "clusters")
 OPTIONS: dict[str, dict[str, Any]] = {
     "softmax_regression": {"classes": CLASSES},

@@ -15,7 +15,8 @@ from dpconvex.checker.public import Feasible, is_modulus
 from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Steps, Unreplayed, indices, parsed, reader, require, spend, stated
 from dpconvex.checker.rows import GeneratorRows
-from dpconvex.checker.rules import Rules, dimension
+from dpconvex.checker.rules import Rules
+from dpconvex.checker.scalar_bounds import dimension
 from dpconvex.checker.statistics import check_statistics
 from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
 

@@ -9,7 +9,7 @@ from typing import Any
 from dpconvex.checker.exact import ONE, ZERO, Range, log, pivots, root, up
 from dpconvex.checker.reading import Steps, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
-from dpconvex.checker.rules import HessianPart, Hull, ScalarBound, Turn, segments, sums
+from dpconvex.checker.scalar_bounds import HessianPart, Hull, ScalarBound, Turn, segments, sums
 
 FEW_VERTICES, MOST_PAIRS, STRETCHES = 1024, 2**15, 1_000
 MOST_RECORDS = 10**4  # of one person

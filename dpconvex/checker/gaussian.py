@@ -13,7 +13,7 @@ from dpconvex.checker.constants import MOST_PAIRS, Claim, Loss, curvature_of_peo
 from dpconvex.checker.exact import ONE, PI, ZERO, chi_tail, down, exp, log, normal_tail, root, up
 from dpconvex.checker.reading import remembered, require, spend
 from dpconvex.checker.rows import GeneratorRows, multiple
-from dpconvex.checker.rules import Hull, ends_of
+from dpconvex.checker.scalar_bounds import Hull, ends_of
 
 SLICES, HALVINGS = 60, 30  # where slopes move
 WIDTH, GROWTH, CUT = (

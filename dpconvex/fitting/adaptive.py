@@ -22,7 +22,8 @@ from dpconvex.optim.class_descent import descend_for_classes
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, Estimate, NewtonStep
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
-from dpconvex.sensitivity.loss_form import LossForm, pulls
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change

@@ -24,7 +24,8 @@ from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.loss_form import LossForm, separated
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.public_terms import separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole

@@ -27,7 +27,8 @@ from dpconvex.mechanisms.target_range import target_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes, separated
+from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
+from dpconvex.sensitivity.public_terms import separated
 from dpconvex.sensitivity.rank_one_gradients import rank_one_structures
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.quadratics import quadratic

@@ -16,7 +16,8 @@ from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import LastSteps, Start, find_constant
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
-from dpconvex.sensitivity.loss_form import LossForm, pulls, weighed
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -148,6 +149,7 @@ def model_of(
     first = point if start and not public.is_bent else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
+    inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -176,7 +178,7 @@ def model_of(
             rate *= min(1.0, farthest(public, bend) / max(change / TRUSTED, noise / NOISY, 1e-300))
         point = point - rate / bend * gradient
         if form is not None:
-            point = pulled_by(form, point, bend / rate, matrix, looks, size)
+            point = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
@@ -193,13 +195,14 @@ def model_of(
         )
         table, length = steps.take(table, farthest(public, bend))
         shorter *= length
-    inverse = np.linalg.inv(matrix)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
 
-def pulled_by(form: LossForm, point: Array, curvature: float, matrix: Array, looks: PrivateLooks, size: float) -> Array:
+def pulled_by(
+    form: LossForm, point: Array, curvature: float, matrix: Array, inverse: Array, looks: PrivateLooks, size: float
+) -> Array:
     """Return the point after a proximal step of the regularizer and the constraints; as it was, if none is found."""
-    scores, inverse = looks.scores, np.linalg.inv(matrix)
+    scores = looks.scores
     with suppress(NotConverged):
         theta = regularized(matrix.T @ point, curvature * inverse @ inverse.T, form, scores, looks.constant, size)
         table = scores.table(theta) / row_units(scores, looks.constant)

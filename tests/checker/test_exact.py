@@ -31,7 +31,8 @@ from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import chi_delta, falling
 from dpconvex.checker.reading import MOST_STEPS, Steps, number, parsed
 from dpconvex.checker.rows import GeneratorRows
-from dpconvex.checker.rules import Rules, segments, sums
+from dpconvex.checker.rules import Rules
+from dpconvex.checker.scalar_bounds import segments, sums
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import normal
 from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
