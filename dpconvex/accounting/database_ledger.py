@@ -32,6 +32,7 @@ SETTINGS = {
 }
 # Codes of PostgreSQL: not serializable, deadlock, a row or a table that is there already, a lock that was waited for too long.
 CONFLICTS = {"40001", "40P01", "23505", "42P07", "55P03"}
+ELSEWHERE = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'dpconvex_ledger'"
 ROWS = "SELECT position, id, line FROM dpconvex_ledger WHERE ledger = :ledger ORDER BY position"
 INSERT = "INSERT INTO dpconvex_ledger VALUES (:ledger, :position, :id, :line)"
 # The table changes by new rows alone; its owner can drop the triggers.
@@ -104,7 +105,12 @@ class DatabaseLedger:
         if self.file is not None and not os.path.exists(self.file):
             return False
         with self._connected() as connection:
-            return sa.inspect(connection).has_table("dpconvex_ledger") and bool(self._rows(connection))
+            if sa.inspect(connection).has_table("dpconvex_ledger"):
+                return bool(self._rows(connection))
+            other = None if self.file is not None else self._run(connection, ELSEWHERE).scalar()
+        why = f"the schema {other!r} holds ledgers, and is not on your search_path: a budget could be spent twice"
+        require(other is None, f"{self}: {why}. Add ?options=-csearch_path%3D{other} to the address.", DPConvexError)
+        return False
 
     def create(self, content: bytes) -> None:
         """Make a ledger of these lines, all at once, unless there is one."""

@@ -297,6 +297,22 @@ def test_users_who_may_only_read_and_add_rows_can_charge(server):
         Budget(Privacy(1.0), server.new().replace("owner", "adder"))
 
 
+def test_no_second_ledger_is_made_in_another_schema(server, tmp_path):
+    address, file = server.new(), tmp_path / "spent.jsonl"
+    server.sql("CREATE ROLE keeper LOGIN; CREATE SCHEMA keeper AUTHORIZATION keeper")
+    try:
+        Budget(Privacy(1.0), address.replace("owner", "keeper")).spend(Privacy(0.75), "in a schema of its own")
+        with pytest.raises(DPConvexError, match=r"'keeper' holds ledgers.*spent twice"):
+            Budget(Privacy(1.0), address)
+        Budget(Privacy(1.0), file)
+        with pytest.raises(DPConvexError, match="'keeper' holds ledgers"):
+            Budget.move(file, address)
+        assert Budget.open(file).remaining.epsilon == 1.0  # it was not closed
+        assert Budget(Privacy(1.0), f"{address}?options=-csearch_path%3Dkeeper").remaining.epsilon == 0.25
+    finally:
+        server.sql("DROP OWNED BY keeper CASCADE; DROP ROLE keeper")
+
+
 def test_a_row_that_replaces_another_is_refused(tmp_path):
     address = f"sqlite:///{tmp_path / 'spent.db'}"
     Budget(Privacy(3.0, 1e-5), address).spend(Privacy(1.0), "one")
