@@ -77,8 +77,8 @@ class Adversary:
         options: dict[str, dict[str, Any]] = {
             "gradients": {"level": self.level},
             "counts by length": {"edges": EDGES, "histogram_level": self.level},
-            "curvatures": {"probe": self.probe, "cap": SMALL, "curvature_level": self.level},
-            "slopes along": {"reach": SMALL, "along_level": self.level},
+            "curvatures": {"probe": self.probe, "cap": SMALL, "along_level": self.level},
+            "slopes along": {"cap": SMALL, "along_level": self.level},
         }
         table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
         with suppress(DPConvexError):

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.constant_first import LastSteps, Start, find_constant
+from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
@@ -59,13 +59,14 @@ class Metric:
     likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
 
     @classmethod
-    def of(cls, moment: Array, edge: float, part: float, most: float) -> "Metric":
+    def of(cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False) -> "Metric":
         """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
-        kept, ridge = np.maximum(values, 0.0), part * edge
+        likely, ridge = revealed(values, edge), part * edge
+        kept = likely if denoised else np.maximum(values, 0.0)
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
             ridge *= 1.25
-        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, revealed(values, edge) / (kept + ridge))
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge))
 
     @property
     def matrix(self) -> Array:
@@ -117,7 +118,7 @@ def model_of(
 ) -> ScoreModel:
     """Take steps, from a table where they begin; each is followed by one of the regularizer of a form, if that is given."""
     scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
-    columns, sides = float(np.trace(share)), 2 if looks.replaced else 1
+    columns, sides = float(np.trace(share)), looks.sides
     spent = shorten_rows(looks, level, size)
     begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
     metric, matrix, number, left, cut, start = metric_of(
@@ -156,11 +157,11 @@ def model_of(
             asked = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
             last, clip = clip, min(asked, RISING * clip) if t else asked
             moved = min(1.0, clip / max(lengths.hidden(counts, last)[1], 1e-300))
-        probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "curvature_level": curvature_level}
+        probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "along_level": curvature_level}
         answer = looks.look(matrix.T @ point, clip, unit, step_level, **({} if t % each else probe))
         if not t % each:
             # What is known of the curvature stays as long as the noise of the answer explains the difference.
-            told = float(answer.curvature[0]) / number
+            told = float(answer.along[0]) / number
             doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
             least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
             bend = max(min(max(bend, told - doubt), told + doubt), least)
@@ -190,10 +191,10 @@ def model_of(
     if start and constant is not None and public.is_bent:
         fixed = centre(point, metric.kept, constant)
         spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
-        steps = LastSteps(
-            looks, matrix.T @ (point - fixed), spread, start, level, clip, number * bend, lengths, 1 / many
+        moving, far = matrix.T @ (point - fixed), farthest(public, bend)
+        table, length = last_steps(
+            looks, table, moving, spread, start, level, clip, number * bend, lengths, 1 / many, far
         )
-        table, length = steps.take(table, farthest(public, bend))
         shorter *= length
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
@@ -215,11 +216,13 @@ def farthest(public: Public, bend: float) -> float:
     return public.most_slope / bend if public.vanishes else 1.0
 
 
-def whole_rows(looks: PrivateLooks, level: float, ridge: float, most: float = math.inf) -> tuple[Metric, Array, float]:
+def whole_rows(
+    looks: PrivateLooks, level: float, ridge: float, most: float = math.inf, denoised: bool = False
+) -> tuple[Metric, Array, float]:
     """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
     moment, deviation = looks.second_moment(level)
     edge = math.sqrt(2 * looks.rows.count) * deviation
-    return Metric.of(moment, edge, ridge, most), moment, deviation
+    return Metric.of(moment, edge, ridge, most, denoised), moment, deviation
 
 
 def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:

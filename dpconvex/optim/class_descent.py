@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import Metric, ScoreModel, regularized, revealed, row_units, shorten_rows
+from dpconvex.optim.adaptive_descent import ScoreModel, regularized, row_units, shorten_rows, whole_rows
 from dpconvex.optim.implicit_steps import ImplicitSteps
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
@@ -52,9 +52,9 @@ def class_model_of(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> ScoreModel:
     """Take steps; the Hessian is about that of the loss."""
-    scores, level, sides = looks.scores, settings["level"], 2 if looks.replaced else 1
+    scores, level, sides = looks.scores, settings["level"], looks.sides
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
-    metric = denoised_metric(looks, level * math.sqrt(MOMENT))
+    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
@@ -92,16 +92,6 @@ def class_model_of(
     return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
-def denoised_metric(looks: PrivateLooks, level: float) -> Metric:
-    """Return the metric of a noisy second moment, less what noise adds."""
-    moment, deviation = looks.second_moment(level)
-    edge = math.sqrt(2 * looks.rows.count) * deviation
-    values, vectors = np.linalg.eigh(moment)
-    kept = revealed(values, edge)
-    part = kept / (kept + EDGE * edge)
-    return Metric(part, np.sqrt(kept + EDGE * edge), vectors, part)
-
-
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them.
 
@@ -117,7 +107,7 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     reach = spread * min(max(REACH, BLURRED * sharp), FARTHEST)
     noise = looks.counted(reach, 2.0) / level
     for _ in range(LOOKS):
-        answer = looks.look(table * found, reach=reach * found, along_level=level)
+        answer = looks.look(table * found, cap=reach * found, along_level=level)
         slope = float(answer.along[0]) / found + ridge * found
         curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + ridge
         gain = variance * curved / (variance * curved**2 + noise**2)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,10 +80,10 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
         own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
         lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
-        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "curvature_level": own}
+        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * len(probe)}
         answer = looks.look(begin + turn.T * place, probe=probe, **asked)
         if len(probe):
-            bend = max(float(answer.curvature[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
+            bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
         sided, net, size = lengths.sides(answer.histogram)
         usual = USUAL * size if guess and size else usual
         low, high = (place, high) if net < 0 else (low, place)
@@ -94,8 +94,9 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
     clip = partial(lengths.clip, answer.histogram, usual=usual, last=size)
     if averaged > WORTH_ASKING and not public.is_bent:
         own, expected = level * math.sqrt(averaged), EXPECTED * public.slope / public.curvature
-        loud, table = (LOUD * sides_of(looks) / own) ** 2, begin + turn.T * place
-        place, spent = place - constant_step(looks, table, clip(loud), own, number * bend, expected), spent + averaged
+        wide, bent = clip((LOUD * looks.sides / own) ** 2), number * bend
+        step = float(looks.look(begin + turn.T * place, wide, 1.0, own).gradient[0, 0]) / bent
+        place, spent = place - certain(step, looks.sides * wide / own / bent, expected), spent + averaged
     last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
     return Start(place, bend, spent, fine, clip, last, lengths.hidden(answer.histogram, size)[1])
 
@@ -108,7 +109,7 @@ def balanced(
     Next to the length of slopes on their short side, 1 - y / mean for log links, a mean slope tells the distance in logarithms.
     One number tells it where few records leave nothing of a histogram.  Its clip is as wide as noise allows.
     """
-    few = people_of(looks, number) * level / sides_of(looks)
+    few = people_of(looks, number) * level / looks.sides
     usual = min((SHARP / few) ** 2, CHEAP)
     spent, calm = 0.0, 0
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
@@ -136,21 +137,9 @@ def balanced(
         place += math.log1p(-slope / number / unit) if -slope > SURE * noise * number else 0.0
         spent += CLOSE
     own, cap = level * math.sqrt(BENDS), RISING * public.short_side(place)
-    answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, curvature_level=own)
-    told, doubt = float(answer.curvature[0]) / number, looks.counted(cap, 1.0) / (own * number)
+    answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
+    told, doubt = float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
     return place, max(min(cap / RISING, max(told, 0.0) + doubt), told - doubt), spent + BENDS
-
-
-def sides_of(looks: PrivateLooks) -> int:
-    return 2 if looks.replaced else 1
-
-
-def constant_step(
-    looks: PrivateLooks, table: Array, clip: float, level: float, curvature: float, expected: float = math.inf
-) -> float:
-    """Return the step of the constant alone, shorter by what of it may be noise, and where noise exceeds what is expected."""
-    step = float(looks.look(table, clip, 1.0, level).gradient[0, 0]) / curvature
-    return certain(step, sides_of(looks) * clip / level / curvature, expected)
 
 
 def certain(step: float, noise: float, expected: float) -> float:
@@ -177,58 +166,53 @@ def halved(
     return place, spent
 
 
-@dataclass(frozen=True)
-class LastSteps:
-    """Steps of two numbers at the end, the constant and the length of all else: their noise is small, so the clip is wide."""
+def last_steps(
+    looks: PrivateLooks,
+    table: Array,
+    moving: Array,
+    spread: float,
+    start: Start,
+    level: float,
+    clip: float,
+    curvature: float,
+    lengths: LengthHistograms,
+    few: float,
+    farthest: float,
+) -> tuple[Array, float]:
+    """Move two numbers at the end, the constant and the length of all else: their noise is small, so the clip is wide.
 
-    looks: PrivateLooks
-    moving: Array  # The table of all else
-    spread: float  # The root mean square of its scores
-    start: Start
-    level: float
-    clip: float
-    curvature: float  # The sum
-    lengths: LengthHistograms
-    few: float  # Directions, for each record and unit of the level
-
-    def take(self, table: Array, farthest: float = 1.0) -> tuple[Array, float]:
-        """Return the table, and the factor of all else.
-
-        Moves of the constant are logarithms where slopes balance: where curvature grows with it, these end nearer.  There a step
-        with the widest clip that noise allows comes last, and moves the constant if the noise does not explain it.
-        """
-        looks, last, is_balanced = self.looks, self.start.last, self.lengths.balanced
-        length, doubt, curvature = 1.0, min(DOUBTFUL, DOUBT * self.few), self.curvature
-        constant_alone(looks)
-        wide = self.wider(table)
-        if count := int(is_balanced and doubt > DOUBTED and self.spread > 0):
-            both = np.zeros((2, looks.rows.count))
-            both[0, -1], both[1] = 1 / looks.constant, self.moving[:, 0] / self.spread
-            looks.in_metric(both)
-        is_rough = self.start.share >= COSTLY  # The histogram says little of long slopes
-        parts = ((1.0, ROUGHLY), (SURE, 1 - ROUGHLY)) if is_rough else ((1.0, EARLY), (1.0, 1 - EARLY))
-        for sure, part in parts if is_balanced else ((1.0, 1.0),):
-            level = self.level * math.sqrt(part * last)
-            slopes = looks.look(table, wide, math.sqrt(1 + count), level).gradient[:, 0] / curvature
-            noise = sides_of(looks) * wide * math.sqrt(1 + count) / level / curvature
-            step = certain(slopes[0], sure * noise, UNSURE if is_balanced else math.inf)
-            longest = min(math.log1p(abs(step)), LONGEST) if is_balanced else min(abs(step), farthest)
-            if count:
-                gain = doubt**2 / (doubt**2 + (noise / self.spread) ** 2)
-                change = min(max(-gain * slopes[1] / self.spread, -length), GROWS * length)
-                length, table, count = length + change, table + change * self.moving, 0
-                constant_alone(looks)
-            move = math.copysign(longest, step) / looks.constant
-            table = table - move * (np.arange(len(table)) == len(table) - 1)[:, None]
-            curvature *= math.exp(min(longest, LONGEST))
-            level = self.level * math.sqrt((1 - ROUGHLY) * last) / sides_of(looks)
-            wide = max(wide, min(BEARABLE * level, ENOUGH / self.lengths.number) * curvature) if is_rough else wide
-        return table, length
-
-    def wider(self, table: Array) -> float:
-        """Return the clip for the constant: that of all directions loses what is far out on one side."""
-        looks, level = self.looks, self.level * math.sqrt(self.start.share)
-        counts = looks.look(table, edges=self.lengths.edges, histogram_level=level).histogram
-        there = replace(self.lengths, deviation=looks.deviation_of_counts(level))
-        asked = there.clip(counts, (LOUD * sides_of(looks) / self.level) ** 2 / self.start.last, self.clip, self.clip)
-        return max(asked, WIDER * self.clip, FURTHER * there.hidden(counts, self.clip)[1])
+    All else is a table `moving`, whose scores have the root mean square `spread`.  Return the table, and the factor of all else.
+    Moves of the constant are logarithms where slopes balance: where curvature grows with it, these end nearer.  There a step
+    with the widest clip that noise allows comes last, and moves the constant if the noise does not explain it.
+    """
+    last, is_balanced, length, doubt = start.last, lengths.balanced, 1.0, min(DOUBTFUL, DOUBT * few)
+    constant_alone(looks)
+    # The clip for the constant: that of all directions loses what is far out on one side.
+    own = level * math.sqrt(start.share)
+    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
+    there = replace(lengths, deviation=looks.deviation_of_counts(own))
+    asked = there.clip(counts, (LOUD * looks.sides / level) ** 2 / last, clip, clip)
+    wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
+    if count := int(is_balanced and doubt > DOUBTED and spread > 0):
+        both = np.zeros((2, looks.rows.count))
+        both[0, -1], both[1] = 1 / looks.constant, moving[:, 0] / spread
+        looks.in_metric(both)
+    is_rough = start.share >= COSTLY  # The histogram says little of long slopes
+    parts = ((1.0, ROUGHLY), (SURE, 1 - ROUGHLY)) if is_rough else ((1.0, EARLY), (1.0, 1 - EARLY))
+    for sure, part in parts if is_balanced else ((1.0, 1.0),):
+        own = level * math.sqrt(part * last)
+        slopes = looks.look(table, wide, math.sqrt(1 + count), own).gradient[:, 0] / curvature
+        noise = looks.sides * wide * math.sqrt(1 + count) / own / curvature
+        step = certain(slopes[0], sure * noise, UNSURE if is_balanced else math.inf)
+        longest = min(math.log1p(abs(step)), LONGEST) if is_balanced else min(abs(step), farthest)
+        if count:
+            gain = doubt**2 / (doubt**2 + (noise / spread) ** 2)
+            change = min(max(-gain * slopes[1] / spread, -length), GROWS * length)
+            length, table, count = length + change, table + change * moving, 0
+            constant_alone(looks)
+        move = math.copysign(longest, step) / looks.constant
+        table = table - move * (np.arange(len(table)) == len(table) - 1)[:, None]
+        curvature *= math.exp(min(longest, LONGEST))
+        own = level * math.sqrt((1 - ROUGHLY) * last) / looks.sides
+        wide = max(wide, min(BEARABLE * own, ENOUGH / lengths.number) * curvature) if is_rough else wide
+    return table, length

@@ -134,7 +134,7 @@ class NewtonStep:
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
         clip = min(self.length("gradients", length_level, wide), self.longest_row * self.public.most_slope * most)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
-        return self.onto.T @ found.T.ravel(), clip, (2 if self.looks.replaced else 1) * clip / level
+        return self.onto.T @ found.T.ravel(), clip, self.looks.sides * clip / level
 
     def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
         """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length.
@@ -190,9 +190,9 @@ class NewtonStep:
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
         cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 4)
-        probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "curvature_level": own}
+        probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
-        found = [float(self.looks.look(point, **probe).curvature[0]) for point in points]
+        found = [float(self.looks.look(point, **probe).along[0]) for point in points]
         doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # as the mean of four deviates half as much
             raise NotConverged(f"intervals: noise hides whether the curvature of the loss stays the same. {REMEDY}")

@@ -42,10 +42,11 @@ class Look(NamedTuple):
     unit: float = 1.0  # Slopes are multiples of this
     bound: float = 0.0  # Of the product of a record's slopes' norm, in units, and its leverage; 0 for no gradients
     edges: Array = NO_NUMBERS  # Upper ends of the bins for the length of gradients in the metric, as `bound` is
-    probe: Array = NO_NUMBERS  # A direction of the columns along which curvatures are taken
-    cap: float = 1.0  # The largest curvature that counts
+    probe: Array | None = (
+        None  # A direction of the columns, for curvatures; without entries, for slopes along parameters
+    )
+    cap: float = 1.0  # The largest of these that counts
     width: float = 0.0  # As in the scores, for curvatures along the probe
-    reach: float = 0.0  # The largest slope along the parameters that counts; 0 for none
     longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none
     vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians; else rows
     leverage: Leverage | None = None  # That the bound is in, for sums of people or of rows of one record
@@ -55,16 +56,15 @@ class Look(NamedTuple):
         """The sums over no records."""
         columns = self.kinds.shape[0] if self.rows.jacobian is None else 1
         rows = (self.rows.count * (columns if self.vectors else 1)) if self.longest else 0
-        parts = ((2, columns, self.rows.count), int(len(self.probe) > 0), int(self.reach > 0), 2 * len(self.edges))
+        parts = ((2, columns, self.rows.count), int(self.probe is not None), 2 * len(self.edges))
         return Sums(*(np.zeros(shape, dtype=np.int64) for shape in (*parts, (2, rows, rows))))
 
 
 @dataclass
 class Sums:
-    """What a look adds up: gradients, (2, columns, rows), curvatures, slopes along, counts, positive sides first, and rows."""
+    """What a look adds up: gradients, (2, columns, rows), curvatures or slopes, counts, positive sides first, and rows."""
 
     gradient: Exact
-    curvature: Exact
     along: Exact
     histogram: Exact
     moment: Exact
@@ -149,17 +149,18 @@ class RecordBlock:
         return np.clip(np.where(good, found, 0.0), -LARGEST, LARGEST)
 
     def sums(self, gradient: Exact, lengths: Array, up: NDArray[np.bool_]) -> Sums:
-        """Return sums with curvatures and slopes along the parameters, and counts by length, where a look asks for them.
+        """Return sums with curvatures or slopes along the parameters, and counts by length, where a look asks for them.
 
         Counts are of records or of people, each in one bin: those beyond the last edge are in the last one.
         """
         look, found = self.look, self.look.nothing
         found.gradient = gradient
-        if look.reach > 0:
-            along = np.einsum("kn,kn->n", self.slopes, self.forms)[: self.count]
-            found.along = whole_sum(capped(along, look.reach, -1.0))
-        if len(look.probe):
-            found.curvature = whole_sum(capped(self.bends(look.probe), look.cap))
+        if look.probe is not None:
+            bent = look.probe.size > 0
+            along = self.bends(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.count]
+            shares = capped(along, look.cap, 0.0 if bent else -1.0)
+            # In multiples of 2^-20, towards 0.
+            found.along = np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
         if len(edges := look.edges):
             places = np.minimum(np.searchsorted(edges, lengths), len(edges) - 1) + len(edges) * ~up
             found.histogram = np.bincount(places, minlength=2 * len(edges))
@@ -169,11 +170,6 @@ class RecordBlock:
 def capped(values: Array, cap: float, least: float = 0.0) -> Array:
     """Return values next to the cap, each from `least` to 1; no number counts as 0."""
     return np.asarray(np.nan_to_num(np.clip(values / cap, least, 1.0)))
-
-
-def whole_sum(shares: Array) -> Exact:
-    """Return the sum of shares, each in multiples of 2^-20, towards 0, shape (1,)."""
-    return np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
 
 
 def block_sums(part: RecordBlock) -> Sums:

@@ -45,8 +45,7 @@ class Answer(NamedTuple):
     """What a look tells, as far as it was asked: the gradient in the metric, shape (rows, columns), and the rest."""
 
     gradient: Array
-    curvature: Array  # The sum, shape (1,)
-    along: Array  # The sum of slopes along the parameters, shape (1,)
+    along: Array  # The sum of curvatures, or of slopes along the parameters, shape (1,)
     histogram: Array  # Counts by length, of records whose first slope is positive and of the others, shape (2, bins)
 
 
@@ -70,6 +69,11 @@ class PrivateLooks:
     @property
     def replaced(self) -> bool:
         return self.privacy.adjacency == "replace-one"
+
+    @property
+    def sides(self) -> int:
+        """How many times its length a clipped vector moves by between neighbours."""
+        return 2 if self.replaced else 1
 
     def counted(self, one: float, apart: float) -> float:
         """Bound how far neighbours move a sum of parts at most `one` long, of which two are at most `apart` times that apart."""
@@ -194,8 +198,6 @@ class PrivateLooks:
         histogram_level: float = 0.0,
         probe: Array = NO_NUMBERS,
         cap: float = 0.0,
-        curvature_level: float = 0.0,
-        reach: float = 0.0,
         along_level: float = 0.0,
     ) -> Answer:
         """Return noisy sums at a table of parameters; one whose level is 0 is not asked for.
@@ -209,13 +211,12 @@ class PrivateLooks:
         edges : ndarray
             Upper ends of the bins, which are sorted, in which records are counted by the length of their gradient in the metric.
         probe : ndarray, shape (columns,)
-            A direction in which curvatures are taken.
+            A direction in which curvatures are taken; without one, slopes are taken along the parameters: of one record's
+            loss, by the logarithm of their length.
         cap : float
-            The largest curvature that counts.
-        reach : float
-            The largest slope along the parameters that counts: of one record's loss, by the logarithm of their length.
-        level, histogram_level, curvature_level, along_level : float
-            Of the queries for the gradient, for counts, for curvatures, and for slopes along the parameters.
+            The largest curvature, or slope along the parameters, that counts.
+        level, histogram_level, along_level : float
+            Of the queries for the gradient, for counts, and for curvatures or slopes along the parameters.
         """
         scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
         look = Look(
@@ -225,24 +226,21 @@ class PrivateLooks:
             unit=unit,
             bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
             edges=np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS,
-            probe=probe if curvature_level > 0 else NO_NUMBERS,
+            probe=probe if along_level > 0 else None,
             cap=cap,
             width=self.scores.width,
-            reach=reach if along_level > 0 else 0.0,
             leverage=None if self.people is None and self.rows.jacobian is None else self._leverage,
         )
         found = self._sums(look)
-        curvature = along = counts = NO_NUMBERS
-        if len(look.probe):
-            noisy = self.queries.noisy(found.curvature, self.counted(2.0**CURVATURE_BITS, 1.0), curvature_level)
-            curvature = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
-        if look.reach > 0:
-            noisy = self.queries.noisy(found.along, self.counted(2.0**CURVATURE_BITS, 2.0), along_level)
-            along = np.asarray(noisy * (reach / 2.0**CURVATURE_BITS), dtype=float)
+        along = counts = NO_NUMBERS
+        if along_level > 0:  # Slopes have both signs
+            moved = self.counted(2.0**CURVATURE_BITS, 1.0 if probe.size else 2.0)
+            noisy = self.queries.noisy(found.along, moved, along_level)
+            along = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
         if len(look.edges):
             counts = self._noisy_counts(found.histogram, self.counted_people(ROOT_TWO), histogram_level).reshape(2, -1)
         gradient = self._gradient(found, look, level) if level else NO_NUMBERS
-        return Answer(gradient, curvature, along, counts)
+        return Answer(gradient, along, counts)
 
     def _noisy_counts(self, found: Exact, moved: float, level: float) -> Array:
         """Add noise to counts that neighbours move by so much."""
@@ -264,7 +262,7 @@ class PrivateLooks:
     def _gradient(self, found: Sums, look: Look, level: float) -> Array:
         exact = exact_product(self._leverage.matrix, whole(found.gradient).T)
         shift = max(math.ceil(math.log2(look.bound)) - ANSWER_BITS, 0)
-        moved = look.bound * (2 if self.replaced else 1) / 2.0**shift + math.sqrt(exact.size)
+        moved = look.bound * self.sides / 2.0**shift + math.sqrt(exact.size)
         noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + NORM_SLACK), level).reshape(exact.shape)
         return np.asarray(noisy * (2.0**shift * look.unit * self.rows.grid / self.factor))
 
