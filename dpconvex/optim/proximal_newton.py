@@ -25,9 +25,9 @@ PAIRS, PATIENCE, MOST = 20, 8, 60
 # the predicted decrease.  A model stays that is RIGHT where the shift adds HELD of its curvature to a step.
 SHIFT, STEEPEST, LEAST_SHIFT, FAILED, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.15, 0.1
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
-# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; of a matrix that is
-# at hand, systems that need more than a few are solved.
-FRACTION, EXACT, INNER_STEPS, PRODUCTS, FEW = 0.1, 1e-14, 30, 200, 20
+# The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; steps of a matrix
+# solve a system each, and fewer suffice.
+FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
 
 
 @dataclass(eq=False)
@@ -87,7 +87,8 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
 
     now = state(start)
     first = largest * float(np.linalg.norm(now[3]))
-    enough = max(FRACTION * first, EXACT * float(np.linalg.norm(gradient)))
+    fraction = ROUGHER if isinstance(model, Dense) else FRACTION
+    enough = max(fraction * first, EXACT * float(np.linalg.norm(gradient)))
     for _ in range(INNER_STEPS):
         envelope, x, forward, residual, derivative = now
         length = float(np.linalg.norm(residual))
@@ -116,13 +117,19 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         return root * derivative.turned(model(derivative.turned(vector, back=True))) / largest
 
     target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
+    found = np.zeros(len(target))
+    if isinstance(model, Dense):
+        system = derivative.written(model.matrix, free) / largest
+        system = root[free][:, None] * system * root[free] + np.diag(1 - weights[free] + EXACT)
+        found[free] = np.linalg.solve(system, target[free])
+        return derivative.turned(root * found - rest, back=True)
     # Where the projection lets coordinates move, the system is about as large as the model is on average: it is scaled by that.
     probe = np.random.default_rng(0).normal(size=len(target))
     average = float(probe @ model(probe)) / (largest * float(probe @ probe))
     scale = weights * max(average, EXACT) + (1 - weights)
-    found, left, along = np.zeros(len(target)), target, target / scale
+    left, along = target, target / scale
     square, enough = float(left @ along), 0.001 * float(left @ left)
-    for _ in range(FEW if isinstance(model, Dense) else PRODUCTS):  # conjugate gradients
+    for _ in range(PRODUCTS):  # conjugate gradients
         image = bent(root * along) + (1 - weights) * along
         curvature = float(along @ image)
         if float(left @ left) <= enough or not curvature > 0:
@@ -131,11 +138,6 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         scaled = left / scale
         square, last = float(left @ scaled), square
         along = scaled + square / last * along
-    else:
-        if isinstance(model, Dense):
-            system = derivative.written(model.matrix)[free][:, free] / largest
-            system = root[free][:, None] * system * root[free] + np.diag(1 - weights[free] + EXACT)
-            found[free] = np.linalg.solve(system, target[free])
     return derivative.turned(root * found - rest, back=True)
 
 

@@ -5,8 +5,10 @@ that of a quadratic form of features is after these are whitened.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.optim.hessian_models import Dense, LinearMap
 from dpconvex.sets.convex_sets import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
@@ -44,15 +46,27 @@ class Derivative:
             result[place] = svec(left @ smat(vector[place]) @ right)
         return result
 
-    def written(self, matrix: Array) -> Array:
-        """Return the matrix in the turned coordinates."""
-        for _ in range(2):
-            matrix = matrix.T.copy()
-            for place, turn in self.vectors:
-                units = smat(np.eye(place.shape[1]))
-                table = svec(turn.swapaxes(-1, -2)[:, None] @ units @ turn[:, None])
-                matrix[:, place] = (matrix[:, place].swapaxes(0, 1) @ table).swapaxes(0, 1)
-        return matrix
+    def written(self, matrix: Array, chosen: NDArray[np.bool_]) -> Array:
+        """Return the matrix in the turned coordinates, those that are chosen."""
+        return congruent(matrix, [(place, congruence(turn)) for place, turn in self.vectors], chosen)
+
+
+def congruence(turn: Array) -> Array:
+    """Return the maps from matrices ``X`` to ``turn' X turn``, from rows to columns: (..., D, D) to (..., D(D+1)/2, D(D+1)/2)."""
+    row, column, weight = triangle(turn.shape[-1])
+    first, second = turn[..., row, :], turn[..., column, :]
+    both = first[..., row] * second[..., column] + first[..., column] * second[..., row]
+    return np.asarray(both * (weight[:, None] * weight / 2))
+
+
+def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: Any = ...) -> Array:
+    """Return a quadratic form in other coordinates, of which these are turned by maps."""
+    for _ in range(2):
+        matrix = matrix.T.copy()
+        for place, table in maps:
+            matrix[:, place] = (matrix[:, place].swapaxes(0, 1) @ table).swapaxes(0, 1)
+        matrix = matrix[:, chosen]
+    return matrix
 
 
 class Coordinates:
@@ -109,7 +123,8 @@ class Coordinates:
     def model(self, plain: LinearMap) -> LinearMap:
         """Return a model of the Hessian by x from one by theta."""
         if isinstance(plain, Dense):
-            return Dense(self.original(self.original(plain.matrix).T))
+            roots = [(one.place, congruence(one.root)) for one in self.spectra if one.root is not None]
+            return Dense(congruent(plain.matrix, roots))
         return lambda x: self.original(plain(self.original(x)))
 
     def project(self, x: Array) -> tuple[Array, Derivative]:
