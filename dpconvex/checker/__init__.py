@@ -95,7 +95,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if kind == "queries":
         check_queries(claim, event)
     elif kind == "statistics":
-        check_statistics(proof["moments"], template.record, claim, adjacency, *person(claim))
+        check_statistics(proof["moments"], template.declared, claim, adjacency, *person(claim))
     else:
         feasible = Feasible(template, proof["constraints"])
         try:
@@ -114,7 +114,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
             require(strong, "the objective is less strongly convex than claimed")
     released, more = p if kind == "statistics" else len(template.weights), tuple[str, ...]()
     if kind != "queries":
-        more = check_noise(claim, losses, rows, promised(claim, template.record, released), proof.get("sampled"))
+        more = check_noise(claim, losses, rows, promised(claim, template.declared, released), proof.get("sampled"))
     if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
         check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
@@ -129,7 +129,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
 
 def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
     """Whether every loss is a weight from 0 to 1 times what has no weight, and every moment has one."""
-    record, nodes = template.record, template.nodes
+    record, nodes = template.declared, template.nodes
     start = record.starts.get(WEIGHT, -1)
     if start < 0 or (record.lower[start], record.upper[start]) != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:
         return False

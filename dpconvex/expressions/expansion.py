@@ -8,6 +8,7 @@ the atom says (`expand` and `rule`).  Functions of the record that are no polyno
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,11 +23,12 @@ from dpconvex.expressions.discipline import sign
 from dpconvex.expressions.expression import Constant, Expression, Field, Variable
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows
-from dpconvex.numerics import APART, EPSILON, interval_product, interval_sums, intervals, norm_up
+from dpconvex.numerics import APART, EPSILON, interval_product, interval_sums, intervals, norm_up, sum_ends
 from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
 T = TypeVar("T")
+Units = tuple[Array, Array]  # s and a > 0, entry by entry: the field is s + x'/a, for scalars x'
 ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
 
 
@@ -68,16 +70,28 @@ class Base:
 
 
 class RecordVariables:
-    """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials."""
+    """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials.
 
-    def __init__(self, domains: Mapping[str, Ball | Box]) -> None:
+    Fields with `units` are affine functions of their scalars, whose bounds are those of the field in these units.
+    """
+
+    def __init__(self, domains: Mapping[str, Ball | Box], units: Mapping[str, Units] = MappingProxyType({})) -> None:
+        self.units = units
         self.bases: list[Base] = []
         self.lower, self.upper = np.empty(0), np.empty(0)
         self.owner = np.empty(0, dtype=np.int64)
         self.polynomials: dict[str, Polynomial] = {}
         for name, domain in domains.items():
             lower, upper = (bound.reshape(-1, order="F") for bound in domain.bounds)
-            self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
+            if name not in units:
+                self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
+                continue
+            shift, scale = units[name]
+            ends = sum_ends(lower, -shift)[0], sum_ends(upper, -shift)[1]
+            lower, upper = interval_product(ends, (scale, scale))
+            scalars = self.add(name, domain.shape, lower, upper, norm_up(np.maximum(np.abs(lower), np.abs(upper))))
+            moved = Polynomial.constant(shift.reshape(domain.shape, order="F"))
+            self.polynomials[name] = scalars.divided(scale) + moved
 
     def add(self, name: str, shape: tuple[int, ...], lower: Array, upper: Array, norm: float) -> Polynomial:
         """Add a base and return it as an array of the given shape (entries in column order)."""
@@ -172,11 +186,13 @@ def for_alike(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class Expander:
-    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
+    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met.
 
-    def __init__(self, space: Space, bases: RecordVariables) -> None:
-        self.space = space
-        self.bases = bases
+    These are bounded by the expander of the record as `declared`, if the bases are in other units.
+    """
+
+    def __init__(self, space: Space, bases: RecordVariables, declared: "Expander | None" = None) -> None:
+        self.space, self.bases, self.declared = space, bases, declared
         self.functions_of_record: list[Expression] = []
         self._numbers: dict[Hashable, int] = {}
         self._alike: dict[Hashable, Any] = {}
@@ -230,6 +246,8 @@ class Expander:
         return entry_ends(self._ranges(expression))
 
     def _ranges(self, expression: Expression) -> list[AbstractValue]:
+        if self.declared is not None:
+            return self.declared._ranges(expression)
         polynomial = self.polynomial(expression)
         if polynomial is None:
             found = self.applied(expression, [self._ranges(argument) for argument in expression.args])

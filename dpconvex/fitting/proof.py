@@ -58,7 +58,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "nodes": nodes,
         "record": {name: domain_of(domain) for name, domain in template.record.continuous.items()},
         "cells": matrix.classes.tolist() if matrix else cells(analysis.gram, form.space.dim),
-        "parts": parts(analysis.gram, form.bases.count),
+        "parts": parts(analysis.gram, analysis.bases.count),
         "centres": centres,
         "tangents": tangents,
         "modulus": exact(certificate.strong_convexity * (1 - 1e-13)),
@@ -69,6 +69,8 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "regularizer": number[template.regularizer],
         "constraints": [{"kind": c.kind, "args": [number[a] for a in c.args]} for c in constraints],
     }
+    if analysis.bases.units:
+        proof["units"] = {k: {"shift": exacts(s), "scale": exacts(a)} for k, (s, a) in analysis.bases.units.items()}
     text = json.dumps(proof, separators=(",", ":"), allow_nan=False).encode()
     if len(text) > MOST_BYTES:
         raise MissingRule(TOO_LONG, None, SHORTER)

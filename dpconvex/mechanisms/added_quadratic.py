@@ -69,7 +69,7 @@ def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     margin = hinge = target = 0.0
     floor = CANCELLED * max(longest.values(), default=0.0)
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
-        for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
+        for low, high, row in zip(*analysis.offset_range(leaf), table, strict=True):
             norm = longest[bytes(row + 0.0)]
             if norm > floor and high - low > CANCELLED * (abs(low) + abs(high)):  # else it is what rounding left
                 target = max(target, FOLLOWED * float(high - low) / norm)

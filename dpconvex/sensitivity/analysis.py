@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
+from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
-from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals
+from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
@@ -52,15 +53,18 @@ class Analysis:
         self.form, self.unbounded = form, unbounded
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
-        polynomials = [form.polynomial(leaf) for leaf in everything]
-        self.gram = GradientGram(polynomials, form.space, form.bases)
+        self.expander, self.bases = form.standard, form.standard.bases
+        polynomials = [self.expander.expand(leaf) for leaf in everything]
+        self.gram = GradientGram(polynomials, form.space, self.bases)
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
-        reach = np.maximum(np.abs(form.feasible.lower), np.abs(form.feasible.upper))
-        rounding = np.concatenate([form.expander.rounding(leaf, reach)[0] for leaf in everything])
-        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases, blurred, rounding)
+        rounding = [self.expander.rounding(leaf, form.reach)[0] for leaf in everything]
+        self.rounding = dict(zip(map(id, polynomials), rounding, strict=True))
+        self.ranges = leaf_ranges(
+            polynomials, self.gram, form.feasible, self.bases, blurred, np.concatenate([np.zeros(0), *rounding])
+        )
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = AbstractInterpreter(form.expander, self.rows, self.reach, self.length)
+        walker = AbstractInterpreter(self.expander, self.rows, self.reach, self.length)
         count = 0 if unbounded is not None else len(form.losses)
         self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
@@ -93,9 +97,9 @@ class Analysis:
         joint = joint_form(scalar, self.gram, dimension)
         return LossBounds(scalar, gradients, bound, dimension, curvature, whole, joint)
 
-    def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+    def offset_range(self, leaf: Expression) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
-        return self.ranges[id(polynomial)][0]
+        return self.ranges[id(self.expander.expand(leaf))][0]
 
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
@@ -104,13 +108,14 @@ class Analysis:
     def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
         """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
         part = polynomial.gathered(np.array(places))
-        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.form.bases)
+        near = norm_up(self.rounding[id(polynomial)][places])
+        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.bases) + near
 
     @cached_property
     def largest_drop(self) -> float:
         """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
         at_zero = AbstractInterpreter(
-            self.form.expander, self.rows, lambda polynomial, rows: intervals(*self.offset_range(polynomial))
+            self.expander, self.rows, lambda polynomial, rows: intervals(*self.ranges[id(polynomial)][0])
         )
         drop = 0.0
         for loss, bounds in zip(self.form.losses, self.losses, strict=True):

@@ -82,7 +82,7 @@ class AbstractInterpreter:
         values = self.reach(polynomial, rows)
         check_finite(values, expression)
         array = None
-        if self.length is not None and len(rows) > 1 and not self.expander.rounding(expression)[0].any():
+        if self.length is not None and len(rows) > 1:
             array = partial(self.length, polynomial, rows)
         entries = [
             AbstractValue(value, (GradientSet(row[None, :]),), together=None if array is None else (array, k))

@@ -18,10 +18,12 @@ from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.template import Template
+from dpconvex.sensitivity.record_units import in_best_units
 from dpconvex.sensitivity.sensitive_subspace import Projection, sensitive_basis
 from dpconvex.sets.domains import implicit_constraints
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import quadratic
+from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.summation import SumLengths
 
@@ -66,6 +68,17 @@ class LossForm:
         return self.expander.expand(leaf)
 
     @cached_property
+    def standard(self) -> Expander:
+        """The expander in which bounds are proved: in units of the record in which rows are short."""
+        leaves = list(dict.fromkeys(leaf for group in self.leaves for leaf in group))
+        return in_best_units(self.expander, self.template, leaves, self.reach)
+
+    @cached_property
+    def reach(self) -> Array:
+        """How far from 0 each coordinate is at most, on K."""
+        return np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
+
+    @cached_property
     def basis(self) -> sp.csc_array:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
         leaves = [self.polynomial(leaf) for group in self.leaves for leaf in group]
@@ -96,9 +109,8 @@ class LossForm:
     @cached_property
     def rounding(self) -> tuple[float, float]:
         """Refuse leaves whose terms cancel; return how long what is added up is beside their slopes, and what does not move."""
-        reach = np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
         leaves = dict.fromkeys(leaf for group in self.leaves for leaf in group)
-        cancelled, still = zip(*(self.expander.check_rounding(leaf, reach) for leaf in leaves), strict=True)
+        cancelled, still = zip(*(self.standard.check_rounding(leaf, self.reach) for leaf in leaves), strict=True)
         return max(cancelled), max(still)
 
 

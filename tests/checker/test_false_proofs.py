@@ -68,6 +68,37 @@ def test_products_of_different_scalars_are_no_inner_product():
     assert not replayed(nodes, 1 + 1e-9)
 
 
+def test_units_of_the_record_are_any_but_the_rows_are_the_same():
+    """logistic((x - .5)'w) on the unit square: rows are up to .5^.5 long, in whatever units they are written."""
+    nodes = [
+        ("constant", [2], [], {"value": ["-0x1p-1", "-0x1p-1"]}),
+        ("add", [2], [1, 5], {}),
+        ("matmul", [], [6, 0], {}),
+    ]
+    nodes, needed = [*nodes, apply("logistic", 7)], 0.5**0.5
+    square = {"record": {"x": {"lower": [0, 0], "upper": [1, 1]}}}
+
+    def units(shift, scale, name="x"):
+        return {"units": {name: {"shift": shift, "scale": scale}}}
+
+    half = "0x1p-1"
+    assert replayed(nodes, needed * (1 + 1e-9), **square, **units([half, half], [1, 1]))
+    assert not replayed(nodes, needed * (1 + 1e-9), **square)
+    for shift, scale in (
+        ([half, half], [1, 1]),
+        ([1, 0], [1, 1]),
+        ([half, half], [3, 100]),
+        ([half, 7], ["0x1p-9", 1]),
+    ):
+        assert replayed(nodes, 5e3, **square, **units(shift, scale))
+        assert not replayed(nodes, needed * (1 - 1e-9), **square, **units(shift, scale))
+    wrong = [units([half], [1]), units([half, half], [1]), units([0, 0], [1, 0]), units([0, 0], [-1, -1])]
+    for parts in (*wrong, units([0, 0], [1, 1], "u")):
+        assert not replayed(nodes, 5e3, **square, **parts)
+    assert replayed(nodes, 50.0)
+    assert not replayed(nodes, 50.0, **units([half, half], [1, 1]))  # of a ball
+
+
 @pytest.mark.parametrize("constant", ["0x1p1001", "0x1p999"])
 def test_what_is_unbounded_stays_so(constant):
     """2^20 max(x'w, 1): a scale had brought infinity within reach."""

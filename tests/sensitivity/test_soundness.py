@@ -47,7 +47,7 @@ def walked(analysis):
     """Return every subexpression of the losses with what the calculus knows about its entries."""
     form = analysis.form
     rows = dict(zip((leaf for group in form.leaves for leaf in group), analysis.gram.rows, strict=True))
-    spy = Spy(form.expander, rows, analysis.reach)
+    spy = Spy(form.standard, rows, analysis.reach)
     spy.seen = []
     for loss in form.template.losses:
         spy.walk(loss)
