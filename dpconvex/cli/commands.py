@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import one_of, require, retold
+from dpconvex.util.arguments import instance, one_of, refuse, require, retold
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 
@@ -125,8 +125,8 @@ def tune(chosen: argparse.Namespace) -> None:
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
     promise, mechanism, further = terms(chosen, declared.learner)
-    if "share" in further or declared.model is not None:
-        raise TemplateError("tune takes no mixtures, whose components are learnt for each fit, and no additive models.")
+    said = "tune takes no mixtures, whose components are learnt for each fit, and no additive models."
+    require("share" not in further and declared.model is None, said)
     out, data, options = prepared(chosen, declared, promise, further)
     found = dp.tune(candidates, data, promise, mechanism, **options)
     if not chosen.json:
@@ -150,13 +150,12 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
     """Return a saved release with its functions, and what it knows of tables and labels."""
     saved = dp.Release.load(chosen.model)
-    if saved.schema is None:
-        remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
-        raise TemplateError(f"{chosen.model}: it does not say which columns it reads; {remedy}.")
-    name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or (None, {}))
-    if name is None:
-        raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
-    schema = saved.schema if chosen.clip is None else replace(saved.schema, clip=chosen.clip)
+    remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
+    require(saved.schema, f"{chosen.model}: it does not say which columns it reads; {remedy}.")
+    name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or ("", {}))
+    require(name, f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
+    schema = cast(Schema, saved.schema)
+    schema = schema if chosen.clip is None else replace(schema, clip=chosen.clip)
     if name in CURVES:
         learner, model = dp.load(name, **options), getattr(dp, CURVES[name]).read(replace(saved, schema=schema))
         return dp.Release.load(chosen.model, template=learner), curved(learner, model)
@@ -172,8 +171,8 @@ def predict(chosen: argparse.Namespace) -> None:
     curves = declared.model
     X = schema.encode(chosen.data, labelled=False)[0] if curves is None else curves.features(chosen.data)
     columns: dict[str, Sequence[Any]] = {}
-    if chosen.id == schema.label:
-        raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
+    said = f"--id names a column to pass through, and {schema.label!r} is the one that is predicted."
+    require(chosen.id != schema.label, said)
     if chosen.id is not None:
         columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
     columns[schema.label] = declared.predicted(release.predict(X))
@@ -216,8 +215,8 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier():
-            raise TemplateError(f"{where} takes OPTION=VALUE, such as regularization=0.01 or clip=0.25, not {text!r}.")
+        said = f"{where} takes OPTION=VALUE, such as regularization=0.01 or clip=0.25, not {text!r}."
+        require(equals and name.isidentifier(), said)
         require(name not in found, f"{where} gives the option {name!r} twice.")
         found[name] = read(value)
     return found
@@ -236,8 +235,7 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
     for key in ("epsilon",) if "schema" in said else ("features", "label", "epsilon"):
         require(key in said, f"declare {key}, with --{key} or in the file that --config names.")
     options = said.get("options", {})
-    if not isinstance(options, dict):
-        raise TemplateError(f"the setting options must be a table of the problem's options, not {options!r}.")
+    instance(dict, "a table of the problem's options").check(str(chosen.config), options=options)
     vars(chosen).update(said, options=options | assignments(chosen.set))
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
@@ -247,8 +245,8 @@ def schema_of(chosen: argparse.Namespace) -> Schema:
         chosen.privacy_unit = found.privacy_unit
         return found
     features, bounds = given["features"], given.pop("bounds", None)
-    if not isinstance(features, dict if bounds is None else list):
-        raise TemplateError(f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
+    fits = isinstance(features, dict if bounds is None else list)
+    require(fits, f"features are a table of bounds, or a list of names with --bounds, not {features!r}.")
     return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
 
 
@@ -279,8 +277,8 @@ class Declared:
         if not self.values:
             return list(self.schema.decode_target(found).tolist())
         labels = {value: label for label, value in self.values.items()}
-        for value in set(found.tolist()) - labels.keys():
-            raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}.")
+        unknown = set(found.tolist()) - labels.keys()
+        refuse(f"the problem predicts {value!r}, which is none of its labels {list(labels)!r}." for value in unknown)
         return [labels[value] for value in found.tolist()]
 
 
@@ -305,24 +303,21 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The component m of a mixture is learnt.
-    if set(record) - {"m"} != {"x", "y"} or getattr(record["x"], "shape", None) != (count,) or not fits:
-        needed = f"a record like {schema.record!r}, with as many labels"
-        raise TemplateError(f"{problem}: a problem for this table needs {needed}, not {learner.record!r}.")
+    fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
+    needed = f"a record like {schema.record!r}, with as many labels"
+    require(fits, f"{problem}: a problem for this table needs {needed}, not {learner.record!r}.")
     if set(values) == set(labels):
         values = labels  # whatever their order in the problem
-    elif any(isinstance(value, str) for value in values):
-        raise TemplateError(f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
+    texts = values is not labels and any(isinstance(value, str) for value in values)
+    require(not texts, f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
     return Declared(learner, schema, dict(zip(labels, values, strict=True)))
 
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
     """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
-    share, options = chosen.share, dict[str, Any]()
-    if "m" in learner.record.discrete:
-        options["share"] = SHARE if share is None else share
-    elif share is not None:
-        raise TemplateError("share pays for the components of a mixture, and this problem has none.")
-    promise = privacy_of(chosen)
+    mixed, share, promise = "m" in learner.record.discrete, chosen.share, privacy_of(chosen)
+    options = {"share": SHARE if share is None else share} if mixed else dict[str, Any]()
+    require(mixed or share is None, "share pays for the components of a mixture, and this problem has none.")
     return promise, mechanism_of(chosen.mechanism, learner, promise), options
 
 
@@ -343,9 +338,8 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
     kind, fixed = MECHANISMS[name]
     given = assignments(words(further), "--mechanism NAME")
     own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
-    if not set(given) <= own:
-        unknown = min(set(given) - own)
-        raise TemplateError(f"the mechanism {name} has no option {unknown!r}; it has: {', '.join(sorted(own))}.")
+    known, unknown = ", ".join(sorted(own)), sorted(set(given) - own)
+    refuse(f"the mechanism {name} has no option {option!r}; it has: {known}." for option in unknown)
     if name == "clipped-descent":
         return replace(clipped_steps(analyse(learner), promise), **given)
     return getattr(dp, kind)(**fixed, **given)
@@ -354,13 +348,13 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -> dp.Budget | None:
     """Open the budget that pays, or make it if a total is given, and people have no more records than is promised."""
     if chosen.ledger is not None and chosen.budget is not None:
-        fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
-        if not fits and not ledger_at(chosen.ledger).exists():
+        if not ledger_at(chosen.ledger).exists():
+            fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
-            raise TemplateError(f"{why}; state more, as --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
-        if whose is not None and not ledger_at(chosen.ledger).exists():
-            People.read(promise, whose, len(whose), np.random.default_rng())
+            require(fits, f"{why}; state more: --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
+            if whose is not None:
+                People.read(promise, whose, len(whose), np.random.default_rng())
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)
-    if chosen.budget is not None or chosen.accounting is not None:
-        raise TemplateError("a ledger to be made needs its file and its total: state both, --ledger and --budget.")
+    said = "a ledger to be made needs its file and its total: state both, --ledger and --budget."
+    require(chosen.budget is None and chosen.accounting is None, said)
     return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

@@ -7,12 +7,12 @@ import dpconvex as dp
 from dpconvex.accounting.budget import ORIGIN
 from dpconvex.accounting.database_ledger import is_address
 from dpconvex.cli.main import told
-from dpconvex.errors import TemplateError
+from dpconvex.util.arguments import require
 
 
 def budget(chosen: argparse.Namespace) -> None:
-    if (chosen.what == "move") != (chosen.to is not None):
-        raise TemplateError("dpconvex budget move takes two places, FROM and TO; show and verify take one.")
+    said = "dpconvex budget move takes two places, FROM and TO; show and verify take one."
+    require((chosen.what == "move") == (chosen.to is not None), said)
     if chosen.what == "move":
         dp.Budget.move(chosen.ledger, chosen.to)
     place = chosen.to or chosen.ledger

@@ -5,14 +5,14 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dpconvex as dp
 from dpconvex.cli.commands import CURVES, ledger, model_of
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import listed, table_of
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects
 from dpconvex.util.arguments import one_of, require
@@ -71,8 +71,8 @@ def grouped(schema: Schema, path: str, name: str, data: Any) -> tuple[Any, tuple
     """Return data with the group of each record, and the groups: levels of a declared column, and "other" for what is none."""
     column: Any = schema.features.get(name)
     levels = tuple(map(str, getattr(column, "levels", ())))
-    if not levels or Path(path).is_dir():
-        raise TemplateError(f"--group takes a column of one table that is declared with levels, not {name!r}.")
+    said = f"--group takes a column of one table that is declared with levels, not {name!r}."
+    require(levels and not Path(path).is_dir(), said)
     places = map(column.reads, listed(table_of(path).columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
     groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # It is NaN of a missing one
@@ -103,9 +103,8 @@ def split(chosen: argparse.Namespace) -> None:
 def certificate(chosen: argparse.Namespace) -> None:
     """Print the certificate of a saved model, and the risks that it bounds."""
     release = dp.Release.load(chosen.model)
-    found, learnt = release.certificate, release.learnt
-    if found is None:
-        raise TemplateError(f"{chosen.model}: it has no certificate.")
+    found, learnt = cast(Any, release.certificate), release.learnt
+    require(found is not None, f"{chosen.model}: it has no certificate.")
     risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
     said = [f"  {rate} of those who are not there: finds {part:.3g} of those who are" for rate, part in risks.items()]
     data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}

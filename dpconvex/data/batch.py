@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.data.columns import checksum, chosen
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import frozen
 from dpconvex.util.runtime import one_blas_thread
 from dpconvex.util.summation import summed
@@ -176,8 +177,8 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 
 
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
-    if known is not None and batch.seen != known:
-        raise DomainError("it holds other records than when it was checked; data must not change during a fit.")
+    said = "it holds other records than when it was checked; data must not change during a fit."
+    require(known is None or batch.seen == known, said, DomainError)
     with one_blas_thread():  # bits must not depend on a worker's processors
         return function(batch, *arguments)
 

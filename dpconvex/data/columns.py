@@ -106,26 +106,24 @@ def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] |
     if known is None or given is None or tuple(known) == tuple(given):
         return
     of_array = any(tuple(names) == tuple(map(str, range(len(names)))) for names in (known, given))
-    if not of_array or len(known) != len(given) or not set(known).isdisjoint(given):
-        both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
-        raise DomainError(f"{caller}: {both}; pass the same, in this order, as frame[[...]].")
+    both = f"the columns are {shorten(', '.join(given))}, and those of the fit are {shorten(', '.join(known))}"
+    fits = of_array and len(known) == len(given) and set(known).isdisjoint(given)
+    require(fits, f"{caller}: {both}; pass the same, in this order, as frame[[...]].", DomainError)
 
 
 def index_of(data: Any) -> Any:
     """Return the index of pandas that records have, or had before they were encoded; None where none is known."""
     if isinstance(data, Mapping):
         return next((index for column in data.values() if (index := index_of(column)) is not None), None)
-    if hasattr(data, "sources"):  # Partitions
-        return joined([index_of(source.value) if source.local else None for source in data.sources])
-    index = getattr(data, "index", None)  # that of Dask is not known before it is read
-    return None if hasattr(index, "compute") or not hasattr(index, "equals") else index
-
-
-def joined(indexes: list[Any]) -> Any:
-    """Return the index of several parts together, None where one is not known; parts that all begin at 0 are counted on."""
+    if not hasattr(data, "sources"):
+        index = getattr(data, "index", None)  # that of Dask is not known before it is read
+        return None if hasattr(index, "compute") or not hasattr(index, "equals") else index
+    indexes: list[Any] = [index_of(source.value) if source.local else None for source in data.sources]  # of Partitions
     if any(index is None for index in indexes):
         return None
-    if all(np.array_equal(index, np.arange(len(index))) for index in indexes):
+    if all(
+        np.array_equal(index, np.arange(len(index))) for index in indexes
+    ):  # parts that all begin at 0 are counted on
         starts = np.cumsum([0, *map(len, indexes)]).tolist()
         indexes = [index + start for index, start in zip(indexes, starts, strict=False)]
     return indexes[0].append(indexes[1:])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
-from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, require, retold, whole
+from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, refuse, require, retold, whole
 from dpconvex.util.arrays import Array, frozen, squared_lengths
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
@@ -125,11 +125,10 @@ class Box:
     def __post_init__(self) -> None:
         with retold("Box: bounds must be numbers or arrays of numbers", *NOT_AN_ARRAY, kind=TemplateError):
             lower, upper = np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float)
-        if lower.shape != upper.shape:
-            raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
+        fits = lower.shape == upper.shape
+        require(fits, f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
         require(lower.size != 0, f"Box: bounds of shape {lower.shape} declare a field without coordinates.")
-        if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
-            raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
+        require((lower <= upper).all(), "Box: every lower bound must be a number not above its upper bound.")
         if np.isinf(lower).any() or np.isinf(upper).any():
             remedy = "declare finite public bounds, and clip the records to them"
             raise NotPrivate(UNBOUNDED, f"Box({self.lower}, {self.upper})", remedy)
@@ -183,15 +182,14 @@ class Choice:
 
     def __init__(self, values: Sequence[Hashable] | range) -> None:
         several = isinstance(values, Iterable) and not isinstance(values, str | bytes) and not sp.issparse(values)
-        if not several or getattr(values, "ndim", 1) == 0:
-            raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
+        several = several and getattr(values, "ndim", 1) != 0
+        require(several, f"Choice: declare the values as a list or a range, not {values!r}.")
         declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
         require(declared, "Choice: declare at least one value.")
-        for value in declared:
-            if not isinstance(value, Hashable) or value != value:
-                raise TemplateError(f"Choice: {value!r} cannot be recognised in data; declare strings or integers.")
-        if len(set(declared)) != len(declared):
-            raise TemplateError(f"Choice: the declared values {list(declared)!r} are not distinct.")
+        lost = (value for value in declared if not isinstance(value, Hashable) or value != value)
+        refuse(f"Choice: {value!r} cannot be recognised in data; declare strings or integers." for value in lost)
+        distinct = len(set(declared)) == len(declared)
+        require(distinct, f"Choice: the declared values {list(declared)!r} are not distinct.")
         object.__setattr__(self, "values", declared)
 
     @property

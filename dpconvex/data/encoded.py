@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from dpconvex.data.learnt import Learnt, Origin, origin_of
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import table
-from dpconvex.errors import TemplateError
+from dpconvex.util.arguments import require
 
 Made = TypeVar("Made")
 
@@ -101,7 +101,7 @@ def most_paid(found: Iterable[Any]) -> Learnt | None:
     """Return the cost that the others are part of; refuse data behind which are schemas that were learnt apart."""
     costs = sorted(origin_of(*found).learnt, key=lambda one: -len(one.costs))
     entries = [{part.entry for part in one.costs} for one in costs]
-    if not set().union(*entries) <= set().union(*entries[:1]):
-        why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"
-        raise TemplateError(f"{why}; learn the second with known= the first, and encode all fields with it.")
+    why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"
+    said = f"{why}; learn the second with known= the first, and encode all fields with it."
+    require(set().union(*entries) <= set().union(*entries[:1]), said)
     return costs[0] if costs else None

@@ -13,7 +13,7 @@ from itertools import chain
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 from zlib import crc32
 
 import numpy as np
@@ -27,8 +27,8 @@ from dpconvex.data.queries import Blocks, Query, together
 from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
 from dpconvex.data.workers import Workers
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.util.arguments import SWITCH, require
+from dpconvex.errors import DomainError, DPConvexError
+from dpconvex.util.arguments import SWITCH, Kind, refuse, require
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,8 +67,7 @@ class Partitions:
 
     def __init__(self, source: Any, schema: Any = None, *, keep: bool | None = None) -> None:
         SWITCH.or_none.check("Partitions", keep=keep)
-        if not (schema is None or hasattr(schema, "encode")):
-            raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
+        Kind("a dpconvex.Schema", lambda given: hasattr(given, "encode")).or_none.check("Partitions", schema=schema)
         self.schema, self.keep, self.privacy_unit = schema, keep, getattr(schema, "privacy_unit", None)
         self.marks: list[int | None] = []  # Checksums of identifiers that were read
         self.turns: tuple[Callable[[Any], Any], ...] = ()
@@ -77,8 +76,9 @@ class Partitions:
         first = self.sources[0].value if schema is None else schema.record.fields
         self.fields = list(first) if isinstance(first, Mapping) else None
         self.local = any(source.local for source in self.sources)
-        if self.local and any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources):
-            raise DomainError("Partitions: some are in memory here, and others are futures; send all (client.scatter).")
+        futures = any(is_lazy(s.value) and not hasattr(s.value, "compute") for s in self.sources)
+        said = "Partitions: some are in memory here, and others are futures; send all (client.scatter)."
+        require(not (self.local and futures), said, DomainError)
 
     @classmethod
     def from_query(
@@ -136,9 +136,8 @@ class Partitions:
             several = [[c] if isinstance(c, str) else list(c) for c in (fields or {}).values()]
             return list(dict.fromkeys([*chain.from_iterable(several), *mine])) if fields else names
 
-        require(
-            schema is None or unit is None, "from_query: a schema declares the unit itself, as privacy_unit='patient'."
-        )
+        said = "from_query: a schema declares the unit itself, as privacy_unit='patient'."
+        require(schema is None or unit is None, said)
         mine = [name for name in (unit, getattr(schema, "privacy_unit", None)) if name is not None]
         query = Query(connection, sql, by, rows, wanted)
         fields = fields or {name: name for name in query.names if name not in mine}
@@ -177,9 +176,9 @@ class Partitions:
             if path.suffix.lower() in PARQUET:
                 size = of_parquet(path, lambda parquet: int(parquet.read_metadata(path).num_rows))
             return Source(path, size)
-        if isinstance(entry, Mapping) and any(map(is_lazy, entry.values())):
-            raise DomainError("its columns are of Dask; make the partition, as a whole, delayed or a future.")
-        columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in mapping_of(entry).items()}
+        given, said = mapping_of(entry), "its columns are of Dask; make the partition, as a whole, delayed or a future."
+        require(not any(map(is_lazy, given.values())), said, DomainError)
+        columns = {n: FileRows(c) if isinstance(c, str | PathLike) else c for n, c in given.items()}
         local = not all(isinstance(column, FileRows) for column in columns.values())
         return Source(columns, seen_of(None, columns)[0], columns, local)
 
@@ -277,11 +276,11 @@ def settled(data: Any) -> Any:
 
 def files_of(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
-    if not folder.is_dir():
-        raise DomainError(f"{folder}: this is no folder; give a list of files, or a folder of Parquet files.")
+    said = f"{folder}: this is no folder; give a list of files, or a folder of Parquet files."
+    require(folder.is_dir(), said, DomainError)
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
-    for inner in filter(Path.is_dir, shown):
-        raise DomainError(f"{inner}: a folder in a folder is not read; give a list of files.")
+    inner = filter(Path.is_dir, shown)
+    refuse((f"{name}: a folder in a folder is not read; give a list of files." for name in inner), DomainError)
     files = [file for file in shown if file.suffix.lower() in PARQUET]
     require(files, f"{folder}: the folder has no Parquet files.", DomainError)
     return files
@@ -301,8 +300,8 @@ def tables_in(data: Any) -> Iterator[Table]:
 
 def taken(value: Any) -> Any:
     if is_lazy(value):
-        if not hasattr(value, "compute"):
-            raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")
+        said = "a partition is a future, and there is no distributed.Client at hand that knows it."
+        require(hasattr(value, "compute"), said, DomainError)
         value = value.compute(scheduler="synchronous")
     try:
         return value() if callable(value) else value
@@ -325,8 +324,8 @@ def checked(
     elif unit is not None:
         people = whose(None, unit, found)
         found = {name: column for name, column in found.items() if name != unit}
-    if mark is not None and mark_of(people) != mark:
-        raise DomainError("unit: it holds other identifiers than when they were first read; data must not change.")
+    said = "unit: it holds other identifiers than when they were first read; data must not change."
+    require(mark in (None, mark_of(people)), said, DomainError)
     if load:
         found = {name: c[:] if isinstance(c, FileRows) else c for name, c in found.items()}
     for turn in turns:
@@ -362,9 +361,9 @@ def known_of(columns: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], Or
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(value).__name__}.")
-    return value
+    said = f"it must map fields to columns, or be a table with a schema, not a {type(value).__name__}."
+    require(isinstance(value, Mapping), said, DomainError)
+    return cast(Mapping[str, Any], value)
 
 
 def width_of(field: str, value: Any) -> int:

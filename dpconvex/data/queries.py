@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.data.tables import objects, one_below_the_other
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.util.plain_data import is_whole
+from dpconvex.errors import DomainError, DPConvexError
+from dpconvex.util.arguments import COUNT, TEXT, refuse, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,8 @@ class Query:
         self, connection: Any, sql: str | None, by: Any, rows: int, wanted: Callable[[list[str]], Sequence[str]]
     ) -> None:
         keys = list(by or ()) if isinstance(by, list | tuple | None) else [by]
-        if not (is_whole(rows, 1) and all(isinstance(key, str) for key in keys)):
-            raise TemplateError(f"from_query: by names columns, rows is a positive number, not {by!r}, {rows!r}.")
+        COUNT.check("from_query", rows=rows)
+        TEXT.check("from_query", **{f"column {place} of by": key for place, key in enumerate(keys)})
         if hasattr(connection, "raw_connection"):  # an engine of SQLAlchemy
             connection = connection.raw_connection()
         elif hasattr(connection, "exec_driver_sql"):
@@ -54,15 +54,14 @@ class Query:
         self.rows, self._open, self._next = rows, iter(()), -1
         if is_dataset := hasattr(self.source, "to_batches"):
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
-        if is_dataset != (sql is None) or (is_dataset and keys) or not isinstance(sql, str | None):
-            forms = "a connection and a text in SQL; or a dataset of PyArrow, None, by=None"
-            raise TemplateError(f"from_query: pass {forms}.")
+        fits = isinstance(sql, str | None) and is_dataset == (sql is None) and not (is_dataset and keys)
+        require(fits, "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None, by=None.")
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]
         self.names = list(wanted(names))
-        if missing := [name for name in (*keys, *self.names) if names.count(name) != 1]:
-            raise DomainError(f"the query: one column must be called {missing[0]!r}; there are: {', '.join(names)}.")
+        listed, missing = ", ".join(names), (name for name in (*keys, *self.names) if names.count(name) != 1)
+        refuse((f"the query: one column must be called {n!r}; there are: {listed}." for n in missing), DomainError)
         self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}"
         if keys:  # rows that are alike in all columns may change places
             self.sql += f" ORDER BY {', '.join(map(quoted, dict.fromkeys([*keys, *self.names])))}"

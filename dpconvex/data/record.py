@@ -126,8 +126,8 @@ class Record(Sealed):
             check_aligned({name: data[name] for name in self.fields})
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
         labels, declared = getattr(schema, "labels", None), self.discrete.get("y")
-        if labels and declared and not set(labels) <= set(declared.values):
-            raise DomainError(f"the schema's labels are {list(labels)}; declare the field y with these texts.")
+        fits = not labels or declared is None or set(labels) <= set(declared.values)
+        require(fits, f"the schema's labels are {labels}; declare the field y with these texts.", DomainError)
 
     def _check_columns(self, data: Mapping[str, Any]) -> None:
         self._check_names(data)
@@ -175,11 +175,11 @@ def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
-    if isinstance(settled(data), Partitions):
-        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
+    said = f"{what} needs all records in one place, and these are in partitions; {remedy}."
+    require(not isinstance(settled(data), Partitions), said)
 
 
 def table(data: Any) -> Any:
-    if not hasattr(data, "keys"):
-        raise DomainError(f"data must map each declared field to its column, {{'x': X}}, not {type(data).__name__}.")
+    said = f"data must map each declared field to its column, {{'x': X}}, not {type(data).__name__}."
+    require(hasattr(data, "keys"), said, DomainError)
     return data

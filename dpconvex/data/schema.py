@@ -21,7 +21,7 @@ from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of
 from dpconvex.errors import DomainError, TemplateError, warn
-from dpconvex.util.arguments import TEXT, number, require, retold
+from dpconvex.util.arguments import TEXT, number, refuse, require, retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
@@ -83,8 +83,8 @@ class Schema:
     learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.features, Mapping) or not self.features:
-            raise TemplateError(f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
+        some = isinstance(self.features, Mapping) and self.features
+        require(some, f"declare features, such as {{'age': (0, 110)}}; there is none in {self.features!r}.")
         features = {name_of(name): column for name, column in self.features.items()}
         ignored, unit = self.ignore, name_of(self.privacy_unit)
         ignored = ignored if ignored is None or isinstance(ignored, str) else tuple(map(name_of, ignored))
@@ -94,14 +94,14 @@ class Schema:
         units = [] if self.privacy_unit is None else [self.privacy_unit]
         others = (name for name in dict.fromkeys(self.ignore or ()) if name not in units)
         names = [*self.features, self.label, *units, *others]
+        how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
+        require(self.label, f"say which column is the label: {how}.")
         for name in names:
-            how = "label='sick', labels=['no', 'yes'], or label_bounds=(0, 10) of a regression"
-            require(name or name is not self.label, f"say which column is the label: {how}.")
             TEXT.check("", column=name)
-            if names.count(name) > 1:
-                raise TemplateError(f"the column {name!r} is declared twice, as a feature, the label, or ignored.")
-        if (self.labels is None) == (self.label_bounds is None):
-            raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
+            said = f"the column {name!r} is declared twice, as a feature, the label, or ignored."
+            require(names.count(name) == 1, said)
+        one = (self.labels is None) != (self.label_bounds is None)
+        require(one, "declare either labels, for a classification, or label_bounds, for a regression.")
         number("finite, such as .5 for an intercept", math.isfinite).check("", constant=self.constant)
         learnt: Any = self.learnt
         self.__dict__["learnt"] = learnt if isinstance(learnt, Learnt | None) else built(Learnt, learnt, where="learnt")
@@ -297,17 +297,17 @@ def schema_of(data: Any) -> Schema | None:
 
 def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
     """Refuse features that were made by another schema than is known, such as one with its levels in another order."""
-    if known is not None and isinstance(made, Schema) and known.encoding != made.encoding:
-        why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
-        raise TemplateError(f"{caller}: {why}. Encode tables with the schema of the fit.")
+    why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
+    alike = known is None or not isinstance(made, Schema) or known.encoding == made.encoding
+    require(alike, f"{caller}: {why}. Encode tables with the schema of the fit.")
 
 
 def check_unit(unit: str | None, *known: Any) -> None:
     """Refuse a guarantee about single records where columns or schemas say that one person may have several."""
-    if unit is None and (mine := origin_of(*known).privacy_unit) is not None:
-        why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
-        remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
-        raise TemplateError(f"{why}; {remedy}.")
+    mine = None if unit is not None else origin_of(*known).privacy_unit
+    why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
+    remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
+    require(mine is None, f"{why}; {remedy}.")
 
 
 def toml(value: Any) -> str:
@@ -324,6 +324,6 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     # Also texts that are no UTF-8, and integers of thousands of digits.
     with retold(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
-    for unknown in (key for key in settings if key not in allowed):
-        raise TemplateError(f"{path}: unknown setting {unknown!r}; settings are {', '.join(allowed)}.")
+    unknown = (key for key in settings if key not in allowed)
+    refuse(f"{path}: unknown setting {key!r}; settings are {', '.join(allowed)}." for key in unknown)
     return settings

@@ -12,22 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.data.tables import (
-    MISSING,
-    SINGLE,
-    day,
-    listed,
-    lost_digits,
-    missing_entries,
-    number,
-    objects,
-    plain,
-    text_of,
-    value_of,
-    values_of,
-)
+from dpconvex.data import tables
+from dpconvex.data.tables import number, plain
 from dpconvex.errors import DomainError, TemplateError, shorten
-from dpconvex.util.arguments import SWITCH, one_of, require
+from dpconvex.util.arguments import SWITCH, one_of, refuse, require
 from dpconvex.util.arrays import Array, Indices
 
 Where = Callable[[int], str]
@@ -51,7 +39,7 @@ class Column:
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
             try:
-                self._placed(str, objects([self.missing]), False)
+                self._placed(str, tables.objects([self.missing]), False)
             except DomainError as error:
                 said = str(error).partition(": ")[2]
                 raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
@@ -67,7 +55,7 @@ class Column:
 
     def placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Return for each entry the place and the value of its one feature that is not 0; the place is -1 if all are."""
-        absent = missing_entries(values)
+        absent = tables.missing_entries(values)
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
@@ -78,7 +66,7 @@ class Column:
         if self.missing == INDICATOR:
             place[absent], value[absent] = len(self.names("")) - 1, math.sqrt(self.square)
         elif absent.any():
-            place[absent], value[absent] = self._placed(where, objects([self.missing]), False)
+            place[absent], value[absent] = self._placed(where, tables.objects([self.missing]), False)
         return place, value
 
     def readable(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -90,25 +78,26 @@ class Column:
 
     def _numbers(self, values: NDArray[Any]) -> Array:
         plain = self.reads is number and values.dtype.kind in "iuf"
-        return np.array(values if plain else read_each(self.reads, listed(values)), float)
+        return np.array(values if plain else read_each(self.reads, tables.listed(values)), float)
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Place entries that are there, or refuse the first that is no number between the ends."""
         (lower, upper), numbers = self.ends, self._numbers(values)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
-            if (kind := value_of(value)) != kind:
+            if (kind := tables.value_of(value)) != kind:
                 said = f"{value!r} is of type {type(value).__name__}"
                 raise DomainError(f"{where(index)}: {said}; write a number, a text, a truth value, a date or a time.")
-            shown = text_of(value) if isinstance(value, bool) else value
+            shown = tables.text_of(value) if isinstance(value, bool) else value
             comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
             remedy = "; write decimal points, and no commas" * comma
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
-            single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in SINGLE])
+            single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
         outside = np.flatnonzero(~((numbers >= lower) & (numbers <= upper)) & ~np.isin(numbers, single))
         if len(outside) and not clip:
-            said = f"{values[outside[0]]} is outside the declared bounds {' to '.join(map(text_of, self.content))}"
+            ends = " to ".join(map(tables.text_of, self.content))
+            said = f"{values[outside[0]]} is outside the declared bounds {ends}"
             remedy = "declare what holds by definition, or Schema(..., clip=True) (--clip) moves it to the next bound"
             raise DomainError(f"{where(int(outside[0]))}: {said}; {remedy}.")
         numbers = np.clip(numbers, lower, upper)
@@ -186,7 +175,7 @@ class Levels(Column):
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():
-            for value in values_of(level):  # if "01" and "1" are levels, the number 1 is neither
+            for value in tables.values_of(level):  # if "01" and "1" are levels, the number 1 is neither
                 places[value] = math.nan if value in places else place
         kinds = {type(value) for value in (*TRUTHS, 0, 1) if value in places}
         for value in (*TRUTHS, 0, 1) if kinds else ():  # PyArrow reads "1" beside "true" as a truth value
@@ -199,12 +188,12 @@ class Levels(Column):
     def reads(self, value: Any) -> float:
         text, places = isinstance(value, str), self.__dict__["places"]
         # A data frame may hold some texts as missing values, and whole numbers as ones that lost digits.
-        if (text and self.missing not in (None, value) and value in MISSING) or lost_digits(value):
+        if (text and self.missing not in (None, value) and value in tables.MISSING) or tables.lost_digits(value):
             return math.nan
         value = value.casefold() if text and self.folded else value
         place = places.get(value) if text else None
         if place is None:
-            place = places.get(found := value_of(value))
+            place = places.get(found := tables.value_of(value))
         if place is None:  # a time that is no level was read out of something else; NaN is of no known kind
             known = text or (isinstance(found, float | int | tuple) and found == found)
             place = float(len(self.levels)) if self.other and known else math.nan
@@ -250,11 +239,11 @@ class Boolean(Levels):
 
     def __post_init__(self) -> None:
         false, true = self.__dict__["levels"] = levels_of((self.false, self.true))
-        no, yes = (value_of(level.casefold()) for level in (false, true))
-        if no in ((True,), 1) or yes in ((False,), 0) or no == yes:
-            raise TemplateError(f"{false!r} and {true!r} would be misread; declare them as Ordered.")
+        no, yes = (tables.value_of(level.casefold()) for level in (false, true))
+        fits = no not in ((True,), 1) and yes not in ((False,), 0) and no != yes
+        require(fits, f"{false!r} and {true!r} would be misread; declare them as Ordered.")
         known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, false.casefold(): 0.0, true.casefold(): 1.0}
-        super().__post_init__({value: place for text, place in known.items() for value in values_of(text)})
+        super().__post_init__({value: place for text, place in known.items() for value in tables.values_of(text)})
 
 
 @dataclass(frozen=True)
@@ -275,15 +264,15 @@ class Date(Column):
 
     kind: ClassVar[str] = "dates"
     unknown = "is not a date such as 2020-01-31, without a time zone"
-    reads: ClassVar[Any] = staticmethod(day)
+    reads: ClassVar[Any] = staticmethod(tables.day)
 
     def __post_init__(self) -> None:
         for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
-            number = day(getattr(self, name))
+            number = tables.day(getattr(self, name))
             require(not math.isnan(number), f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
             self.__dict__[name] = datetime.date.fromordinal(int(number)).isoformat()
         require(self.first < self.last, f"the first day must be before the last one, not {self.first} and {self.last}.")
-        self.__dict__["ends"] = (day(self.first), day(self.last))
+        self.__dict__["ends"] = (tables.day(self.first), tables.day(self.last))
         super().__post_init__()
 
 
@@ -313,7 +302,7 @@ class Categorical(Levels):
 
     def __post_init__(self) -> None:
         SWITCH.check("", other=self.other)
-        self.__dict__["reference"] = None if self.reference is None else text_of(self.reference)
+        self.__dict__["reference"] = None if self.reference is None else tables.text_of(self.reference)
         one_of(levels_of(self.levels)).or_none.check("", reference=self.reference)
         super().__post_init__()
 
@@ -335,8 +324,8 @@ def column_of(name: str, declared: Any) -> Column:
     try:
         require(len(kinds) == 1, f"declare one of {', '.join(KINDS)}.")
         kind, content = kinds[0], rest.pop(kinds[0])
-        for key in rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}:
-            raise TemplateError(f"{key!r} is not known beside {kind!r}.")
+        unknown = rest.keys() - {"missing", *(["other", "reference"] if kind == "levels" else [])}
+        refuse(f"{key!r} is not known beside {kind!r}." for key in unknown)
         several = content if kind in ("boolean", "dates") and isinstance(content, ORDERED) else [content]
         return KINDS[kind](*(interval("a number", content) if kind == "bounds" else several), **rest)
     except TypeError as error:
@@ -358,12 +347,11 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
 
 
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
-    if isinstance(levels, str) or not isinstance(levels, Sequence):
-        raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
+    several = isinstance(levels, Sequence) and not isinstance(levels, str)
+    require(several, f"declare the {what} as a list, not {levels!r}.")
     texts = tuple(str(value).strip() for value in levels)  # as entries are read
-    for value, text in zip(levels, texts, strict=True):
-        if isinstance(value, bool) or not isinstance(value, str | int) or not text:
-            raise TemplateError(f"one of the {what} is {value!r}; write it as a text, such as 'true', or an integer.")
-    if len(texts) < 2 or len(set(texts)) != len(texts):
-        raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
+    wrong = (v for v in levels if isinstance(v, bool) or not isinstance(v, str | int) or not str(v).strip())
+    refuse(f"one of the {what} is {v!r}; write it as a text, such as 'true', or an integer." for v in wrong)
+    distinct = len(set(texts)) == len(texts) > 1
+    require(distinct, f"declare at least two {what}, all of them different, not {list(texts)!r}.")
     return texts

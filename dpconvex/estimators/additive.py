@@ -198,14 +198,14 @@ class AdditiveModel(Private):
     def read(cls, release: Release) -> Any:
         """Return the fitted estimator of a release that `save` wrote."""
         name, options = release.source or ("", {})
-        if release.schema is None or name != cls.problem or not options.get("curves"):
-            raise TemplateError(f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
-        curves = options["curves"]
+        curves, schema = cast(Any, options.get("curves")), cast(Schema, release.schema)
+        fits = schema is not None and name == cls.problem and curves
+        require(fits, f"{cls.__name__} is read from a file that such an estimator, or dpconvex fit, saved.")
         known = {"delta": getattr(release.spent, "delta", 0.0), "regularization": options.get("regularization")}
         said = f"{cls.__name__}: the options of the curves in this file are damaged"
         with retold(said, TypeError, ValueError, LookupError, kind=TemplateError):
-            model = cls.of_schema(release.schema, **{name: curves[name] for name in CURVES}, **known)
-            model._noted(release.schema)
+            model = cls.of_schema(schema, **{name: curves[name] for name in CURVES}, **known)
+            model._noted(schema)
             model.release_, model._weights_of_features = release, release["w"]
             return model._drawn(curves["deviations"])
 
@@ -256,10 +256,9 @@ class AdditiveModel(Private):
 
     def to_onnx(self, path: Any) -> None:
         """Write the curves as an ONNX graph that reads the columns of a table (extra ``onnx``); outputs are as for releases."""
-        graph, classes = (
-            Graph(self._released().status),
-            vars(self)["classes_"].tolist() if is_classifier(self) else None,
-        )
+        graph, classes = Graph(self._released().status), None
+        if is_classifier(self):
+            classes = vars(self)["classes_"].tolist()
         score = additive_scores(graph, self.encoder._schema(), self.shapes_.values(), self._level)
         score = score if classes is None else graph("Mul", score, self._in_order(np.ones(1)))
         bounds = self._interval() if isinstance(self, PrivateRegressor) else None
@@ -350,8 +349,8 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
 
     def _check_labels(self, labels: Any) -> None:
         known = self.schema and self.schema.label_bounds
-        if known and tuple(known) != self._interval():
-            raise TemplateError(f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
+        fits = not known or tuple(known) == self._interval()
+        require(fits, f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
 
     def _declared(self, features: int) -> dict[str, Any]:
         return super()._declared(features) | ({"constant": CONSTANT, "capped": True} if takes_steps(self) else {})

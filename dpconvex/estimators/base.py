@@ -25,7 +25,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_unit
 from dpconvex.data.tables import entries, text_of
-from dpconvex.errors import TemplateError, shorten
+from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schemas_before, turned
 from dpconvex.features.bases import BaseEstimator
@@ -37,7 +37,7 @@ from dpconvex.fitting.solve import note_fit, solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import POSITIVE, TRUTH, check_fields, require
+from dpconvex.util.arguments import POSITIVE, TRUTH, check_fields, instance, require
 from dpconvex.util.arrays import Array
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
@@ -164,8 +164,8 @@ class Private(BaseEstimator):
     def _declared(self, features: int) -> dict[str, Any]:
         """Return what is public about records; the problem takes of it what it has options for."""
         name, fitted = type(self).__name__, self.fit_intercept
-        if fitted and self.own_constant:
-            raise TemplateError(f"{name} has {self.own_constant} of its own; leave fit_intercept at False.")
+        said = f"{name} has {self.own_constant} of its own; leave fit_intercept at False."
+        require(not fitted or not self.own_constant, said)
         check_fields(self, fit_intercept=TRUTH, radius=POSITIVE, intercept_scaling=POSITIVE)
         constant = self._intercept_scale(features) * bool(fitted)
         return {"features": features, "radius": self.radius, "constant": constant}
@@ -295,10 +295,9 @@ class Private(BaseEstimator):
         """
         require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)
-        known = getattr(self, "schema_", None) or encoder if schema is None else schema
-        if not isinstance(known, Schema):
-            why = "say what the features were encoded by, save(path, schema)"
-            raise TemplateError(f"save: {why}, not {known!r}; a fit alone is saved by release_.save(path).")
+        known: Any = getattr(self, "schema_", None) or encoder if schema is None else schema
+        remedy = "It says what the features were encoded by: save(path, schema). A fit alone: release_.save(path)."
+        instance(Schema).check("save", remedy, schema=known)
         check_encoded("save", encoder, known)
         names = known.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
@@ -308,8 +307,8 @@ class Private(BaseEstimator):
         both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
         what = "number and names of features, labels and label_bounds"
         require(makes == fitted, f"save: {what} are {both}; pass the schema of the table, or fit with bounds=schema.")
-        if getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) != (len(names),):
-            raise TemplateError("save: dpconvex predict maps no features; save release_, and use it in Python.")
+        fits = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) == (len(names),)
+        require(fits, "save: dpconvex predict maps no features; save release_, and use it in Python.")
         replace(release, schema=known).save(path)
 
     # Predictions

@@ -1,7 +1,7 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,6 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.domains import Choice
 from dpconvex.data.record import in_one_place
 from dpconvex.data.validation import check_labels
-from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, one_column, plain
@@ -23,7 +22,7 @@ from dpconvex.fitting.verify import verify
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.selection.clustering import ComponentCenters
 from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
-from dpconvex.util.arguments import require
+from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Array
 
 
@@ -54,10 +53,9 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     score = scored(ClassifierMixin.score)
 
     def _labels(self) -> tuple[Any, ...]:
-        declared: Any = self.classes
-        labels = Choice(declared).values
-        if len(labels) < 2:
-            raise TemplateError(f"classes must be two or more labels, as classes=('no', 'yes'), not {self.classes!r}.")
+        labels = Choice(cast(Any, self.classes)).values
+        several = len(labels) > 1
+        require(several, f"classes must be two or more labels, as classes=('no', 'yes'), not {self.classes!r}.")
         return labels
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -215,8 +213,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         self
         """
         given = self.component_labels == "given"
-        if given != (m is not None):
-            raise TemplateError("fit: pass components m, as fit(X, y, m), for component_labels='given', and only then.")
+        said = "fit: pass components m, as fit(X, y, m), for component_labels='given', and only then."
+        require(given == (m is not None), said)
         data = self._data(X, y)
         if given:
             in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
@@ -232,11 +230,10 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
 
     def _ways(self) -> dict[str, Any]:
         kind, near = self.component_labels, self.centers is not None
-        if kind not in ("private", "nearest", "given") or (kind == "nearest") != near:
-            known = "'private', 'given', or 'nearest', for which alone public centers are declared"
-            raise TemplateError(f"component_labels must be {known}, not {kind!r} with{'' if near else 'out'} centers.")
-        if kind != "private" and (self.share, self.rounds) != (SHARE, None):
-            raise TemplateError(f"share and rounds are for components that are learnt: leave them out for {kind!r}.")
+        one_of(("private", "nearest", "given")).check("", component_labels=kind)
+        require((kind == "nearest") == near, "centers are for component_labels='nearest', and needed there.")
+        usual = kind == "private" or (self.share, self.rounds) == (SHARE, None)
+        require(usual, f"share and rounds are for components that are learnt: leave them out for {kind!r}.")
         if kind == "given":
             return super()._ways()
         public = ComponentCenters(self.centers, self._labels(), self.radius) if near else None
@@ -315,9 +312,8 @@ class MetricLearner(
         return float(self._released()["b"])
 
     def _labels(self) -> tuple[Any, ...]:
-        labels = super()._labels()
-        if len(labels) > 2:
-            raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
+        labels, said = super()._labels(), "classes must be the labels of different and of alike pairs"
+        require(len(labels) == 2, f"{said}, not {self.classes!r}.")
         return labels
 
     def _data(self, X: Any, y: Any) -> Any:
@@ -366,7 +362,6 @@ def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}
     # What is no number in a fit is refused like all that lies outside the domain.
     pairs = check_array(X, ensure_all_finite=features is not None, **options)
-    if pairs.ndim != 3 or pairs.shape[1] != 2 or features not in (None, pairs.shape[2]):
-        wanted = "features" if features is None else features
-        raise TemplateError(f"X must hold pairs, with the shape (n, 2, {wanted}), not {pairs.shape}.")
+    fits = pairs.ndim == 3 and pairs.shape[1:] == (2, pairs.shape[2] if features is None else features)
+    require(fits, f"X must hold pairs, with the shape (n, 2, {features or 'features'}), not {pairs.shape}.")
     return np.asarray(pairs[:, 0] - pairs[:, 1])

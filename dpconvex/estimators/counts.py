@@ -10,7 +10,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
@@ -68,8 +68,8 @@ class LogLinkRegressor(PrivateRegressor):
 
     def _scale(self) -> tuple[float, float]:
         middle, half = super()._scale()
-        if self._interval()[0] != 0:
-            raise TemplateError(f"{type(self).__name__}: bounds are 0 and the largest target, not {self.bounds!r}.")
+        said = f"{type(self).__name__}: bounds are 0 and the largest target, not {self.bounds!r}."
+        require(self._interval()[0] == 0, said)
         return middle, half
 
     def _unit(self) -> float:
@@ -93,8 +93,8 @@ class LogLinkRegressor(PrivateRegressor):
         for name, said in (("exposure", "exposure"), ("weight", "sample_weight")):
             largest, column, where = getattr(self, name), found.get(name), type(self).__name__
             require(largest or column is None, f"fit: {said} needs its public upper bound; write {where}({name}=...).")
-            if largest and column is None and largest < 1:
-                raise TemplateError(f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
+            fits = not largest or column is not None or largest >= 1
+            require(fits, f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
             if largest:
                 plain("fit", said, column, cells=False)
                 values = np.ones(x.shape[0]) if column is None else np.asarray(column)
@@ -121,9 +121,9 @@ class LogLinkRegressor(PrivateRegressor):
     def _records(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None, **columns: Any) -> Any:
         data = super()._records(X, y, **columns)
         if isinstance(data, dict):
-            data |= self._more({"exposure": exposure, "weight": sample_weight}, data["x"])
-        elif sample_weight is not None or exposure is not None:
-            raise TemplateError("fit: partitions have exposures and weights as their fields exposure and weight.")
+            return data | self._more({"exposure": exposure, "weight": sample_weight}, data["x"])
+        said = "fit: partitions have exposures and weights as their fields exposure and weight."
+        require(sample_weight is None and exposure is None, said)
         return data
 
     def predict(self, X: ArrayLike) -> Array:

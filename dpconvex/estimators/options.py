@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 
 from dpconvex.data.columns import check_aligned
-from dpconvex.errors import DPConvexError, TemplateError, warn
+from dpconvex.errors import DPConvexError, warn
 from dpconvex.fitting.problem_files import options as options_of
 from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
@@ -87,8 +87,8 @@ def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Temp
     found, given, name = estimator.template(features), estimator.get_params(deep=False), type(estimator).__name__
     record = found.record.fields
     mapped = getattr(estimator, "encoder", None) is not None or getattr(record.get("x"), "shape", None) != (features,)
-    if mapped or set(record) != {"x", "y"}:
-        raise TemplateError(f"tune: {name} maps features first, or learns labels; pass a template for what it makes.")
+    said = f"tune: {name} maps features first, or learns labels; pass a template for what it makes."
+    require(not mapped and set(record) == {"x", "y"}, said)
     known = options_of(estimator.problem) if estimator.problem else {}
     for item in fields(estimator):
         option, value = item.name, given[item.name]

@@ -1,17 +1,17 @@
 """An estimator of a template of one's own."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.data.domains import Choice
-from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.model.template import Template
+from dpconvex.util.arguments import require
 
 
 class PrivateEstimator(Private):
@@ -46,11 +46,12 @@ class PrivateEstimator(Private):
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
         fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
-        if set(fields) != {"x", "y"} or getattr(fields["x"], "shape", None) != (features,):
-            wanted = f"a Template of a vector x of {features} features and a label y, such as dpconvex.load(name, {features=})"
-            raise TemplateError(f"PrivateEstimator: expected {wanted}, not {self.learner!r}.")
-        assert self.learner is not None
-        return self.learner
+        fits = set(fields) == {"x", "y"} and getattr(fields["x"], "shape", None) == (features,)
+        wanted = (
+            f"a Template of a vector x of {features} features and a label y, such as dpconvex.load(name, {features=})"
+        )
+        require(fits, f"PrivateEstimator: expected {wanted}, not {self.learner!r}.")
+        return cast(Template, self.learner)
 
     @property
     def classes_(self) -> NDArray[Any]:

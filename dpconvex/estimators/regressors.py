@@ -11,7 +11,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Categorical, interval
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
@@ -24,6 +24,7 @@ from dpconvex.fitting.verify import FitOptions, form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 # Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held.
@@ -76,9 +77,9 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         known = getattr(made if isinstance(made, Schema) else getattr(self, "schema_", None), "label_bounds", None)
         if known is None or (declared == (-1.0, 1.0) and made is not None):
             return y
-        if declared != tuple(known) and (made is not None or self.bounds == (-1.0, 1.0)):
-            both = f"bounds are {declared}, and the schema declares label_bounds {known}"
-            raise TemplateError(f"{type(self).__name__}: {both}; write bounds={known}.")
+        both = f"bounds are {declared}, and the schema declares label_bounds {known}"
+        fits = declared == tuple(known) or (made is None and self.bounds != (-1.0, 1.0))
+        require(fits, f"{type(self).__name__}: {both}; write bounds={known}.")
         return y if made is None else made.decode_target(y)
 
     def _target(self, y: Any) -> Any:
@@ -221,8 +222,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     confidence: float = 0.95
 
     def _declared(self, features: int) -> dict[str, Any]:
-        if self.regularization:
-            raise TemplateError("LinearRegression has no penalty; use Ridge(regularization=...), which has one.")
+        said = "LinearRegression has no penalty; use Ridge(regularization=...), which has one."
+        require(not self.regularization, said)
         return super()._declared(features) | {"offset": bool(self.fit_intercept)}
 
     def _intercept_scale(self, features: int) -> float:
@@ -288,10 +289,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         if schema is not None:
             alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]
             alike += [] if schema.unit else ["intercept"] * self.fit_intercept + ["constant"] * bool(schema.constant)
-            if len(alike) > 1:
-                why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
-                remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
-                raise TemplateError(f"LinearRegression: {why}. Leave {remedy}.")
+            why = f"features of {' and of '.join(alike)} add up to the same, and leave coefficients undetermined"
+            remedy = "a level out, Categorical(levels, reference=...), or the intercept, or predict with Ridge"
+            require(len(alike) < 2, f"LinearRegression: {why}. Leave {remedy}.")
         options = FitOptions(size=self.size, unit=unit, units=True)
         public = FitJob(data, self.privacy(), [self.template(self.n_features_in_)], options).size
         instead = self._ridge(self.n_features_in_, public)

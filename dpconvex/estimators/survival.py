@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.schema_columns import interval
-from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.errors import DomainError, shorten
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.tables import checked, turned
@@ -29,8 +29,8 @@ class StepFunction:
     def __call__(self, time: ArrayLike) -> Array:
         """Return the values at some times, from 0 to the last one of x."""
         given = np.asarray(time, dtype=float)
-        if not ((given >= self.x[0]) & (given <= self.x[-1])).all():
-            raise DomainError(f"a survival curve is known for times from {self.x[0]:g} to {self.x[-1]:g}.")
+        said = f"a survival curve is known for times from {self.x[0]:g} to {self.x[-1]:g}."
+        require(((given >= self.x[0]) & (given <= self.x[-1])).all(), said, DomainError)
         return np.asarray(self.y[np.searchsorted(self.x, given, side="right") - 1])
 
 
@@ -80,9 +80,9 @@ class SurvivalRegressor(
         if isinstance(given, int | np.integer) and is_whole(given, 1):
             return np.linspace(0.0, high, int(given) + 1)[1:]
         ends = list(given) if isinstance(given, list | tuple | np.ndarray) else []
-        if not (ends and all(map(is_real, ends)) and (np.diff([0.0, *ends]) > 0).all() and ends[-1] <= high):
-            wanted = f"a whole number, or increasing times up to {high:g}"
-            raise TemplateError(f"{name}: intervals must be {wanted}, not {given!r}.")
+        fits = ends and all(map(is_real, ends)) and (np.diff([0.0, *ends]) > 0).all() and ends[-1] <= high
+        wanted = f"a whole number, or increasing times up to {high:g}"
+        require(fits, f"{name}: intervals must be {wanted}, not {given!r}.")
         return np.unique([*ends, high]).astype(float)
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -147,8 +147,8 @@ class SurvivalRegressor(
 def structured(caller: str, y: Any) -> Any:
     """Return a structured array of two fields, or refuse what is none; a frame of two columns is made one."""
     array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else y)
-    if array.ndim != 1 or len(array.dtype.names or ()) != 2:
-        raise TemplateError(f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
+    fits = array.ndim == 1 and len(array.dtype.names or ()) == 2
+    require(fits, f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
     return array
 
 
@@ -158,8 +158,8 @@ def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
     said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are no numbers"
     with retold(said, TypeError, ValueError, kind=DomainError):
         event, time = (np.asarray(y[name], dtype=float) for name in names)
-    if not np.isin(event, (0.0, 1.0)).all():
-        raise DomainError(f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}.")
+    said = f"{caller}: {names[0]!r} of y must be True or False for each record; pass {SURV}."
+    require(np.isin(event, (0.0, 1.0)).all(), said, DomainError)
     said = f"{caller}: {names[1]!r} of y must be times, finite and not negative; leave other records out."
     require(((time >= 0) & (time < np.inf)).all(), said, DomainError)
     return event > 0, time
@@ -172,6 +172,6 @@ def concordance(event: NDArray[np.bool_], time: Array, risk: Array) -> float:
         later = risk[(time > time[k]) | ((time == time[k]) & ~event)]
         pairs += len(later)
         right += (risk[k] > later).sum() + (risk[k] == later).sum() / 2
-    if not pairs:
-        raise DomainError("score: no two records can be compared; each pair needs an event before the other's time.")
+    said = "score: no two records can be compared; each pair needs an event before the other's time."
+    require(pairs, said, DomainError)
     return right / pairs

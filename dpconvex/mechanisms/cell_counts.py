@@ -69,14 +69,17 @@ class Cells:
             "error": (2,),
             "labels": (self.labels, 2),
             "likelihood": (len(LIKELY) + 1,),
-            "residuals": (len(RESIDUALS),),
-            "by_prediction": (len(PREDICTIONS) + 1, len(ROUGHLY)),
-            "targets": (len(TARGETS),),
-            "deviance": (len(DEVIANCES),),
-            "counts": (len(self.count_knots),),
             "survival": (2 * self.labels + 1, scores),
+            "by_prediction": (len(PREDICTIONS) + 1, len(ROUGHLY)),
         }
+        shapes = {name: (len(knots),) for name, knots in self.knots.items()} | shapes
         return {name: shapes.get(name, (2, scores)) for name in self.weights}
+
+    @cached_property
+    def knots(self) -> dict[str, tuple[float, ...]]:
+        """Of each table of numbers, the knots by which records are shared."""
+        known = {"error": (0.0, 1.0), "residuals": RESIDUALS, "by_prediction": ROUGHLY, "targets": TARGETS}
+        return known | {"deviance": DEVIANCES, "counts": self.count_knots}
 
     @cached_property
     def count_knots(self) -> tuple[float, ...]:

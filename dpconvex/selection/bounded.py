@@ -13,15 +13,14 @@ from dpconvex.accounting.budget import Budget, pay
 from dpconvex.certificates.bound_certificate import BoundCertificate, bound_certificate
 from dpconvex.data.record import Sealed
 from dpconvex.data.validation import DURATIONS, numbers
-from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, shown
 from dpconvex.expressions.discipline import direction
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.release import Release
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.util.arguments import POSITIVE, TEXT, instance, number
+from dpconvex.util.arguments import COUNT, POSITIVE, TEXT, instance, number, refuse, require
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import quietly
 
 
@@ -58,16 +57,14 @@ class PrivateBound(Sealed):
     ) -> None:
         TEXT.check("PrivateBound", name=name)
         axes = shape if isinstance(shape, tuple) else (shape,)
-        if not all(is_whole(n, 1) for n in axes):
-            raise TemplateError(f"PrivateBound: the shape must be made of positive integers, not {shape!r}.")
+        COUNT.check("PrivateBound", **{f"axis {k} of the shape": count for k, count in enumerate(axes)})
         number(POSITIVE.wanted, lambda value: 1e-250 < value < 1e250).check("PrivateBound", sensitivity=sensitivity)
         self.name, self.shape, self.sensitivity = name, tuple(int(n) for n in axes), float(sensitivity)
         least = np.array(np.nan)
         with suppress(TypeError, ValueError):
             least = np.array(np.broadcast_to(np.asarray(minimum, dtype=float), self.shape))
-        if not np.isfinite(least).all():  # at it, the problem has to have an answer
-            raise TemplateError(f"PrivateBound: the minimum must be finite numbers of the shape {self.shape}.")
-        self.minimum: Array = frozen(least)
+        require(np.isfinite(least).all(), f"PrivateBound: the minimum must be finite numbers of shape {self.shape}.")
+        self.minimum: Array = frozen(least)  # where the problem has to have an answer
         self.size = int(least.size)
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
         self._sealed = True
@@ -154,25 +151,21 @@ class BoundedProgram:
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
         instance(cp.Problem).check("solve_bounded", problem=problem)
-        if not self.bounds or not all(isinstance(bound, PrivateBound) for bound in self.bounds):
-            raise TemplateError(f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
+        fits = all(isinstance(bound, PrivateBound) for bound in self.bounds) and self.bounds
+        require(fits, f"expected PrivateBounds of the problem, and at least one, not {bounds!r}.")
         known = {parameter.id: parameter for parameter in problem.parameters()}
-        for bound in self.bounds:
-            if known.pop(bound.parameter.id, None) is None:
-                raise TemplateError(f"the private bound {bound.name!r} is not in the problem, or is given twice.")
-        for parameter in known.values():
-            if parameter.value is None:
-                raise TemplateError(f"{parameter.name()!r} is no private bound and has no value; give it one.")
-        if problem.is_mixed_integer():
-            raise TemplateError("integer variables cannot be moved into private bounds; use real variables.")
+        lost = (bound.name for bound in self.bounds if known.pop(bound.parameter.id, None) is None)
+        refuse(f"the private bound {name!r} is not in the problem, or is given twice." for name in lost)
+        unset = (parameter.name() for parameter in known.values() if parameter.value is None)
+        refuse(f"{name!r} is no private bound and has no value; give it one." for name in unset)
+        require(not problem.is_mixed_integer(), "integer variables cannot be moved into private bounds; use real ones.")
         if not problem.is_dcp():
             raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
         names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
-        for name in names:
-            if names.count(name) > 1:  # the release could not hold both
-                raise TemplateError(f"two variables or bounds are called {name!r}; give each a name of its own.")
+        twice = (name for name in names if names.count(name) > 1)  # the release could not hold both
+        refuse(f"two variables or bounds are called {name!r}; give each a name of its own." for name in twice)
         self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
         self.anchor: list[Array] = []
         self.allowed = 0.0
@@ -204,9 +197,8 @@ class BoundedProgram:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
         least = {bound.name: bound.minimum for bound in self.bounds}
         status = self.attempt(least, solver)
-        if status != cp.OPTIMAL:
-            why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
-            raise TemplateError(f"{why}. Raise the minimum, if it holds for all data, or allow violations at a price.")
+        why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
+        require(status == cp.OPTIMAL, f"{why}. Raise the minimum, if it holds for all data, or price violations.")
         self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
         room = cp.Variable(name="room")
         public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
@@ -214,8 +206,8 @@ class BoundedProgram:
         self.attempt(least, solver, cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]))
         if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
             self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
-        if not np.isfinite(self.allowed):
-            raise TemplateError("a constraint is infinite where private bounds are at their minimum; raise that.")
+        said = "a constraint is infinite where private bounds are at their minimum; raise that."
+        require(np.isfinite(self.allowed), said)
 
     def attempt(self, values: Mapping[str, Array], solver: str | None, problem: Any = None) -> str:
         """Solve the problem, or another in its variables, at values of the bounds; return how that ended."""
@@ -277,20 +269,20 @@ def proved(
 
 def check_types(bound: PrivateBound, given: Any) -> None:
     """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
-    if np.shape(given) != bound.shape:
-        raise TemplateError(f"solve_bounded: {bound.name!r} has values of shape {np.shape(given)}, not {bound.shape}.")
+    said = f"solve_bounded: {bound.name!r} has values of shape {np.shape(given)}, not {bound.shape}."
+    require(np.shape(given) == bound.shape, said)
     typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
     kind = getattr(getattr(typed, "dtype", None), "kind", "O")
     objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
-    masked = isinstance(given, np.ma.MaskedArray)
-    if kind not in "biufO" or masked or any(isinstance(value, DURATIONS) for value in objects):
-        raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
+    wrong = isinstance(given, np.ma.MaskedArray) or any(isinstance(value, DURATIONS) for value in objects)
+    said = f"solve_bounded: the values of {bound.name!r} must be numbers, not {shown(given)}."
+    require(kind in "biufO" and not wrong, said)
 
 
 def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
     found = np.array(numbers(bound.name, value), dtype=float)
-    if found.shape != bound.shape or not np.isfinite(found).all():
-        raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")
-    for place in np.argwhere(found < bound.minimum).tolist():
-        raise DomainError(f"{bound.name}: the value at {place} lies below the declared minimum; nothing is released.")
+    finite = found.shape == bound.shape and np.isfinite(found).all()
+    require(finite, f"{bound.name}: expected {bound.shape} finite numbers.", DomainError)
+    below, why = np.argwhere(found < bound.minimum).tolist(), "lies below the declared minimum; nothing is released"
+    refuse((f"{bound.name}: the value at {place} {why}." for place in below), DomainError)
     return found

@@ -144,8 +144,8 @@ class ComponentCenters(Released):
         check_aligned({"x": x, "y": y})
         check_names("assign", self.names, names_of(x))
         values, d = dense(finite_numbers("x", x)), self.centers.shape[2]
-        if not values.ndim or math.prod(values.shape[1:]) != d:
-            raise DomainError(f"assign: expected {d} features of each record, not the shape {values.shape}.")
+        said = f"assign: expected {d} features of each record, not the shape {values.shape}."
+        require(values.ndim and math.prod(values.shape[1:]) == d, said, DomainError)
         records = values.reshape(len(values), d)
         far = np.linalg.norm(records - self.middle, axis=1) > self.radius * (1 + RECORD_TOLERANCE)
         if far.any():
@@ -159,9 +159,10 @@ class ComponentCenters(Released):
         return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
 
     def to_bytes(self) -> bytes:
-        for c in self.classes:
-            if not (isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c))):
-                raise TemplateError(f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
+        plain = all(
+            isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c)) for c in self.classes
+        )
+        require(plain, f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
         return super().to_bytes()
 
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +17,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.tables import text_of
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
@@ -119,8 +120,8 @@ def evaluate(
     call.pay(Pure(paid.epsilon))
     batch = call.cut(record.validate(call.data, clip=clip, empty=protected))
     people = batch.size if call.people is None else call.people.size
-    if not protected and people != call.size:
-        raise DomainError("the number of records changed; data must not change during an evaluation.")
+    said = "the number of records changed; data must not change during an evaluation."
+    require(protected or people == call.size, said, DomainError)
     noisy = perturb(counter.cells.sums(counter.counts(batch)), noise, call.source.seeded)
     domain: Any = record.fields[label]
     one = counter.largest
@@ -142,15 +143,14 @@ def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:
     """Return where scores between 0 and 1 are cut: also where the second label begins to be said."""
     if cells is None:
         return None
-    try:
+    cuts = np.array([np.nan])
+    with suppress(TypeError, ValueError):
         cuts = np.asarray(cells, dtype=float).ravel()
-    except (TypeError, ValueError):
-        cuts = np.array([np.nan])
     shares = release.probabilities is not None or release.decision is None
     found = cuts if shares else expit(cuts)
-    if not 0 < len(found) <= MOST_CELLS or not ((found > 0) & (found < 1)).all():
-        what = "probabilities between 0 and 1" if shares else "finite scores"
-        raise TemplateError(f"evaluate: cells must be up to {MOST_CELLS} {what}, not {cells!r:.60}.")
+    what = "probabilities between 0 and 1" if shares else "finite scores"
+    fits = 0 < len(found) <= MOST_CELLS and ((found > 0) & (found < 1)).all()
+    require(fits, f"evaluate: cells must be up to {MOST_CELLS} {what}, not {cells!r:.60}.")
     return tuple(np.union1d(found, [0.5]).tolist())
 
 
@@ -179,8 +179,8 @@ def split(
     FRACTION.check("split", test=test)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)
     count = unit if is_whole(unit, 1) else None
-    if not count and (np.ndim(unit) != 1 or len(unit) < 2):
-        raise TemplateError("split: pass one identifier for each of several records, or their number.")
+    several = count or (np.ndim(unit) == 1 and len(unit) > 1)
+    require(several, "split: pass one identifier for each of several records, or their number.")
     if count:
         of, numbers = np.arange(count), np.random.default_rng(seed).random(count)
     else:

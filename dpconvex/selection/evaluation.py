@@ -16,28 +16,8 @@ from dpconvex.fitting.files import StatedNumbers
 from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
-from dpconvex.selection.measures import (
-    WITHIN,
-    Curve,
-    Estimate,
-    bends,
-    between,
-    bins,
-    cumulated,
-    curve,
-    entropy_bends,
-    estimate,
-    label_pairs,
-    middles,
-    moments,
-    prediction_pairs,
-    quantiles,
-    ratio,
-    share,
-    surprise,
-    survival_pairs,
-    whole,
-)
+from dpconvex.selection import measures
+from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
 from dpconvex.util.arguments import Kind, require, within
 from dpconvex.util.arrays import Array
 
@@ -107,12 +87,16 @@ class Evaluation(StatedNumbers):
     @property
     def is_hidden(self) -> bool:
         """Whether noise outweighs the number of a group's records, so that its rates are refused."""
-        return self.chosen is not None and bool(self._sizes[0] <= WITHIN * self._sizes[1:].std())
+        return self.chosen is not None and bool(self._sizes[0] <= measures.WITHIN * self._sizes[1:].std())
 
     @property
     def _sizes(self) -> Array:
         """Numbers of records, shape (1 + replicates,)."""
-        return whole(self._counts[next(iter(self.cells.tables))][:, 0 if self.chosen is None else 1 + self.chosen])
+        return whole(self._of_group(next(iter(self.cells.tables))))
+
+    def _of_group(self, name: str) -> Array:
+        """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all."""
+        return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
 
     @cached_property
     def _counts(self) -> dict[str, Array]:
@@ -120,14 +104,13 @@ class Evaluation(StatedNumbers):
         return self.cells.estimates(np.array(self.sums), self.total, self.scale, self.clusters, REPLICATES)
 
     def _table(self, *names: str) -> Array:
-        """Return the counts of a table, shape (1 + replicates, *cells), of the chosen group or of all, or raise."""
+        """Return the counts of the first of these tables that there is, as `_of_group` does, or raise."""
         if self.is_hidden:
             said = "noise outweighs the number of its records, and its rates would be noise"
             raise TemplateError(f"the group {self.groups[self.chosen or 0]!r}: {said}.")
-        for name in names:
-            if name in self.cells.tables:
-                return self._counts[name][:, 0 if self.chosen is None else 1 + self.chosen]
-        raise TemplateError(f"this evaluation is of {self.cells.kind}, and has no {names[0]} to compute that from.")
+        known = [name for name in names if name in self.cells.tables]
+        require(known, f"this evaluation is of {self.cells.kind}, and has no {names[0]} to compute that from.")
+        return self._of_group(known[0])
 
     def group(self, name: Any) -> Self:
         """Return the evaluation of one of the declared groups."""
@@ -189,20 +172,21 @@ class Evaluation(StatedNumbers):
         """Mean of minus the logarithm of the label's probability; probabilities are taken as uniform in their cell."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
-            return share(table @ surprise(edges), table, np.inf)
-        return share(table[:, 1] @ surprise(edges) + table[:, 0] @ surprise(1 - edges[::-1])[::-1], table, np.inf)
+            return share(table @ measures.surprise(edges), table, np.inf)
+        no, yes = measures.surprise(1 - edges[::-1])[::-1], measures.surprise(edges)
+        return share(table[:, 1] @ yes + table[:, 0] @ no, table, np.inf)
 
     @property
     def brier(self) -> Estimate:
         """Mean squared difference of probability and outcome."""
         table, edges = self._table("probabilities"), self.cells.edges
-        return share(moments(table[:, 0], edges) + moments(table[:, 1], edges - 1), table)
+        return share(measures.moments(table[:, 0], edges) + measures.moments(table[:, 1], edges - 1), table)
 
     @property
     def auc(self) -> Estimate:
         """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say."""
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
-        return share(*label_pairs(no, yes, self.cells.edges))
+        return share(*measures.label_pairs(no, yes, self.cells.edges))
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""
@@ -273,19 +257,20 @@ class Evaluation(StatedNumbers):
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
-        return estimate(self._range * quantiles(self._table("residuals"), RESIDUALS, level), self._range, -np.inf)
+        found = measures.quantiles(self._table("residuals"), RESIDUALS, level)
+        return estimate(self._range * found, self._range, -np.inf)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
         """Return the share of records whose label minus prediction lies between two numbers: inside a prediction interval."""
         table = self._table("residuals")
-        places, found = cumulated(table, RESIDUALS)
+        places, found = measures.cumulated(table, RESIDUALS)
         first, last = (between(end / self._range, places, found) for end in (lower, upper))
         return share(last - first, table)
 
     def residuals(self, level: float = 0.5) -> Curve:
         """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
-        table, said = self._table("by_prediction"), middles(np.array([0.0, *PREDICTIONS, 1.0]))
-        found = [quantiles(table[:, k], ROUGHLY, level) for k in range(table.shape[1])]
+        table, said = self._table("by_prediction"), measures.middles(np.array([0.0, *PREDICTIONS, 1.0]))
+        found = [measures.quantiles(table[:, k], ROUGHLY, level) for k in range(table.shape[1])]
         records = ratio(table[0].sum(axis=1), table[0].sum())
         values = np.where(records > RARE, self._range * np.stack(found, axis=1), np.nan)
         return curve(self.bounds[0] + self._range * said, values, records, np.inf)
@@ -300,7 +285,7 @@ class Evaluation(StatedNumbers):
         """One minus the ratio of the mean Poisson deviance to that of the mean of all counts."""
         table, knots = self._table("counts"), np.array(self.cells.count_knots)
         mean = ratio(table @ knots, whole(table))
-        least = ratio(table @ (xlogy(knots, knots) - entropy_bends(knots)), whole(table))
+        least = ratio(table @ (xlogy(knots, knots) - measures.entropy_bends(knots)), whole(table))
         return estimate(1 - ratio(self._deviances, 2 * (least - xlogy(mean, mean))), 1.0, -np.inf)
 
     @property
@@ -316,8 +301,8 @@ class Evaluation(StatedNumbers):
         """
         if self.cells.kind == "survival":
             table, count = self._table("survival"), self.cells.labels
-            return share(*survival_pairs(table[:, :count], table[:, count + 1 :], self.cells.edges))
-        agreed, pairs = prediction_pairs(self._table("by_prediction"), np.array(ROUGHLY))
+            return share(*measures.survival_pairs(table[:, :count], table[:, count + 1 :], self.cells.edges))
+        agreed, pairs = measures.prediction_pairs(self._table("by_prediction"), np.array(ROUGHLY))
         return estimate((1 + ratio(agreed, pairs)) / 2)
 
     @property
@@ -327,7 +312,7 @@ class Evaluation(StatedNumbers):
     @property
     def _squares(self) -> Array:
         table = self._table("residuals")
-        found = ratio(table @ np.square(RESIDUALS) - table @ bends(RESIDUALS), whole(table))
+        found = ratio(table @ np.square(RESIDUALS) - table @ measures.bends(RESIDUALS), whole(table))
         # The mean of squares is no less than the square of the mean.
         return np.maximum(found, ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2) * self._range**2
 
@@ -335,7 +320,7 @@ class Evaluation(StatedNumbers):
     def _variances(self) -> Array:
         # Labels may lie on knots, such as counts, or between them: half of what sharing adds is taken off.
         table = self._table("targets")
-        second = ratio(table @ np.square(TARGETS) - table @ bends(TARGETS) / 2, whole(table))
+        second = ratio(table @ np.square(TARGETS) - table @ measures.bends(TARGETS) / 2, whole(table))
         return np.maximum(second - ratio(table @ np.array(TARGETS), whole(table)) ** 2, 1e-12) * self._range**2
 
     def summary(self) -> dict[str, Estimate]:
@@ -373,6 +358,6 @@ class Evaluation(StatedNumbers):
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
         require(fits and np.isfinite(found.sums).all(), "Evaluation: its sums are not those of its cells.")
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
-        if not abs(found.scale - noise) <= TAIL_SLACK * noise:
-            raise TemplateError(f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}.")
+        said = f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}."
+        require(abs(found.scale - noise) <= TAIL_SLACK * noise, said)
         return found

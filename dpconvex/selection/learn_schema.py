@@ -21,6 +21,7 @@ from scipy.special import ndtri
 from dpconvex.accounting.budget import RARE, Budget, pay, settle
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
+from dpconvex.data import tables
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
 from dpconvex.data.encoded import most_paid
@@ -28,18 +29,7 @@ from dpconvex.data.learnt import Learnt, Origin
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
-from dpconvex.data.tables import (
-    MISSING,
-    day,
-    is_missing,
-    listed,
-    number,
-    one_below_the_other,
-    plain,
-    text_of,
-    value_of,
-    values_of,
-)
+from dpconvex.data.tables import number
 from dpconvex.errors import NotConverged, NotPrivate
 from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
@@ -148,7 +138,7 @@ def learn_schema(
     stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
     Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
     every = [part.columns([*names, label, *mine]) for part in chain([given], parts)]
-    columns = {name: one_below_the_other([own[name] for own in every]) for name in every[0]}
+    columns = {name: tables.one_below_the_other([own[name] for own in every]) for name in every[0]}
     kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
     whole = [name for name in names if not isinstance(kinds[name], str | None)]
     found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
@@ -173,7 +163,7 @@ def learn_schema(
     spend = f"{entry} {secrets.token_hex(8)}"
     settle(budget, most_paid([earlier]))
     pay(budget, privacy, spend, event)
-    marks = frozenset(value for text in absent for value in values_of(text))
+    marks = frozenset(value for text in absent for value in tables.values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)
     counts.people = size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
@@ -239,11 +229,12 @@ def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
     """Return the kind of an entry, from 1 on, or 0 if it is missing or of no kind; its number and its day, NaN if it is none."""
     if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # the rest takes longer
         return 1, found, math.nan
-    entry = plain(entry)
-    value = math.nan if is_missing(entry) or (isinstance(entry, str) and entry in MISSING) else value_of(entry)
+    entry = tables.plain(entry)
+    missing = tables.is_missing(entry) or (isinstance(entry, str) and entry in tables.MISSING)
+    value = math.nan if missing else tables.value_of(entry)
     if value != value or value in marks:
         return 0, math.nan, math.nan
-    found, from_origin = number(entry), float(day(entry)) - ORIGIN
+    found, from_origin = number(entry), float(tables.day(entry)) - ORIGIN
     if math.isfinite(found):
         return 1, found, from_origin
     return 2 if math.isfinite(from_origin) else 3, math.nan, from_origin
@@ -252,7 +243,7 @@ def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
 def level_of(entry: Any) -> str:
     """Return an entry as a text, empty where that is too long for Python."""
     with suppress(ValueError):
-        return text_of(plain(entry))
+        return tables.text_of(tables.plain(entry))
     return ""
 
 
@@ -278,7 +269,7 @@ class Counts:
 
     def column(self, values: NDArray[Any], marks: frozenset[Any], kind: str | None, level: float) -> Column | None:
         """Return the declaration of a column; None if it shows nothing, or the same in all records."""
-        entries, of_texts = listed(values), lru_cache(None)(facts)
+        entries, of_texts = tables.listed(values), lru_cache(None)(facts)
         known = [(of_texts if type(entry) is str else facts)(entry, marks) for entry in entries]
         kinds, *numbers = np.array(known, dtype=float).reshape(-1, 3).T
         if kind is None:

@@ -16,7 +16,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.data.batch import Batch
 from dpconvex.data.record import Record
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions, check_template
@@ -26,9 +26,8 @@ from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.selection.clustering import Clustering, ComponentCenters, Grouping
-from dpconvex.util.arguments import one_of, require
+from dpconvex.util.arguments import FRACTION, one_of, require
 from dpconvex.util.arrays import Indices, frozen
-from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread, quietly
 
 SHARE = 0.2
@@ -124,8 +123,8 @@ def solve_mixture(
     options = FitOptions(mechanism, residual_noise, backend, size, clip, budget, entry, seed, alone=plan.alone)
     call = FitJob(data, privacy, [template], options, plan.others)
     fit = options.prove(template, plan.rest, call.size)
-    if component in (call.data.keys() or ()):
-        raise DomainError(f"the data have the field {component!r}, which solve_mixture fills in; take it out.")
+    said = f"the data have the field {component!r}, which solve_mixture fills in; take it out."
+    require(component not in (call.data.keys() or ()), said, DomainError)
     call.check(fit)
     call.pay(plan.whole(fit.certificate).event)
     batch = plan.others.validate(call.data, clip=clip, empty=True)
@@ -147,10 +146,9 @@ class MixturePlan:
         features, group, component = names
         check_privacy("solve_mixture", privacy)
         check_template(template)
-        declared = isinstance(clustering, ComponentCenters)
-        if not (is_real(share) and 0 < share < 1) or (declared and share != SHARE):
-            why = "leave it out, as declared centers cost nothing" if declared else "a number between 0 and 1"
-            raise TemplateError(f"solve_mixture: share must be {why}, not {share!r}.")
+        FRACTION.check("solve_mixture", share=share)
+        said = f"solve_mixture: declared centres cost nothing; leave share out, which is {share!r}."
+        require(share == SHARE or not isinstance(clustering, ComponentCenters), said)
         fields = dict(template.record.fields)
         one_of(template.record.discrete).check("solve_mixture", component=component)
         choice: Any = fields.pop(component)
@@ -199,6 +197,6 @@ def fitting(components: ComponentCenters, grouping: Grouping, count: int) -> Com
     require(components.declared, "solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
     (middle, radius), classes = grouping.extent, grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
-    if components.centers.shape != wanted or components.classes != classes:
-        raise TemplateError(f"solve_mixture: centres must have the shape {wanted}, for the classes {classes!r}.")
+    fits = components.centers.shape == wanted and components.classes == classes
+    require(fits, f"solve_mixture: centres must have the shape {wanted}, for the classes {classes!r}.")
     return replace(components, radius=radius, middle=middle, step=0.0)

@@ -15,18 +15,7 @@ from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import (
-    ALIVE,
-    DEVIANCES,
-    FAINT,
-    LIKELY,
-    PREDICTIONS,
-    RESIDUALS,
-    ROUGHLY,
-    SCORES,
-    TARGETS,
-    Cells,
-)
+from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PREDICTIONS, ROUGHLY, SCORES, Cells
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import one_of, require
@@ -58,18 +47,19 @@ class RecordCounter:
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
         fields = self.record.fields
-        one_of(fields).check(caller, features=self.features, label=self.label)
+        one_of(fields).check(caller, label=self.label)
         one_of(fields).or_none.check(caller, "Declare the values of another column by groups=[...].", group=self.group)
         domain: Any = fields[self.label]
-        known = fields[self.features]
+        # The square of the range, too, is a number.
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
-        if not (isinstance(domain, Choice) or number or self.survives):  # the square of the range, too, is a number
-            what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
-            raise TemplateError(f"{caller}: {self.label!r} must be {what}, not {domain!r}.")
-        if "deviance" in self.measures and not (number and domain.lower == 0 and domain.upper >= 2):
-            raise TemplateError(f"{caller}: a deviance is of counts from 0 to 2 or more, not of {domain!r}.")
-        if isinstance(known, Choice):
-            raise TemplateError(f"{caller}: the field {self.features!r} is not of numbers, to predict from.")
+        what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
+        said = f"{caller}: {self.label!r} must be {what}, not {domain!r}."
+        require(isinstance(domain, Choice) or number or self.survives, said)
+        counts = number and domain.lower == 0 and domain.upper >= 2
+        said = f"{caller}: a deviance is of counts from 0 to 2 or more, not of {domain!r}."
+        require(counts or "deviance" not in self.measures, said)
+        one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
+        known = self.record.continuous[self.features]
         lower, upper = known.bounds
         rows = np.repeat((lower / 2 + upper / 2).reshape(1, *known.shape), 2, axis=0)
         try:
@@ -81,9 +71,9 @@ class RecordCounter:
                 return
             raise TemplateError(f"{caller}: the release does not predict for {known!r} ({error}).") from error
         several = (2, self.cells.labels)
-        if shape != (several if self.survives else (2,)):
-            what = f"{several[1]} probabilities to survive" if self.survives else "one value"
-            raise TemplateError(f"{caller}: predict must return {what} for each record, not shape {shape} for 2.")
+        what = f"{several[1]} probabilities to survive" if self.survives else "one value"
+        said = f"{caller}: predict must return {what} for each record, not shape {shape} for 2."
+        require(shape == (several if self.survives else (2,)), said)
         wanted = several if self.cells.likelihood else (2,)
         require(given == wanted, f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
 
@@ -149,53 +139,46 @@ class RecordCounter:
 
     def places(self, row: Array, truth: Any, steps: int) -> list[dict[int, int]]:
         """Return the cells of one record in each table, of its group, with its steps in each."""
-        kinds: dict[str, Any] = {"numbers": self._of_number, "survival": self._of_survival}
-        made = kinds.get(self.cells.kind, self._of_label)(row, truth, steps, self.safely(self.predicted, row))
-        return [made[name]() for name in self.cells.tables]
+        found, domain = self.safely(self.predicted, row), self.record.fields[self.label]
+        if isinstance(domain, Choice):
+            return [{self._of_label(name, row, domain.values, truth, found): steps} for name in self.cells.tables]
+        if self.cells.kind == "numbers":
+            return self._of_number(domain, float(truth), steps, number_of(found))
+        # By the interval of the event, or by how many were lived through, and by the probability to survive.
+        died, score = np.flatnonzero(truth > 0), number_of(found)
+        outcome = int(died[0]) if len(died) else self.cells.labels + int(np.sum(truth <= -1))
+        return [{self._scored(outcome, float(len(died) > 0) if score is None else score): steps}]
 
-    def _of_number(self, row: Array, truth: float, steps: int, found: Any) -> dict[str, Any]:
-        domain: Any = self.record.fields[self.label]
-        lower, wide, value = float(domain.lower), float(domain.upper - domain.lower), number_of(found)
-        true = (float(truth) - lower) / wide
+    def _of_number(self, domain: Any, truth: float, steps: int, value: float | None) -> list[dict[int, int]]:
+        lower, wide = float(domain.lower), float(domain.upper - domain.lower)
+        true = (truth - lower) / wide
         said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
-        apart, start = true - said if value is not None else 1.0 - 2 * said, cell(PREDICTIONS, said) * len(ROUGHLY)
-        return {
-            "error": lambda: knots((0.0, 1.0), apart**2, steps),
-            "residuals": lambda: knots(RESIDUALS, apart, steps),
-            "by_prediction": lambda: {start + k: count for k, count in knots(ROUGHLY, apart, steps).items()},
-            "targets": lambda: knots(TARGETS, true, steps),
-            "deviance": lambda: knots(DEVIANCES, 1.0 if value is None else self._deviance(true, said), steps),
-            "counts": lambda: knots(self.cells.count_knots, float(truth), steps),
-        }
+        apart = true - said if value is not None else 1.0 - 2 * said
+        known, found = {"error": apart**2, "targets": true, "counts": truth}, []
+        if "deviance" in self.cells.tables:  # in parts of the largest, as both counts are
+            least = max(said, FAINT)
+            far = 2 * self.cells.upper * (float(xlogy(true, true / least)) - true + least)
+            known["deviance"] = 1.0 if value is None else far / self.cells.largest_deviance
+        for name in self.cells.tables:
+            start = cell(PREDICTIONS, said) * len(ROUGHLY) if name == "by_prediction" else 0
+            shared = knots(self.cells.knots[name], known.get(name, apart), steps)
+            found.append({start + place: count for place, count in shared.items()})
+        return found
 
-    def _deviance(self, true: float, said: float) -> float:
-        """Return the deviance of a count from its prediction, in parts of the largest; both are in parts of the largest count."""
-        said = max(said, FAINT)
-        return 2 * self.cells.upper * (float(xlogy(true, true / said)) - true + said) / self.cells.largest_deviance
-
-    def _of_survival(self, row: Array, truth: Array, steps: int, found: Any) -> dict[str, Any]:
-        """Return the cell by the interval of the event, or of how many were lived through, and by the probability to survive."""
-        died, lived, score = np.flatnonzero(truth > 0), int(np.sum(truth <= -1)), number_of(found)
-        outcome = int(died[0]) if len(died) else self.cells.labels + lived
-        return {"survival": lambda: self._scored(outcome, float(len(died) > 0) if score is None else score, steps)}
-
-    def _of_label(self, row: Array, truth: Any, steps: int, found: Any) -> dict[str, Any]:
-        domain: Any = self.record.fields[self.label]
-        place, score = domain.values.index(truth), number_of(found)
-        wrong = not self.safely(lambda label: label.shape == (1,) and bool(label[0] == truth), found)
-
-        def likelihood() -> dict[int, int]:
+    def _of_label(self, name: str, row: Array, labels: Any, truth: Any, found: Any) -> int:
+        place = labels.index(truth)
+        if name == "likelihood":
             other = self.safely(self.likelihoods, row)
-            known = np.shape(other) == (1, len(domain.values))
-            return {cell(LIKELY, (number_of(other[:, place]) if known else None) or 0.0): steps}
+            known = np.shape(other) == (1, len(labels))
+            return cell(LIKELY, (number_of(other[:, place]) if known else None) or 0.0)
+        if name in ("scores", "probabilities"):
+            score = number_of(found)
+            return self._scored(place, 1.0 - place if score is None else score)
+        wrong = not self.safely(lambda label: label.shape == (1,) and bool(label[0] == truth), found)
+        return wrong + 2 * place * (name == "labels")
 
-        scored = partial(self._scored, place, 1.0 - place if score is None else score, steps)
-        own = {"error": lambda: {int(wrong): steps}, "labels": lambda: {2 * place + wrong: steps}}
-        return {**own, "likelihood": likelihood, "scores": scored, "probabilities": scored}
-
-    def _scored(self, outcome: int, score: float, steps: int) -> dict[int, int]:
-        cuts = self.cells.cuts
-        return {outcome * (len(cuts) + 1) + cell(cuts, score): steps}
+    def _scored(self, outcome: int, score: float) -> int:
+        return outcome * (len(self.cells.cuts) + 1) + cell(self.cells.cuts, score)
 
     def safely(self, function: Any, given: Any) -> Any:
         """Return what a function of somebody else's makes of one record, or None; it may do anything."""

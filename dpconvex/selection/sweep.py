@@ -14,7 +14,7 @@ from dpconvex.accounting.budget import Budget, pay
 from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate
 from dpconvex.fitting.release import Release, knowing
 from dpconvex.fitting.solve import FitJob, public_size, run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -75,8 +75,8 @@ def sweep(
         Number of fits at a time, in threads of this process (docs/performance.md). Each fit then starts from zero, so with a
         seed every number of workers gives the bits of single fits.  That many fits are begun, and charged, ahead.
     """
-    if (privacies is None) == (total is None):
-        raise TemplateError("sweep: give the guarantee of each release, or the `total` of all of them.")
+    one = (privacies is None) != (total is None)
+    require(one, "sweep: give the guarantee of each release, or the `total` of all of them.")
     COUNT.check("sweep", draws=draws)
     templates, given = list(template) if isinstance(template, Iterable) else [template], total or privacies
     promises: list[Any] = list(given or ()) if isinstance(given, Iterable) else [given]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -34,7 +34,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared
-from dpconvex.util.arguments import instance, require
+from dpconvex.util.arguments import instance, one_of, require
 from dpconvex.util.runtime import in_order, quietly
 
 # Part of epsilon that pays for a choice among fits on all of the data.
@@ -43,6 +43,7 @@ FIXED = "fixed before the data are read"
 PARTS_SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; docs/theory.md, section 8"
 COMPOSED = "composition of fits and choice; docs/theory.md, section 20"
 REPEATED = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
+INDEPENDENT = "Nobody learns how many runs there were, and they are independent."
 ALONE = "Mistakes are counted one by one: a prediction depends on one record and the released parameters alone."
 
 
@@ -136,8 +137,8 @@ def tune(
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
     batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
-    if part is not None and batch.size != len(part):
-        raise DomainError("the number of records changed; data must not change while they are fitted.")
+    said = "the number of records changed; data must not change while they are fitted."
+    require(part is None or batch.size == len(part), said, DomainError)
 
     def of_part(k: int) -> tuple[Batch, dict[str, Any]]:
         """Return the records of one part, or all of them, and whose they are."""
@@ -156,15 +157,16 @@ def tune(
     best = select(wrong, choice.epsilon, privacy.adjacency, call.source.seeded)
     certificate: Any = releases[best].certificate or ways[best].certificate
     shares = {"fits": float(len(ways)), "records": float(call.size), "epsilon of the choice": choice.epsilon}
-    many, fixed, source, event = f"the best of {len(ways)} fits", FIXED, PARTS_SOURCE, None
-    settings = {PARTS: float(count), RECORDS: float(call.size)}
-    if plan is not None:
-        certificate, event, source = plan.certificates[best], plan.event, COMPOSED
-        shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
-        fixed, settings = f"{FIXED}; composed by the rule: {plan.total.rule}", {RUNS: float(len(ways))}
+    many = f"the best of {len(ways)} fits"
+    if plan is None:
+        many += f" to parts of the data, one of {count} parts each, by"
+        known = {PARTS: float(count), RECORDS: float(call.size)}
+        certificate = of_the_best(certificate, privacy, many, known, (shares, FIXED), PARTS_SOURCE)
     else:
-        many += f" to parts of the data, one of {count} parts each,"
-    certificate = of_the_best(certificate, privacy, many, settings, shares, fixed, source, event)
+        shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
+        steps, known = (shares, f"{FIXED}; composed by the rule: {plan.total.rule}"), {RUNS: float(len(ways))}
+        proved = plan.certificates[best]
+        certificate = of_the_best(proved, privacy, f"{many} of", known, steps, COMPOSED, plan.event)
     return outcome(call, names[best], releases[best], certificate)
 
 
@@ -291,15 +293,12 @@ def planned(
         fit = replace(options, mechanism=mechanism).prove(template, part, size)
     shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
-    many = f"the best of {repetitions.mean:g} runs on average"
     known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
     settings = {RUNS: float(repetitions.mean)} | known
-    assumed = (
-        "Nobody learns how many runs there were, and they are independent.",
-        f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
-    )
-    certificate = of_the_best(fit.certificate, privacy, many, settings, law | shares, FIXED, REPEATED, None, assumed)
-    return TuningPlan(fit, score, certificate)
+    many, steps = f"the best of {repetitions.mean:g} runs on average of", (law | shares, FIXED)
+    found = of_the_best(fit.certificate, privacy, many, settings, steps, REPEATED)
+    told = f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average."
+    return TuningPlan(fit, score, found.copied(event=None, assumptions=(*found.assumptions, INDEPENDENT, told)))
 
 
 def of_the_best(
@@ -307,22 +306,20 @@ def of_the_best(
     privacy: Privacy,
     many: str,
     settings: dict[str, float],
-    shares: dict[str, float],
-    fixed: str,
+    shares: tuple[dict[str, float], str],
     source: str,
-    event: Event | None,
-    assumed: tuple[str, ...] = (),
+    event: Event | None = None,
 ) -> Certificate:
     """Return the certificate of a choice among fits, whose event is that of all of them and of the choice."""
-    steps = Derivation("shares of the guarantee", "", shares, fixed), fit.derivation
+    steps = Derivation("shares of the guarantee", "", *shares), fit.derivation
     told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
     return fit.copied(
         event=event,
         privacy=privacy,
-        mechanism=f"{many} of {fit.mechanism}" if RUNS in settings else f"{many} by {fit.mechanism}",
+        mechanism=f"{many} {fit.mechanism}",
         settings={**fit.settings, **settings},
-        derivation=Derivation(many, "", privacy.claims, source, steps),
-        assumptions=(*fit.assumptions, ALONE, *assumed),
+        derivation=Derivation(many.rpartition(" ")[0], "", privacy.claims, source, steps),
+        assumptions=(*fit.assumptions, ALONE),
         advice=(*fit.advice, told),
     )
 
@@ -334,9 +331,9 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
     table(data)
     several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
-    if several == (grid is not None):
-        example = "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})"
-        raise TemplateError(f"tune: pass several templates or estimators, or one estimator with a grid, as {example}.")
+    said = "tune: pass several templates or estimators, or one estimator with a grid, as "
+    said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."
+    require(several != (grid is not None), said)
     found = candidates if several else varied(candidates, grid)
     given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
     named = {name: declared(name, candidate, data, features, grid or ()) for name, candidate in given.items()}
@@ -345,11 +342,11 @@ def named_templates(candidates: Any, grid: Any, data: Any, features: str, label:
     for name, template in named.items():
         counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
         counter.check("tune", strict=False)
-        if template.predict is None or counter.survives:
-            lacks = "declares no predict" if template.predict is None else "predicts more than one value"
-            raise TemplateError(f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted.")
-        if domains(template) != domains(reference):
-            raise TemplateError(f"tune: candidates {first!r} and {name!r} declare different records.")
+        lacks = "declares no predict" if template.predict is None else "predicts more than one value"
+        said = f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted."
+        require(template.predict is not None and not counter.survives, said)
+        alike = domains(template) == domains(reference)
+        require(alike, f"tune: candidates {first!r} and {name!r} declare different records.")
     return named
 
 
@@ -361,9 +358,9 @@ def trial(template: Template) -> Release:
 def varied(estimator: Any, grid: Any) -> dict[str, Any]:
     """Return copies of an estimator with all combinations of the values of options."""
     options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
-    if not (isinstance(grid, Mapping) and set(grid) <= set(options)):
-        known = f"options of an estimator ({', '.join(options)})" if options else "the options of an estimator"
-        raise TemplateError(f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}.")
+    known = f"options of an estimator ({', '.join(options) or 'which has get_params'})"
+    said = f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}."
+    require(isinstance(grid, Mapping) and set(grid) <= set(options), said)
     settings = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     made = [type(estimator)(**{**options, **one}) for one in settings]
     names = (", ".join(f"{option}={value!r}" for option, value in one.items()) for one in settings)
@@ -374,15 +371,12 @@ def declared(name: str, candidate: Any, data: Any, features: str, varied: Collec
     """Return the template of a candidate: itself, or what an estimator fits to so many features."""
     if isinstance(candidate, Template):
         return candidate
-    build, width = getattr(candidate, "candidate", None), 0
-    if callable(build) and isinstance(data, Partitions):
-        width = data.width(features)
-    elif callable(build) and isinstance(features, str) and features in data:
-        width = sum(np.shape(data[features])[1:2])
-    if not callable(build) or not width:
-        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    template: Template = build(width, varied)
-    return template
+    build: Any = getattr(candidate, "candidate", None)
+    require(callable(build), f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    if isinstance(data, Partitions):
+        return cast(Template, build(data.width(features), varied))
+    one_of(data.keys()).check("tune", features=features)
+    return cast(Template, build(sum(np.shape(data[features])[1:2]), varied))
 
 
 def domains(template: Template) -> list[Any]:

@@ -1,7 +1,7 @@
 """What arguments must be, declared once: conditions, and kinds of values, by which types and ranges are checked."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -19,6 +19,12 @@ NOT_AN_ARRAY, NOT_JSON = (TypeError, ValueError, OverflowError), (ValueError, Ty
 def require(fits: object, said: str, kind: type[DPConvexError] = TemplateError) -> None:
     """Raise an error with this message unless something fits."""
     if not fits:
+        raise kind(said)
+
+
+def refuse(faults: Iterable[str], kind: type[DPConvexError] = TemplateError) -> None:
+    """Raise an error with the first of these messages, if there is one."""
+    for said in faults:
         raise kind(said)
 
 

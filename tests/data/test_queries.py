@@ -170,8 +170,8 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
         ask = dp.Partitions.from_query
         for options, said in (
             ({"by": "number"}, "one column must be called 'number'"),
-            ({"by": 3}, "by names columns"),
-            ({"by": "id", "rows": 0}, "rows is a positive number"),
+            ({"by": 3}, "column 0 of by must be a text"),
+            ({"by": "id", "rows": 0}, "rows must be a positive integer"),
         ):
             with pytest.raises(dp.DPConvexError, match=said):
                 ask(connection, SQL, SCHEMA, **options)
