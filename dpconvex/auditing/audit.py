@@ -86,12 +86,7 @@ def audit(
         Claimed and found values for every part of the guarantee, with the worst neighbours.  Printing shows a table, and
         ``plot(path)`` draws a picture.  `holds` is False if a claim was broken.
 
-    Raises
-    ------
-    NotPrivate, MissingRule
-        If there is no certificate to attack.
-    TemplateError
-        If an argument is malformed, or the attack cannot compute this law.
+
 
     Notes
     -----

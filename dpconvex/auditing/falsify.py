@@ -17,7 +17,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sets.region import slope_of
-from dpconvex.util.arguments import COUNT, instance, require
+from dpconvex.util.arguments import COUNT, instance, refuse, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import aligned, paragraph
 
@@ -93,6 +93,8 @@ def falsify(
 ) -> Falsification:
     """Attack the constants of a template by a search over records, neighbours and parameters.
 
+    A constant that was broken is a defect of the toolkit, and raises `DPConvexError`.
+
     Parameters
     ----------
     template : Template
@@ -112,14 +114,7 @@ def falsify(
     Falsification
         Observed and certified value of each constant, and the point of the observation.
 
-    Raises
-    ------
-    DPConvexError
-        If a constant was broken: a defect of the toolkit.
-    NotPrivate
-        If the template falls outside the discipline.
-    TemplateError
-        If an argument is malformed.
+
 
     Notes
     -----
@@ -148,9 +143,7 @@ def falsify(
     if modulus > 0 and (moduli > 0).all():
         least, parameters = observed_modulus(search, size, added, moduli / moduli.min())
         findings["strong_convexity"] = Finding("strong_convexity", least, modulus, True, parameters=parameters)
-    for finding in findings.values():
-        if not finding.holds:
-            raise DPConvexError(broken(finding))
+    refuse((broken(finding) for finding in findings.values() if not finding.holds), DPConvexError)
     return Falsification(findings)
 
 
@@ -228,8 +221,8 @@ def broken(finding: Finding) -> str:
     relation = "falls below" if finding.lower_bound else "exceeds"
     said = (
         f"the {NAMES[finding.constant]} is certified as {finding.certified:.12g}, but what was observed {relation} it: "
-        f"{finding.observed:.12g}. This is a defect of dpconvex, please report it with the template (unless the certificate "
-        "was changed, or is another template's)."
     )
+    said += f"{finding.observed:.12g}. This is a defect of dpconvex, please report it with the template (unless the "
+    said += "certificate was changed, or is another template's)."
     places = {name: getattr(finding, name) for name in ("record", "neighbour", "parameters")}
     return "\n".join([said, *(f"  {name}: {written(place)}" for name, place in places.items() if place is not None)])

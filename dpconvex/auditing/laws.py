@@ -1,18 +1,18 @@
 """Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import ndtr
 
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.matrix_noise import best_structure, shape_of
 from dpconvex.noise.gaussian import bisect
 from dpconvex.numerics import EIGENVALUE_ROUNDING
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 LEAST = 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
@@ -85,9 +85,8 @@ def matrix_entries(analysis: Analysis, certificate: Certificate) -> tuple[Array 
 def matrix_density(analysis: Analysis, certificate: Certificate, b: Array) -> Array:
     """Return the log density of matrix-shaped noise, (..., dim) to (...), up to a constant, where its map is one to one."""
     (rows, columns), (inverse, order, _) = shape_of(certificate), matrix_entries(analysis, certificate)
-    if inverse is None:
-        why = f"matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions"
-        remedy = "audit ObjectivePerturbation('gamma') or a problem with fewer features"
-        raise TemplateError(f"audit: {why} has no density in closed form; {remedy}.")
-    matrix = (b @ inverse.T).reshape(*b.shape[:-1], rows, columns) / (certificate.noise_scale * order)
+    why = f"matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions"
+    remedy = "audit ObjectivePerturbation('gamma') or a problem with fewer features"
+    require(inverse is not None, f"audit: {why} has no density in closed form; {remedy}.")
+    matrix = (b @ cast(Array, inverse).T).reshape(*b.shape[:-1], rows, columns) / (certificate.noise_scale * order)
     return np.asarray(-order * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2))[1])

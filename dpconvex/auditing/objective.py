@@ -186,9 +186,7 @@ class Objective:
         slope, certificate = case.lift @ case.shift, self.certificate
         others = (certificate.size - 1) * certificate.gradient_bound
         beyond = certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others
-        note = (
-            f"The other {certificate.size - 1} records push with at most {others:.4g}; the rest is a linear term of the "
-            "regularizer, with which the certificate would be the same."
-        )
+        note = "the rest is a linear term of the regularizer, with which the certificate would be the same."
+        note = f"The other {certificate.size - 1} records push with at most {others:.4g}; {note}"
         further: Any = {**self.search.places(case.one), "slope": self.form.space.unpack(slope), "masses": masses}
         return Attack("exact answer", self.epsilon, self.delta, epsilon, delta, how, notes=(note,) * beyond, **further)

@@ -117,10 +117,8 @@ class Audit:
         if self.holds:
             return "No claim was broken."
         broken = ", ".join(attack.part for attack in self.attacks if not attack.holds)
-        return (
-            f"BROKEN: {broken}. More was found than is claimed. This is a defect of dpconvex; please report it with the template "
-            "and what is printed here (unless the certificate or the code was changed)."
-        )
+        said = "This is a defect of dpconvex; please report it with the template and what is printed here"
+        return f"BROKEN: {broken}. More was found than is claimed. {said} (unless the certificate or the code was changed)."
 
     def __str__(self) -> str:
         lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", *columns(HEAD, self._rows())]

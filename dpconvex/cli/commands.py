@@ -351,7 +351,8 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -
         if not ledger_at(chosen.ledger).exists():
             fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
-            require(fits, f"{why}; state more: --budget {promise.epsilon:g} --budget-delta {promise.delta:g}.")
+            more = f"--budget {promise.epsilon:g} --budget-delta {promise.delta:g}"
+            require(fits, f"{why}; state more, as {more}.")
             if whose is not None:
                 People.read(promise, whose, len(whose), np.random.default_rng())
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)

@@ -30,16 +30,9 @@ class Ball:
     dim : int
         Number of coordinates.
     radius : float
-        Public bound on the norm; positive and finite.
+        Public bound on the norm; positive, and finite: an unbounded record can move the answer without limit (`NotPrivate`).
     norm : {1, 2, inf, "inf"}
         The norm that is bounded.
-
-    Raises
-    ------
-    TemplateError
-        If the dimension or the norm is not one of these.
-    NotPrivate
-        If the radius is not finite: an unbounded record can move the answer without limit.
     """
 
     dim: int
@@ -109,13 +102,6 @@ class Box:
     ----------
     lower, upper : float or array_like
         Bounds of equal shape, finite, ``lower <= upper``.  Scalar bounds declare a scalar field.
-
-    Raises
-    ------
-    TemplateError
-        If the shapes differ or a lower bound exceeds its upper bound.
-    NotPrivate
-        If a bound is infinite.
     """
 
     lower: Any

@@ -245,10 +245,7 @@ class Partitions:
     def identifiers(self, given: Any = None) -> Any:
         """Return whose each record is, read in the order of the records; without a column of identifiers, those given.
 
-        Raises
-        ------
-        DomainError
-            If other identifiers are given, or identifiers of the rows of a query, which come in an order of their own.
+        Others are refused, and identifiers of the rows of a query, which come in an order of their own.
         """
         if self.privacy_unit is None:
             why = "unit: identifiers beside a query may have another order than its rows; nothing was spent"

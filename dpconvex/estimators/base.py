@@ -204,10 +204,7 @@ class Private(BaseEstimator):
     def records(self, X: Any, y: Any = None, **columns: Any) -> Any:
         """Return records as `release_` was fitted to them, targets scaled, for `dpconvex.evaluate` and `dpconvex.intervals`.
 
-        Parameters
-        ----------
-        X, y, **columns : object
-            As for `fit`, without `unit`, which the functions take themselves.
+        Arguments are those of `fit`, without `unit`, which the functions take themselves.
         """
         self._released()
         made = copy(self)
@@ -286,12 +283,7 @@ class Private(BaseEstimator):
             Such as ``model.npz``.
         schema : Schema, optional
             What the features were encoded by; by default that of the `SchemaEncoder` in the pipeline of the fit, or that of
-            its partitions.
-
-        Raises
-        ------
-        TemplateError
-            If no schema is known, or it does not make the features and labels of the fit.
+            its partitions.  It must make the features and labels of the fit.
         """
         require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)

@@ -200,17 +200,14 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         return prove(self.template(features), self.privacy(), size, **self._ways())
 
     def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None, *, unit: Any = None) -> Any:
-        """Fit privately, as all estimators do; `m` is the additional argument.
+        """Fit privately, as all estimators do.
 
         Parameters
         ----------
-        X, y : array_like, shapes (n, features) and (n,)
+        X, y, unit : object
+            As for all estimators.
         m : array_like of int, shape (n,), optional
             Components, from 0 to K - 1; only for ``component_labels="given"``.
-
-        Returns
-        -------
-        self
         """
         given = self.component_labels == "given"
         said = "fit: pass components m, as fit(X, y, m), for component_labels='given', and only then."

@@ -167,30 +167,26 @@ def learn_schema(
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)
     counts.people = size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
-    outside: dict[str, float] = {}
+    before = None if earlier is None else earlier.learnt
+    outside = dict(before.columns) if before else {}
     for name, share in shares.items():
         found[name] = counts.column(columns[name], marks, kinds[name], part(level, share))
         outside[name] = counts.outside
     target = found.pop(label, None)
     features = {name: column for name in names if (column := found[name]) is not None}
-    hidden = f"the label {label!r}" if stands and not isinstance(target, Numeric | Categorical) else "every feature"
-    if not features or hidden != "every feature":
-        why = f"noise for {privacy} hides {hidden}; nothing is released, and what was paid stays paid"
-        how = "declare what it may be: labels=['no', 'yes'] (--labels no,yes), or label_bounds=(0, 9) (--label-bounds 0,9)"
-        how = (
-            how
-            if hidden != "every feature"
-            else "ignore columns, or declare them (known=; on the command line, a schema)"
-        )
-        raise NotConverged(f"learn_schema: {why}. Ask for a larger epsilon, or {how}.")
+    hidden, how = "every feature", "ignore columns, or declare them (known=; on the command line, a schema)"
+    if lost := bool(stands) and not isinstance(target, Numeric | Categorical):
+        hidden, how = f"the label {label!r}", "declare what it may be: labels=['no', 'yes'] (--labels no,yes), or "
+        how += "label_bounds=(0, 9) (--label-bounds 0,9)"
+    why = f"noise for {privacy} hides {hidden}; nothing is released, and what was paid stays paid"
+    said = f"learn_schema: {why}. Ask for a larger epsilon, or {how}."
+    require(features and not lost, said, NotConverged)
     otherwise: Any = None
     if isinstance(target, Categorical):
         head["labels"], otherwise = target.levels, target.reference
     elif isinstance(target, Numeric):
         head["label_bounds"], otherwise = target.ends, (target.lower + target.upper) / 2
     rest = tuple(name for name in given.names if name and name not in (*features, label, *mine))
-    before = None if earlier is None else earlier.learnt
-    outside = {**(before.columns if before else {}), **outside}
     outside = {name: share for name, share in outside.items() if name in (*features, label)}
     paid = {key: value for key, value in privacy.to_dict().items() if value is not None}
     because = source.spending(privacy)["not_private_because"]

@@ -223,23 +223,24 @@ def tune_repeated(
         name: planned(template, privacy, law, call.size, options, scores[name].moved)
         for name, template in zip(named, call.templates, strict=True)
     }
-    call.check(*(plan.fit for plan in plans.values()))
-    for plan in plans.values():
-        measurement(plan.score.noise, plan.score.scale)
+    call.check(*(fit for fit, *_ in plans.values()))
+    for _, noise, _ in plans.values():
+        measurement(noise.noise, noise.scale)
     source, names = call.source, list(named)
     count = law.draw(source.seeded)
     call.pay()
     batch = call.record.validate(call.data, clip=clip, empty=True)
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
-        release = call.run(plans[name].fit, batch, own)
+        fit, noise, _ = plans[name]
+        release = call.run(fit, batch, own)
         wrong = replace(scores[name], release=release).mistakes(call.cut(batch))
-        return int(perturb(np.array([float(wrong)]), plans[name].score, own.seeded)[0]), name, release
+        return int(perturb(np.array([float(wrong)]), noise, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
     # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
-    return outcome(call, name, release, plans[name].certificate, round(score / scores[name].largest))
+    return outcome(call, name, release, plans[name][-1], round(score / scores[name].largest))
 
 
 def outcome(call: FitJob, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
@@ -272,18 +273,10 @@ def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Gene
     return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
 
 
-@dataclass(frozen=True)
-class TuningPlan:
-    """What one repetition does with a candidate, with the noise of its score, and the certificate of the whole."""
-
-    fit: CertifiedFit
-    score: IntegerNoise
-    certificate: Certificate
-
-
 def planned(
     template: Template, privacy: Privacy, repetitions: Repetitions, size: int, options: FitOptions, moved: int = 1
-) -> TuningPlan:
+) -> tuple[CertifiedFit, IntegerNoise, Certificate]:
+    """Return a repetition's fit, the noise of its score, and the certificate of the whole."""
     with computable(privacy):
         # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
         mechanism = options.plan(template, privacy, size)
@@ -298,7 +291,7 @@ def planned(
     many, steps = f"the best of {repetitions.mean:g} runs on average of", (law | shares, FIXED)
     found = of_the_best(fit.certificate, privacy, many, settings, steps, REPEATED)
     told = f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average."
-    return TuningPlan(fit, score, found.copied(event=None, assumptions=(*found.assumptions, INDEPENDENT, told)))
+    return fit, score, found.copied(event=None, assumptions=(*found.assumptions, INDEPENDENT, told))
 
 
 def of_the_best(
