@@ -1,8 +1,9 @@
 """Attacks on adaptive steps: an adversary asks two neighbouring data sets the same, for as long as it is answered."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,39 +64,34 @@ class Adversary:
 
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
         """Return the sums that answers are made of, and the scales of their noise, as often as they are not refused."""
-        queries = Watched(self.certificate.settings["level"])
+        queries, level = Watched(self.certificate.settings["level"]), self.level
+        known = self.scores, batch, self.certificate.privacy, queries
         if part == CHOICE:
-            asked = VertexLooks(self.scores, batch, self.certificate.privacy, queries)
             reach = np.ones((2, len(self.scores.inside), self.scores.shape[1]))
-            with suppress(DPConvexError):
-                for _ in range(times):
-                    asked.choose(self.table, SMALL, reach, self.level, 1)
-            return queries.seen
-        looks = PrivateLooks(self.scores, batch, self.certificate.privacy, queries, people)
-        looks.in_metric(np.eye(self.scores.shape[0]))
-        longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
-        options: dict[str, dict[str, Any]] = {
-            "gradients": {"level": self.level},
-            "counts by length": {"edges": EDGES, "histogram_level": self.level},
-            "curvatures": {"probe": self.probe, "cap": SMALL, "along_level": self.level},
-            "slopes along": {"cap": SMALL, "along_level": self.level},
-        }
-        table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
+            ask: Callable[[], Any] = partial(VertexLooks(*known).choose, self.table, SMALL, reach, level, 1)
+        else:
+            looks = PrivateLooks(*known, people)
+            looks.in_metric(np.eye(self.scores.shape[0]))
+            longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
+            table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
+            look, vectors = partial(looks.look, table, SMALL, longest), partial(looks.vectors, table)
+            if part == "second moment of cut rows":
+                looks.shorten(longest / 4)
+            asks: dict[str, Callable[[], Any]] = {
+                "gradients": partial(look, level=level),
+                "counts by length": partial(look, edges=EDGES, histogram_level=level),
+                "curvatures": partial(look, probe=self.probe, cap=SMALL, along_level=level),
+                "slopes along": partial(look, cap=SMALL, along_level=level),
+                "squares of gradients": partial(vectors, "gradients", SMALL, level),
+                "squares of roots": partial(vectors, "roots", SMALL, level),
+                "counts of roots": partial(vectors, "roots", WIDE, level, EDGES),
+                "lengths of rows": partial(looks.lengths, EDGES, level),
+                "second moment in the metric": partial(looks.second_moment_in_metric, longest / 4, level, SMALL),
+            }
+            ask = asks.get(part, partial(looks.second_moment, level))
         with suppress(DPConvexError):
             for _ in range(times):
-                if part in options:
-                    looks.look(table, SMALL, longest, **options[part])
-                elif part.split()[0] in ("squares", "counts"):
-                    edges, cut_at = (EDGES, WIDE) if "counts" in part else (EDGES[:0], SMALL)
-                    looks.vectors(table, part.split()[-1], cut_at, self.level, edges)
-                elif part == "lengths of rows":
-                    looks.lengths(EDGES, self.level)
-                elif part != "second moment in the metric":
-                    if "cut" in part:
-                        looks.shorten(longest / 4)
-                    looks.second_moment(self.level)
-                else:
-                    looks.second_moment_in_metric(longest / 4, self.level, SMALL)
+                ask()
         return queries.seen
 
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:

@@ -16,17 +16,22 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
-from threading import current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
+from time import monotonic
 from typing import Any, NoReturn
 
 import dpconvex as dp
 from dpconvex.checker.files import replayed
 from dpconvex.checker.reading import Rejected
-from dpconvex.cli.progress import progress
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
-from dpconvex.util.runtime import Interrupt
+from dpconvex.util.runtime import Interrupt, Stage
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
+FIRST, OFTEN, SELDOM = (
+    2.0,
+    1.0,
+    10.0,
+)  # Seconds before the first word of progress, between words on a terminal and elsewhere
 ABOUT = """
 An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
 that person were, they change by a factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. A delta is a small
@@ -207,7 +212,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 # Where the functions of some commands are; those of others are in `commands`.
-MODULES = {"demo": "demo", "check": "main", "budget": "ledgers", "check-table": "schemas", "schema": "schemas"}
+MODULES = {"demo": "demo", "check": "main", "budget": "main", "check-table": "schemas", "schema": "schemas"}
 MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "saved_models")
 
 
@@ -253,6 +258,59 @@ def check(chosen: argparse.Namespace) -> int:
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
     print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
     return REFUSED if report.unreplayed else 0
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    """Show, check or move a ledger, which needs its accounting, and neither CVXPY nor a table."""
+    from dpconvex.accounting.budget import ORIGIN
+    from dpconvex.accounting.database_ledger import is_address
+    from dpconvex.util.arguments import require
+
+    said = "dpconvex budget move takes two places, FROM and TO; show and verify take one."
+    require((chosen.what == "move") == (chosen.to is not None), said)
+    if chosen.what == "move":
+        dp.Budget.move(chosen.ledger, chosen.to)
+    place = chosen.to or chosen.ledger
+    ledger = dp.Budget.open(place)
+    place, entries = ledger.path if is_address(place) else place, ledger.entries  # an address without its password
+    data: dict[str, Any] = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting, "spends": []}
+    for e in entries:
+        spend = {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+        data["spends"].append(spend | {name: getattr(e, name) for name in ORIGIN})
+    data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
+    if chosen.json:  # which takes seconds
+        data["non_adaptive"] = [vars(item) for item in ledger.totals()]
+    counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
+    told(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")
+
+
+@contextmanager
+def progress(name: str, asked: bool) -> Iterator[None]:
+    """Context of a command that says on standard error what it is at, if it takes long, at a terminal or where asked.
+
+    It tells a stage and whole seconds, and nothing else that the data decide.
+    """
+    Stage.name = "preparing"
+    terminal, done, begun = sys.stderr.isatty(), Event(), monotonic()
+
+    def watch() -> None:
+        pause = FIRST
+        while not done.wait(pause):
+            said = f"dpconvex {name}: {Stage.name}, {monotonic() - begun:.0f} s"
+            print(f"\r\033[K{said}" if terminal else said, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            pause = OFTEN if terminal else SELDOM
+        if terminal and pause != FIRST:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    thread = Thread(target=watch, daemon=True)
+    if asked or terminal:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if asked or terminal:
+            thread.join()
 
 
 @contextmanager

@@ -285,8 +285,8 @@ def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
 def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_about_the_data(
     run, monkeypatch, asked
 ):
-    monkeypatch.setattr("dpconvex.cli.progress.FIRST", 0.0)
-    monkeypatch.setattr("dpconvex.cli.progress.SELDOM", 0.001)
+    monkeypatch.setattr("dpconvex.cli.main.FIRST", 0.0)
+    monkeypatch.setattr("dpconvex.cli.main.SELDOM", 0.001)
     said = run(f"fit logistic_regression shop.csv {FIT_SHOP} {asked}", ends=0).err
     stages = set(re.findall(r"^dpconvex fit: ([a-z ]+), \d s$", said, flags=re.MULTILINE))
     known = {"preparing", "reading the table", "proving", "computing the private answer"} if asked else set()

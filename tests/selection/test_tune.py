@@ -263,19 +263,19 @@ def test_one_regression_record_moves_its_squared_error_by_one_at_most():
 def test_every_share_of_the_budget_adds_up(adjacency):
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
-    plan = planned(template, whole, law, 500, FitOptions(dp.ObjectivePerturbation()))
-    run = dp.Privacy(plan.fit.certificate.epsilon + plan.score.epsilon, plan.fit.certificate.delta, adjacency)
+    fit, score, certificate = planned(template, whole, law, 500, FitOptions(dp.ObjectivePerturbation()))
+    run = dp.Privacy(fit.certificate.epsilon + score.epsilon, fit.certificate.delta, adjacency)
     spent = law.total(run)
     assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon
     assert spent.delta <= whole.delta
-    assert plan.score.epsilon == pytest.approx(0.1 * run.epsilon)
-    assert plan.fit.certificate == dp.verify(template, plan.fit.certificate.privacy, 500, dp.ObjectivePerturbation())
-    assert plan.certificate.privacy == whole
-    text = f"{plan.certificate}\n{plan.certificate.explain()}"
-    assert "how many runs there were" in str(plan.certificate)
+    assert score.epsilon == pytest.approx(0.1 * run.epsilon)
+    assert fit.certificate == dp.verify(template, fit.certificate.privacy, 500, dp.ObjectivePerturbation())
+    assert certificate.privacy == whole
+    text = f"{certificate}\n{certificate.explain()}"
+    assert "how many runs there were" in str(certificate)
     assert "the best of 6 runs on average of objective perturbation" in text
     assert "Nobody learns how many runs there were" in text
-    assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
 
 
 def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch):
