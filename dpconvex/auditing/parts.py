@@ -79,10 +79,8 @@ def attack_gradients(
         cases.append((float(np.linalg.norm(first - second)), one))
     difference, one = max(cases, key=lambda case: case[0])
     shift = math.sqrt(steps) * difference
-    note = (
-        f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof"
-    )
-    notes = (f"{note} allows for both, and who sees the released answer alone learns less.",)
+    note = f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}"
+    notes = (f"{note}: the proof allows for both, and who sees the released answer alone learns less.",)
     if rate == 1:
         return shifted(search, certificate, one, shift, "composition of Gaussian steps", notes)
     sampled = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)

@@ -47,9 +47,7 @@ class PrivateEstimator(Private):
         """Return the template, which must be for this number of features."""
         fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
         fits = set(fields) == {"x", "y"} and getattr(fields["x"], "shape", None) == (features,)
-        wanted = (
-            f"a Template of a vector x of {features} features and a label y, such as dpconvex.load(name, {features=})"
-        )
+        wanted = f"a Template of a vector x of {features} features and a label y, as dpconvex.load(name, {features=})"
         require(fits, f"PrivateEstimator: expected {wanted}, not {self.learner!r}.")
         return cast(Template, self.learner)
 

@@ -245,16 +245,10 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         numbered = [f"x{k}" for k in range(self.n_features_in_)]
         features = getattr(self, "feature_names_in_", getattr(self.schema_, "feature_names", numbered))
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
-        return replace(
-            found,
-            names=(*map(str, features), "intercept")[: len(shift)],
-            estimates=found.estimates * unit + shift,
-            standard_errors=found.standard_errors * unit,
-            noise_errors=found.noise_errors * unit,
-            lower=found.lower * unit + shift,
-            upper=found.upper * unit + shift,
-            residual_deviation=(found.residual_deviation or 0.0) * unit,
-        )
+        moved: Any = {name: getattr(found, name) * unit + shift for name in ("estimates", "lower", "upper")}
+        moved |= {name: getattr(found, name) * unit for name in ("standard_errors", "noise_errors")}
+        spread, names = (found.residual_deviation or 0.0) * unit, (*map(str, features), "intercept")[: len(shift)]
+        return replace(found, names=names, residual_deviation=spread, **moved)
 
     @property
     def coef_std_(self) -> Array:

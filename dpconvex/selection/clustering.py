@@ -159,10 +159,8 @@ class ComponentCenters(Released):
         return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
 
     def to_bytes(self) -> bytes:
-        plain = all(
-            isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c)) for c in self.classes
-        )
-        require(plain, f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
+        fits = all(isinstance(c, str | int | None) or (isinstance(c, float) and math.isfinite(c)) for c in self.classes)
+        require(fits, f"ComponentCenters: a file cannot hold the classes {self.classes!r} as they are.")
         return super().to_bytes()
 
 

@@ -219,10 +219,8 @@ def tune_repeated(
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
     call = FitJob(data, privacy, list(named.values()), options)
     scores = {n: RecordCounter(call.record, trial(t), features, label, privacy) for n, t in named.items()}
-    plans = {
-        name: planned(template, privacy, law, call.size, options, scores[name].moved)
-        for name, template in zip(named, call.templates, strict=True)
-    }
+    pairs = zip(named, call.templates, strict=True)
+    plans = {n: planned(template, privacy, law, call.size, options, scores[n].moved) for n, template in pairs}
     call.check(*(fit for fit, *_ in plans.values()))
     for _, noise, _ in plans.values():
         measurement(noise.noise, noise.scale)
