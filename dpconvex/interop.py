@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dpconvex.accounting.budget import Budget
+from dpconvex.accounting.budget import Budget, cost_of
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
 from dpconvex.accounting.totals import Amount, best_total, tails_delta
 from dpconvex.certificates.certificate import Certificate
@@ -33,10 +33,14 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
 
     A `DpEvent` cannot express a delta.  Add the release's additional delta, at most `beyond`, to each delta of the accountant.
     Keep the accountant's default neighbouring relation: `REPLACE_ONE` counts the distance between neighbours twice.
+    The certificate of a release counts what a learnt schema cost, too, by its epsilon and delta.
     """
-    da = library()
-    events, lost = [], 0.0
-    for leaf in (certificate.event or Approximate(certificate.epsilon, certificate.delta)).leaves():
+    da, own = library(), certificate.privacy
+    costs = [cost_of(one)[0] for one in (certificate.learnt.costs if certificate.learnt else ())]
+    same = all((cost.adjacency, cost.unit) == (own.adjacency, own.unit) for cost in costs)
+    require(same, "dp_event: the schema was learnt for other neighbours than the fit, and the two do not add up.")
+    events, lost, fit = [], 0.0, certificate.event or Approximate(own.epsilon, own.delta)
+    for leaf in (*fit.leaves(), *(Approximate(cost.epsilon, cost.delta) for cost in costs)):
         kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
         if isinstance(leaf, Tail):
             more = tails_delta(leaf.probability, WITHIN)

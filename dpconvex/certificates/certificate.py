@@ -210,18 +210,20 @@ class Certificate(CertificateText):
         """Return the guarantee for a group of `people` (records, or units), at the certificate's delta or another one.
 
         Exact for Gaussian noise on gradients and answers and for pure guarantees, up to truncation failures.  For Gaussian noise
-        on the objective it is a bound.  If only the guarantee is known, it is composed over people.
+        on the objective it is a bound.  If only the guarantee is known, it is composed over people.  The certificate of a release
+        counts what a learnt schema cost, too.
         """
         whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
+        own, event, _ = self.whole
         if people == 1 and delta is None:
-            return self.privacy
-        wanted, plain = self.delta if delta is None else delta, Approximate(self.epsilon, self.delta)
-        both = [self.privacy.part(people * self.epsilon, plain.grown(people))]
-        found = best_total(both, [(self.event or plain).of_group(people)], wanted).epsilon
+            return own
+        wanted = own.delta if delta is None else delta
+        both = [own.part(people * own.epsilon, Approximate(own.epsilon, own.delta).grown(people))]
+        found = best_total(both, [event.of_group(people)], wanted).epsilon
         if not math.isfinite(found):
             why = f"no epsilon of {people} people holds at so small a delta"
             raise NotPrivate(why, f"delta = {wanted:g}", "ask for a larger delta=")
-        return self.privacy.part(max(found, SMALLEST), wanted)
+        return own.part(max(found, SMALLEST), wanted)
 
     def risk(self, false_positives: ArrayLike) -> Any:
         """Return a lower bound on the false negative rate of an attack at given false positive rates; of an array, an array.

@@ -144,6 +144,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
     data = {"file": str(out), "private": release.private, "certificate": proof and proof.to_dict()}
+    data["schema"] = release.learnt and release.learnt.to_dict()
     told(chosen, data, f"{proof.explain() if proof and chosen.proof else proof}\n\nSaved {out}: {release!r}")
 
 

@@ -145,8 +145,9 @@ def statistics(
     instance(SufficientStatistics).check("statistics", mechanism=chosen)
     options = FitOptions(chosen, residual_noise, None, size, clip, budget, entry, seed, unit=unit, units=True)
     fit = FitJob(data, privacy, [template], options)
+    proved = fit.proved_and_paid()
     with fit.told():
-        found = released(fit.proved_and_paid(), fit.data, fit.backend, fit.source, clip, fit.people)
+        found = released(proved, fit.data, fit.backend, fit.source, clip, fit.people)
     return knowing(found, fit.data)
 
 

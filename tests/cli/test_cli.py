@@ -251,10 +251,8 @@ def test_a_learnt_schema_is_paid_for_and_fitted(run):
     marked = learnt.replace('not_private_because = ""', 'not_private_because = "a seed"')
     Path("seeded.toml").write_text(marked, "utf-8")
     assert "NOT PRIVATE: a seed" in run("schema check seeded.toml", ends=1).err
-    run(
-        "fit logistic_regression visits.csv --schema visits.toml --epsilon 1 --delta 1e-6 --ledger spent.jsonl --out m.npz",
-        ends=0,
-    )
+    fit = "fit logistic_regression visits.csv --schema visits.toml --epsilon 1 --delta 1e-6 --ledger spent.jsonl"
+    assert run(f"{fit} --out m.npz --json", ends=0).json["schema"]["privacy"]["epsilon"] == 1
     spent = run("budget show spent.jsonl --json", ends=0).json
     assert spent["spent"]["epsilon"] == 2
     assert spent["spends"][0]["label"] == schema.learnt.entry

@@ -180,6 +180,21 @@ def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
     assert [one.status for one in again] == [one.status for one in found]
 
 
+def test_groups_and_events_of_a_release_count_the_schema(seeded):
+    """They said what the fit cost alone, where the guarantee and the risk of the same certificate count both."""
+    learner, privacy = dp.load("logistic_regression", features=1), dp.Privacy(3.0, 1e-6)
+    alone = dp.verify(learner, privacy, 4000, dp.AdaptiveSteps(), proof=False)
+    found = dp.Release({"w": [0.5]}, alone, privacy, schema=seeded[1]).certificate
+    assert found.for_group(1) == found.whole[0] == dp.Privacy(6.0, 2e-6)
+    assert found.for_group(1, 1e-4).epsilon > 1.3 * alone.for_group(1, 1e-4).epsilon
+    pytest.importorskip("dp_accounting")
+    with pytest.raises(dp.NotPrivate, match="beyond=1"):
+        dp.interop.dp_event(found)
+    both = dp.interop.dp_event(found, beyond=2e-6).events
+    assert both[0] == dp.interop.dp_event(alone)
+    assert 1 / both[1].noise_multiplier == pytest.approx(2 * np.log1p(np.expm1(3.0) / 2))
+
+
 def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
     data = {"x": [[0.5], [-0.5]] * 50, "y": [1, -1] * 50}
     learner = dp.load("logistic_regression", features=1)
