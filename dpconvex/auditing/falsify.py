@@ -136,9 +136,17 @@ def falsify(
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     moduli = diagonal(analysis, size, added)
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))
-    findings = observed(search, claims(analysis, certificate), int(starts), round(LONGER * int(steps)))
-    claimed = analysis.form.noise_dimension if certificate is None else certificate.noise_dimension
-    findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(search)), float(claimed))
+    claimed, findings = claims(analysis, certificate), dict[str, Finding]()
+    goals = [goal for _, goal in claimed.values()]
+    found = search.found(goals, (True, True), POOL[0], round(LONGER * int(steps)), int(starts))
+    for (constant, (bound, goal)), best in zip(claimed.items(), found, strict=True):
+        one = best.one(0)
+        value = float(goal.worth(search.measure(one, goal.curved))[0])
+        said = "falsify: the loss has no finite derivatives at any record and parameter tried."
+        require(value != -np.inf, said, DPConvexError)
+        findings[constant] = Finding(constant, value, bound, False, *search.places(one).values())
+    dimension = float(analysis.form.noise_dimension if certificate is None else certificate.noise_dimension)
+    findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(search)), dimension)
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
         least, parameters = observed_modulus(search, size, added, moduli / moduli.min())
@@ -168,19 +176,6 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tup
             paid = certificate.noise_epsilon + certificate.jacobian_epsilon
             found["epsilon"] = paid, Goal({move: 1.0 / certificate.noise_scale, "log_det": 1.0})
     return found
-
-
-def observed(search: Search, claimed: dict[str, tuple[float, Goal]], starts: int, steps: int) -> dict[str, Finding]:
-    best: dict[str, Finding] = {}
-    goals = [goal for _, goal in claimed.values()]
-    all_found = search.found(goals, (True, True), POOL[0], steps, starts)
-    for constant, goal, found in zip(claimed, goals, all_found, strict=True):
-        one = found.one(0)
-        value = float(goal.worth(search.measure(one, goal.curved))[0])
-        if value == -np.inf:
-            raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter tried.")
-        best[constant] = Finding(constant, value, claimed[constant][0], False, *search.places(one).values())
-    return best
 
 
 def observed_dimension(search: Search) -> int:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.data.columns import checksum, chosen
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import frozen
 from dpconvex.util.runtime import one_blas_thread
@@ -103,14 +103,12 @@ class Place:
         return list(self.each(called, dict.fromkeys(numbers, (self.share(function),))))
 
 
-def refused(self: Any) -> NoReturn:
-    raise TemplateError("this needs all records in one place, and these are in partitions: pass arrays.")
-
-
 class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
-    fields = group = property(refused)
+    fields = group = property(
+        lambda _: require(None, "this needs all records in one place: pass arrays, not partitions.")
+    )
     place: Place
     sizes: Sequence[int]
     known: Sequence[Seen | None]  # what was seen of each, if it must stay so

@@ -55,7 +55,8 @@ class Column:
 
     def placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Return for each entry the place and the value of its one feature that is not 0; the place is -1 if all are."""
-        absent = tables.missing_entries(values)
+        numeric = values.dtype.kind in "iuf"
+        absent = values != values if numeric else np.array(list(map(tables.is_missing, values.tolist())), dtype=bool)
         if absent.any() and self.missing is None:
             first = int(np.argmax(absent))
             remedy = "declare missing='indicator' or a public value, or fill it in by a public rule; do not leave records out"
@@ -77,8 +78,13 @@ class Column:
         return values if read.all() else found
 
     def _numbers(self, values: NDArray[Any]) -> Array:
-        plain = self.reads is number and values.dtype.kind in "iuf"
-        return np.array(values if plain else read_each(self.reads, tables.listed(values)), float)
+        if self.reads is number and values.dtype.kind in "iuf":
+            return np.array(values, float)
+        entries = tables.listed(values)
+        try:  # entries of one type and value are read once
+            return np.array(list(map(lru_cache(2**16, typed=True)(self.reads), entries)), float)
+        except (TypeError, ValueError):  # one is a list, say, or a buffer that can be written to
+            return np.array(list(map(self.reads, entries)), float)
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
         """Place entries that are there, or refuse the first that is no number between the ends."""
@@ -120,14 +126,6 @@ class Column:
         further = {name: value for name in ("other", "reference") if (value := getattr(self, name, None))}
         further |= {} if self.missing is None else {"missing": self.missing}
         return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
-
-
-def read_each(reads: Callable[[Any], float], values: list[Any]) -> list[float]:
-    """Return the numbers that entries hold; entries of one type and value are read once."""
-    try:
-        return list(map(lru_cache(2**16, typed=True)(reads), values))
-    except (TypeError, ValueError):  # one is a list, say, or a buffer that can be written to
-        return list(map(reads, values))
 
 
 @dataclass(frozen=True)

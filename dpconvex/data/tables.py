@@ -307,11 +307,6 @@ def values_of(text: str) -> set[Hashable]:
     return {value, *map(value_of, single), *(float(kind) for kind in single[:1] if isinstance(value, float))}
 
 
-def missing_entries(values: Values) -> NDArray[np.bool_]:
-    plain = values.dtype.kind in "iuf"
-    return values != values if plain else np.array([is_missing(value) for value in values.tolist()], dtype=bool)
-
-
 def is_missing(value: Any) -> bool:
     """Say whether an entry is missing: none at all, NaN, not a time, or an empty text."""
     if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):

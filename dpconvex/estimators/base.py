@@ -6,7 +6,7 @@ makes features of a table, each record by itself, declares the problem for their
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -153,9 +153,7 @@ class Private(BaseEstimator):
         """Verify without data, for a number of features and of records."""
         return verify(self.template(features), self.privacy(), size, **self._ways())
 
-    def candidate(self, features: int, varied: Collection[str] = ()) -> Template:
-        """Return the template that `dpconvex.tune` fits, or refuse options that are no part of it, and to vary such."""
-        return as_candidate(self, features, varied)
+    candidate = as_candidate
 
     def privacy(self) -> Privacy:
         """Return the guarantee of one fit."""

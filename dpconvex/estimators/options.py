@@ -82,8 +82,8 @@ def scored(score: Callable[..., float]) -> Callable[..., float]:
     return told
 
 
-def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Template:
-    """Return an estimator's template, or refuse options that are no part of it, those that are to be varied at any value."""
+def as_candidate(estimator: Any, features: int, varied: Collection[str] = ()) -> Template:
+    """Return the template that `dpconvex.tune` fits, or refuse options that are no part of it; those to vary, at any value."""
     found, given, name = estimator.template(features), estimator.get_params(deep=False), type(estimator).__name__
     record = found.record.fields
     mapped = getattr(estimator, "encoder", None) is not None or getattr(record.get("x"), "shape", None) != (features,)
@@ -91,21 +91,16 @@ def as_candidate(estimator: Any, features: int, varied: Collection[str]) -> Temp
     require(not mapped and set(record) == {"x", "y"}, said)
     known = options_of(estimator.problem) if estimator.problem else {}
     for item in fields(estimator):
-        option, value = item.name, given[item.name]
-        usual, idle = is_alike(value, item.default), False
+        option, value, idle = item.name, given[item.name], False
+        one, other = (list(v) if isinstance(v, list | tuple) else v for v in (value, item.default))
+        usual = value is item.default or (type(one) is type(other) and repr(one) == repr(other))
         if usual and (option not in varied or option in known):
             continue
         with suppress(DPConvexError):  # without what a template needs there is none
-            other = not value if usual and isinstance(value, bool) else item.default
-            made = type(estimator)(**{**given, option: other}).template(features)
+            tried = not value if usual and isinstance(value, bool) else item.default
+            made = type(estimator)(**{**given, option: tried}).template(features)
             idle = found is made or (found.source is not None and repr(found.source) == repr(made.source))
         where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
         which = f"which tune takes itself: {where}" if option in TAKEN else "which changes nothing that tune fits"
         require(not idle, f"tune: {name} has an option {option}={value!r}, {which}. Leave it out.")
     return found
-
-
-def is_alike(value: Any, usual: Any) -> bool:
-    """Whether an option has its default value, be it a list in place of a tuple."""
-    one, other = (list(item) if isinstance(item, list | tuple) else item for item in (value, usual))
-    return value is usual or (type(one) is type(other) and repr(one) == repr(other))

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.encoded import carrying
 from dpconvex.data.validation import numbers
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, squared_lengths
 from dpconvex.util.plain_data import is_real
 
@@ -69,9 +70,9 @@ class PublicPreconditioner(LearnsNothing):
     def _public(self) -> Array:
         public = numbers("PublicPreconditioner: records", self.records)
         known = is_real(self.power) and 0 <= self.power <= 0.5 and is_real(self.ridge) and 0 < self.ridge < np.inf
-        if public.ndim != 2 or not len(public) or not np.isfinite(public).all() or not known:
-            said = "records must be a table of finite numbers, power between 0 and 1/2, and ridge positive and finite"
-            raise TemplateError(f"PublicPreconditioner: {said}.")
+        fits = public.ndim == 2 and len(public) and np.isfinite(public).all() and known
+        said = "records must be a table of finite numbers, power between 0 and 1/2, and ridge positive and finite"
+        require(fits, f"PublicPreconditioner: {said}.")
         return public
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from dpconvex.errors import DPConvexError, TemplateError, shorten
 from dpconvex.fitting.release import Release, plain
 from dpconvex.fitting.statistics import Statistics
 from dpconvex.model.template import Template
-from dpconvex.util.arguments import PATH
+from dpconvex.util.arguments import PATH, require
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
@@ -101,14 +101,12 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
     text = os.fspath(name_or_path)
     if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or os.sep in text or "/" in text:
         file = Path(text).expanduser()
-        if not file.is_file():
-            raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
+        require(file.is_file(), f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
         return file
     known = shipped()
-    if text not in known:
-        near = [f"did you mean {name!r}?" for name in get_close_matches(text, known, n=1)]
-        said = near[0] if near else f"there are {', '.join(known)}."
-        raise TemplateError(f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
+    near = [f"did you mean {name!r}?" for name in get_close_matches(text, known, n=1)]
+    said = near[0] if near else f"there are {', '.join(known)}."
+    require(text in known, f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
     return known[text]
 
 

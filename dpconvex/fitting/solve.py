@@ -21,7 +21,7 @@ from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
-from dpconvex.errors import DomainError, NotPrivate, TemplateError, warn
+from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
@@ -172,10 +172,10 @@ class FitJob:
         self.data, self.source = settled(self.data), NoiseSource(options.seed)
         check_unit(self.privacy.unit, *origins(self.data), getattr(self.release, "schema", None))
         promise: Any = self.release and (self.release.spent or getattr(self.release.certificate, "privacy", None))
-        if promise and promise.unit not in (None, self.privacy.unit):
-            why = f"the release protects a {promise.unit}, and this guarantee a {self.privacy.unit or 'single record'}"
-            remedy = f"ask for unit={promise.unit!r} and most=, and pass unit= as to the fit"
-            raise TemplateError(f"{options.entry}: {why}; {remedy}.")
+        unit = promise.unit if promise else None
+        why = f"the release protects a {unit}, and this guarantee a {self.privacy.unit or 'single record'}"
+        remedy = f"ask for unit={unit!r} and most=, and pass unit= as to the fit"
+        require(unit in (None, self.privacy.unit), f"{options.entry}: {why}; {remedy}.")
         if self.privacy.unit is not None:
             fields = self.data if isinstance(self.data, Mapping) else {"data": self.data}
             check_aligned({**fields, "unit": options.unit})

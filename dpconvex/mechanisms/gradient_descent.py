@@ -184,11 +184,9 @@ class NoisyGradientDescent(base.ForUnits):
             noise = sigma * steps / math.sqrt(steps)
             step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
         if not largest * stiff <= 2:
-            long = (
-                f"steps of {largest:.3g} are too long for the regularizer, whose curvature is up to {stiff / rate:.3g}"
-            )
+            why = f"steps of {largest:.3g} are too long for a regularizer whose curvature is up to {stiff / rate:.3g}"
             remedy = f"give a smaller `step_size`, below {2 / stiff:.3g}"
-            raise TemplateError(f"NoisyGradientDescent: {long} in sum form; {remedy}.")
+            raise TemplateError(f"NoisyGradientDescent: {why} in sum form; {remedy}.")
         momentum = MOMENTUM if self.momentum is None else float(self.momentum)
         settings = {"clip": float(self.clip), "steps": float(steps), "step_size": step, "momentum": momentum}
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})

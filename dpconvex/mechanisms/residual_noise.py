@@ -29,7 +29,7 @@ from dpconvex.model.privacy import Privacy, left
 from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, on_integers
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields
+from dpconvex.util.arguments import FRACTION, POSITIVE, check_fields, require
 
 # The residual noise's usual share of epsilon, how much it takes at most, however large the guarantee, and its share where it
 # would be larger than the mechanism's: that noise falls with epsilon, and the distance that rounding certifies grows.
@@ -164,9 +164,8 @@ def hidden(
         unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
         usual = bare.tolerance if more else usual_tolerance(analysis, bare, drawn, records) / max(unit, 1.0)
         tolerance = asked if asked is not None else max(least, usual)
-        if tolerance < least:
-            why = f"cannot be certified for all data: double precision allows {least:.3g} here"
-            raise TemplateError(f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
+        why = f"cannot be certified for all data: double precision allows {least:.3g} here"
+        require(tolerance >= least, f"a tolerance of {tolerance:.3g} {why}. Leave it out, or regularize more.")
         bare = bare.copied(event=bare.event, tolerance=tolerance)
     elif asked is not None and isinstance(bare, StatisticsCertificate):
         raise TemplateError("a ResidualNoise for sufficient statistics takes no tolerance: rounding alone is hidden.")

@@ -159,11 +159,16 @@ class MixturePlan:
         self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
         self.places: ComponentCenters | Clustering
         self.rest = privacy
+        (middle, radius), classes = grouping.extent, grouping.classes
+        shape = (len(classes) or 1, count, len(middle))
         if isinstance(clustering, ComponentCenters):
-            self.places = fitting(clustering, grouping, count)
+            said = "solve_mixture: these centres were learnt; fit with solve on what they assign(x, y)."
+            require(clustering.declared, said)
+            fits = clustering.centers.shape == shape and clustering.classes == classes
+            require(fits, f"solve_mixture: centres must have the shape {shape}, for the classes {classes!r}.")
+            self.places = replace(clustering, radius=radius, middle=middle, step=0.0)
         elif count == 1:  # the one centre for each class needs no data
-            (middle, radius), classes = grouping.extent, grouping.classes
-            self.places = ComponentCenters(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
+            self.places = ComponentCenters(np.broadcast_to(middle, shape), classes, radius, middle)
         else:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
@@ -191,12 +196,3 @@ def labelled(batch: Batch, made: tuple[Grouping, ComponentCenters, Indices]) -> 
     grouping, components, groups = made
     with one_blas_thread():
         return Batch(batch.fields, frozen(groups[batch.group, grouping.assigned(batch, components)]))
-
-
-def fitting(components: ComponentCenters, grouping: Grouping, count: int) -> ComponentCenters:
-    require(components.declared, "solve_mixture: these centres were learnt; fit with solve on what they assign(x, y).")
-    (middle, radius), classes = grouping.extent, grouping.classes
-    wanted = (len(classes) or 1, count, len(middle))
-    fits = components.centers.shape == wanted and components.classes == classes
-    require(fits, f"solve_mixture: centres must have the shape {wanted}, for the classes {classes!r}.")
-    return replace(components, radius=radius, middle=middle, step=0.0)
