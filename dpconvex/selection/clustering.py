@@ -33,9 +33,8 @@ from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import RECORD_TOLERANCE
-from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, instance, one_of, require, retold
+from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, between, instance, number, one_of, require, retold
 from dpconvex.util.arrays import Array, Indices, frozen
-from dpconvex.util.plain_data import is_real
 from dpconvex.util.runtime import one_blas_thread, quietly
 
 FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
@@ -90,31 +89,30 @@ class ComponentCenters(Released):
     learnt: Learnt | None = None
 
     def __post_init__(self) -> None:
-        said = "ComponentCenters: centres and middle must be numbers, classes a list"
-        with retold(said, *NOT_AN_ARRAY, kind=TemplateError):
+        owner = "ComponentCenters"
+        with retold(f"{owner}: centres and middle must be numbers, classes a list", *NOT_AN_ARRAY, kind=TemplateError):
             centers, middle = np.array(self.centers, dtype=float), np.array(self.middle, dtype=float)
             classes = tuple(self.classes)
             distinct = len(set(classes)) == len(classes) and not isinstance(self.classes, str | bytes)
-        features, step = centers.shape[2:], math.nan
-        if is_real(self.radius) and 1e-100 < self.radius < 1e100 and is_real(self.step):
-            step = float(self.step) or grid_step(self.radius)
-        wrong = ""
-        if centers.ndim != 3 or 0 in centers.shape or not np.isfinite(centers).all():
-            wrong = f"centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}"
-        elif not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
-            wrong = "the radius must lie between 1e-100 and 1e100, and the grid's step be a power of two, not "
-            wrong += f"{self.radius!r} and {self.step!r}"
-        elif middle.shape not in ((), features) or not np.isfinite(middle).all():
-            wrong = f"{features[0]} features, but a middle of shape {middle.shape}, or not finite"
-        elif len(classes or (None,)) != len(centers) or not distinct:
-            wrong = f"centres for {len(centers)} classes, but the classes are {self.classes!r}"
-        elif np.linalg.norm(centers - middle, axis=2).max() > FARTHEST * self.radius + step * math.sqrt(features[0]):
-            wrong = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
-        elif (self.spent is not None) + (str(self.not_private_because) != "") != (self.noise is not None):
-            wrong = "centres that were learnt say how, and either what they cost or why they are not private"
-        if not wrong and not self.declared:
+        between(1e-100, 1e100).check(owner, radius=self.radius)
+        number("a power of two, or 0", lambda s: s == 0 or (0 < s < 1e300 and np.frexp(s)[0] == 0.5)).check(
+            owner, step=self.step
+        )
+        said = f"centres have three axes, (classes, K, d), of finite numbers, not the shape {centers.shape}"
+        require(centers.ndim == 3 and 0 not in centers.shape and np.isfinite(centers).all(), f"{owner}: {said}.")
+        features, step = centers.shape[2:], float(self.step) or grid_step(self.radius)
+        fits = middle.shape in ((), features) and np.isfinite(middle).all()
+        require(fits, f"{owner}: {features[0]} features, but a middle of shape {middle.shape}, or not finite.")
+        fits = len(classes or (None,)) == len(centers) and distinct
+        require(fits, f"{owner}: centres for {len(centers)} classes, but the classes are {self.classes!r}.")
+        farthest = FARTHEST * self.radius + step * math.sqrt(features[0])
+        said = f"a centre lies farther from the middle than {FARTHEST:g} times the radius, {self.radius:g}"
+        require(np.linalg.norm(centers - middle, axis=2).max() <= farthest, f"{owner}: {said}.")
+        states = (self.spent is not None) + (str(self.not_private_because) != "")
+        said = "centres that were learnt say how, and either what they cost or why they are not private"
+        require(states == (self.noise is not None), f"{owner}: {said}.")
+        if not self.declared:
             self.check_paid()
-        require(not wrong, f"ComponentCenters: {wrong}.")
         centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
         self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
         self.__dict__.update(radius=float(self.radius), step=step)
