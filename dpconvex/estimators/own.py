@@ -8,6 +8,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from dpconvex.data.domains import Choice
+from dpconvex.errors import shown
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
 from dpconvex.model.template import Template
@@ -48,7 +49,8 @@ class PrivateEstimator(Private):
         fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
         fits = set(fields) == {"x", "y"} and getattr(fields["x"], "shape", None) == (features,)
         wanted = f"a Template of a vector x of {features} features and a label y, as dpconvex.load(name, {features=})"
-        require(fits, f"PrivateEstimator: expected {wanted}, not {self.learner!r}.")
+        given = f"one of {dict(fields)}" if fields else shown(self.learner)
+        require(fits, f"PrivateEstimator: expected {wanted}, not {given}.")
         return cast(Template, self.learner)
 
     @property

@@ -269,8 +269,8 @@ def proved(
 
 def check_types(bound: PrivateBound, given: Any) -> None:
     """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
-    said = f"solve_bounded: {bound.name!r} has values of shape {np.shape(given)}, not {bound.shape}."
-    require(np.shape(given) == bound.shape, said)
+    shape = np.shape(given)
+    require(shape == bound.shape, f"solve_bounded: {bound.name!r} has values of shape {shape}, not {bound.shape}.")
     typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
     kind = getattr(getattr(typed, "dtype", None), "kind", "O")
     objects = typed.flat if isinstance(typed, np.ndarray) and kind == "O" else ()
