@@ -217,10 +217,6 @@ class AdditiveModel(Private):
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
-        raise NotImplementedError
-
-    def _solved(self, data: Any, unit: Any) -> tuple[Array, Array]:
-        """Fit; return the weights, and the map from standard noise."""
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
         weights, certificate = np.array(release["w"]), release.certificate
         deviation = certificate.noise_shift / np.sqrt(len(weights))
@@ -299,7 +295,7 @@ class AdditiveClassifier(
     """
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        weights, noise = self._solved(data, unit)
+        weights, noise = super()._released_weights(data, unit)
         rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
         if len(rows):  # the nearest point with the shapes: weights + noise noise' rows' m, m >= 0
             sides = noise.T @ rows.T
@@ -360,7 +356,7 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         if not isinstance(self._ways()["mechanism"], SufficientStatistics):
-            return self._solved(data, unit)
+            return super()._released_weights(data, unit)
         self.statistics_: Statistics = self._fitted(statistics, data, unit=unit)
         self.release_ = self.statistics_.fit()
         return self.release_["w"], self.statistics_.noise_map(self.release_)
