@@ -35,11 +35,11 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
     Keep the accountant's default neighbouring relation: `REPLACE_ONE` counts the distance between neighbours twice.
     The certificate of a release counts what a learnt schema cost, too, by its epsilon and delta.
     """
-    da, own = library(), certificate.privacy
+    apart = "dp_event: the schema was learnt for other neighbours than the fit, and the two do not add up."
+    require(certificate.whole[1] is not None, apart)
     costs = [cost_of(one)[0] for one in (certificate.learnt.costs if certificate.learnt else ())]
-    same = all((cost.adjacency, cost.unit) == (own.adjacency, own.unit) for cost in costs)
-    require(same, "dp_event: the schema was learnt for other neighbours than the fit, and the two do not add up.")
-    events, lost, fit = [], 0.0, certificate.event or Approximate(own.epsilon, own.delta)
+    da, events, lost = library(), [], 0.0
+    fit = certificate.event or Approximate(certificate.epsilon, certificate.delta)
     for leaf in (*fit.leaves(), *(Approximate(cost.epsilon, cost.delta) for cost in costs)):
         kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
         if isinstance(leaf, Tail):

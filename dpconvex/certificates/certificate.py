@@ -214,7 +214,9 @@ class Certificate(CertificateText):
         counts what a learnt schema cost, too.
         """
         whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
-        own, event, _ = self.whole
+        own, event, said = self.whole
+        if event is None:
+            raise NotPrivate(f"groups have a guarantee{said}", self.privacy, "learn the schema for these neighbours")
         if people == 1 and delta is None:
             return own
         wanted = own.delta if delta is None else delta
@@ -231,14 +233,16 @@ class Certificate(CertificateText):
         Any test between two neighbouring data sets has error rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and ``b >=
         exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
         composition theorem for differential privacy", 2015, theorem 2.1). The event of a release gives many such pairs.
-        Guessing has b = 1 - a.  The certificate of a release counts what a learnt schema cost, too.
+        Guessing has b = 1 - a.  The certificate of a release counts what a learnt schema cost, too.  If that was learnt for other
+        neighbours than the fit, nothing is known, and the bound is 0.
         """
         rates = np.asarray(false_positives)
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
             raise TemplateError(f"risk: rates of false positives must be from 0 to 1, not {false_positives!r}.")
         missed = np.zeros(rates.shape)
         both, event, _ = self.whole
-        for epsilon, delta in [(both.epsilon, both.delta), *([] if self.event is None else profile_of(event))]:
+        pairs = [] if event is None else [(both.epsilon, both.delta), *(profile_of(event) if self.event else ())]
+        for epsilon, delta in pairs:
             line = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
             missed = np.maximum(missed, np.maximum(line, math.exp(-epsilon) * (1 - delta - rates)))
         return missed if rates.ndim else float(missed)
@@ -255,7 +259,7 @@ class Certificate(CertificateText):
         return own | {"writer": self.proof, "learnt": self.learnt}
 
     def __repr__(self) -> str:
-        return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
+        return f"Certificate({self.mechanism}; {self.whole[0]}; {self.size} records)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""

@@ -89,7 +89,7 @@ class Comparison:
     second: Any
 
     def __repr__(self) -> str:
-        lines = [f"{name + ':':<8}{one.mechanism}, {one.privacy}" for name, one in vars(self).items()]
+        lines = [f"{name + ':':<8}{one.mechanism}, {one.whole[0]}" for name, one in vars(self).items()]
         lines += ["", f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"]
         for name in COMPARED:
             a, b = getattr(self.first, name), getattr(self.second, name)
@@ -147,15 +147,18 @@ class CertificateText(Printed):
     learnt: ClassVar[Any] = None  # The cost of the schema that a release brings with it
 
     @property
-    def whole(self: Any) -> tuple[Privacy, Event, str]:
-        """The guarantee and the event of a fit with the schema that was learnt for it, and the part of each in words."""
+    def whole(self: Any) -> tuple[Privacy, Event | None, str]:
+        """The guarantee and the event of a fit with the schema that was learnt for it, and the part of each in words.
+
+        Of a schema that was learnt for other neighbours than the fit there is no event, and the guarantee is that of the fit.
+        """
         costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
         costs += map(cost_of, self.learnt.costs if self.learnt else ())
         (own, *promises), events = zip(*costs, strict=True)
         learnt = f"{' and '.join(map(sum_text, promises))} for the schema, which was learnt"
         paid = f"{sum_text(own)} for the fit, and {learnt}"
         if len({(one.adjacency, one.unit) for one in (own, *promises)}) > 1:
-            return own, events[0], f", of the fit alone: {paid}, about other neighbours; these do not add up"
+            return own, None, f", of the fit alone: {paid}, about other neighbours; these do not add up"
         every = (own, *promises)
         sums = {name: float(sum(exact(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
         keep = own.keep if all(one.keep == own.keep for one in promises) else None

@@ -136,6 +136,11 @@ def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_pa
     assert "epsilon = 1.5" in capsys.readouterr().out
     other = replace(RELEASE, schema=learnt(adjacency="add-remove")).certificate
     assert "these do not add up" in dict(other.lines())["guarantee"]
+    assert other.risk(0.1) == 0.0  # it was that of the fit alone
+    with pytest.raises(dp.NotPrivate, match="these do not add up"):
+        other.for_group(1)
+    with pytest.raises(dp.TemplateError, match="other neighbours"):
+        dp.interop.dp_event(other)
     assert CERTIFICATE.learnt is None
 
 
