@@ -27,7 +27,7 @@ ZERO = 1e-12  # Where a constant is certified to be zero, this much is rounding
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
-LONGER = 1.5  # Random steps for each that is asked for
+LONGER, PATIENCE = 1.5, 30  # Random steps for each that is asked for, and how many of them may gain nothing
 
 NAMES = {
     "gradient_bound": "gradient bound G",
@@ -105,7 +105,7 @@ def falsify(
     starts : int
         Number of candidates that are improved at a time, for each constant and pair of different losses.
     steps : int
-        Number of improvement steps.
+        Number of improvement steps, at most: fewer are taken where the largest value no longer rises.
     seed : int, optional
         Seed of the attack, to repeat it.
 
@@ -113,8 +113,6 @@ def falsify(
     -------
     Falsification
         Observed and certified value of each constant, and the point of the observation.
-
-
 
     Notes
     -----
@@ -138,7 +136,7 @@ def falsify(
     search = Search(analysis.form, np.where(moduli > 0, moduli, 1.0), np.random.default_rng(seed))
     claimed, findings = claims(analysis, certificate), dict[str, Finding]()
     goals = [goal for _, goal in claimed.values()]
-    found = search.found(goals, (True, True), POOL[0], round(LONGER * int(steps)), int(starts))
+    found = search.found(goals, (True, True), POOL[0], round(LONGER * int(steps)), int(starts), PATIENCE)
     for (constant, (bound, goal)), best in zip(claimed.items(), found, strict=True):
         one = best.one(0)
         value = float(goal.worth(search.measure(one, goal.curved))[0])

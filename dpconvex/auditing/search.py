@@ -32,6 +32,7 @@ BATCH, AT_ONCE = 64, 2**22  # Candidates that climb at a time, and numbers of fr
 POOL, STEPS = (16, 4), (40, 8)
 ROUNDS, FEWER = 12, 3  # Projections on K and on the wanted values of the leaves, of what is drawn and of what moves
 TOLERANCE = 1e-13  # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding
+RISE = 1e-6  # A candidate that is better by less than this fraction is as good
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
 SEED = " seed"  # The field of weights of leaves
@@ -184,18 +185,26 @@ class Search:
         pool, steps = scaled_effort(effort, *POOL), scaled_effort(effort, *STEPS)
         return [self.found([goal], pair, pool, steps)[0] for pair in pairs(adjacency)]
 
-    def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
+    def found(
+        self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH, patience: int | None = None
+    ) -> list[Candidates]:
         """Return the best candidates for each goal, best first; `starts` is rounded up to whole batches."""
         count = -(-starts // BATCH) * BATCH
         drawn = self.draw(pair, pool * BATCH)
         parts = self.measure(drawn, any(goal.curved for goal in goals))
         orders = (np.argsort(-goal.worth(parts), kind="stable")[:count] for goal in goals)
-        return [self.climb(goal, drawn.take(order), steps) for goal, order in zip(goals, orders, strict=True)]
+        return [self.climb(goal, drawn.take(order), steps, patience) for goal, order in zip(goals, orders, strict=True)]
 
-    def climb(self, goal: Goal, now: Candidates, steps: int) -> Candidates:
-        """Take random steps that rise; the better quarter is cloned once in a while, so that effort goes where it pays."""
-        value = goal.worth(self.measure(now, goal.curved))
+    def climb(self, goal: Goal, now: Candidates, steps: int, patience: int | None = None) -> Candidates:
+        """Take random steps that rise; the better quarter is cloned once in a while, so that effort goes where it pays.
+
+        With `patience`, stop when the best candidate has hardly risen in so many steps.
+        """
+        value, best = goal.worth(self.measure(now, goal.curved)), list[float]()
         for k in range(steps):
+            best.append(value.max())
+            if patience is not None and k > patience and best[k] - best[k - patience] <= RISE * abs(best[k]):
+                break
             there = self.step(now, 10.0 ** self.rng.uniform(-3, 0))
             reached = goal.worth(self.measure(there, goal.curved))
             better = reached > value

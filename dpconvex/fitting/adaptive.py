@@ -122,8 +122,15 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     along = probe_of(scores, 0)
     probe = scores.kinds.T @ along
     slopes_at = partial(at, engine, batch, scores=scores)
-    if has_nonsmooth_loss(form):
-        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * farthest_kink(slopes_at, probe))
+    with np.errstate(all="ignore"):
+        bent = np.abs(along @ slopes_change(slopes_at, 0 * probe[:, None], probe[:, None], scores.width))
+        far = farthest_kink(slopes_at, probe)
+        # Bends that most records are far from are kinks, too.
+        is_narrow = (
+            not record.discrete and np.median(bent) * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
+        )
+    if has_nonsmooth_loss(form) or (is_narrow and far > 1):
+        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * far)
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     with np.errstate(all="ignore"):

@@ -48,6 +48,14 @@ def test_answers_follow_the_units_of_targets(unit):
     np.testing.assert_allclose(found["b"] / unit, 0.3, atol=0.05)
 
 
+def test_bends_far_narrower_than_targets_are_those_of_kinks():
+    """Of a logarithm of hyperbolic cosines no drawn record saw a curvature, and steps went by one unit of the score."""
+    learner = scored(lambda r, y: cp.logistic(2 * (r - y)) - (r - y) - np.log(2), y=dp.Box(-4e6, 4e6))
+    found = fit(learner, {"x": X, "y": 1e6 * TARGETS})
+    np.testing.assert_allclose(found["w"] / 1e6, SLOPES, atol=0.15)
+    np.testing.assert_allclose(found["b"] / 1e6, 0.3, atol=0.1)
+
+
 @pytest.mark.parametrize(("low", "high"), [(-1, 1), (-1, 30), (-1, 300), (-100, 1)])
 def test_bounds_of_targets_may_be_too_wide_on_either_side(low, high):
     """The constant is found first, so what noise first steps leave is that of residuals, and not of bounds."""
