@@ -4,7 +4,6 @@ In few dimensions a model is the Hessian of a sample.  In many it is made of sec
 (`Sampled`): only records whose loss bends count, and near a minimiser these are few.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -115,30 +114,25 @@ def inverse_hessian(problem: Problem, theta: Array, records: int) -> LinearMap |
 
 
 class Corrected:
-    """A model with the curvature of the last steps: the compact form of BFGS (R. Byrd, J. Nocedal, R. Schnabel, 1994)."""
+    """A model that each step corrects, as BFGS does."""
 
-    def __init__(self, model: LinearMap, pairs: int) -> None:
-        self.model = model
-        self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=pairs)  # a step, the change along it, the model's
+    def __init__(self, model: LinearMap, dim: int) -> None:
+        self.model, self.rows, self.weights = model, np.zeros((0, dim)), np.zeros(0)
 
     def __call__(self, vector: Array) -> Array:
-        result = self.model(vector)
-        return result - self.wide.T @ (self.small @ (self.wide @ vector)) if self.pairs else result
+        return self.model(vector) + (self.weights * (self.rows @ vector)) @ self.rows
 
     def shifted(self, more: float) -> LinearMap:
         """Return the model with its eigenvalues moved, as a matrix if it was one."""
         if not isinstance(self.model, Dense):
             return lambda vector: self(vector) + more * vector
-        moved = self.model.matrix + more * np.eye(len(self.model.matrix))
-        return Dense(moved - self.wide.T @ (self.small @ self.wide) if self.pairs else moved)
+        return Dense(
+            self.model.matrix + more * np.eye(len(self.model.matrix)) + (self.rows.T * self.weights) @ self.rows
+        )
 
     def update(self, step: Array, change: Array) -> None:
-        """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
-        if not float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
-            return
-        self.pairs.append((step, change, self.model(step)))
-        steps, changes, images = (np.array(rows) for rows in zip(*self.pairs, strict=True))
-        inner = steps @ changes.T
-        lower = np.tril(inner, -1)
-        middle = np.block([[steps @ images.T, lower], [lower.T, -np.diag(np.diag(inner))]])
-        self.wide, self.small = np.vstack([images, changes]), np.linalg.pinv(middle)
+        """Give the model the change of the gradient along a step, if its curvature is clearly positive."""
+        if float(step @ change) > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            image = self(step)
+            self.rows = np.vstack([self.rows, image, change])
+            self.weights = np.append(self.weights, [-1 / (step @ image), 1 / (step @ change)])

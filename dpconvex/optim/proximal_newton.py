@@ -18,8 +18,8 @@ from dpconvex.util.arrays import Array
 # Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
 # second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
 FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.5
-# Steps that correct a model; steps without progress after which rounding is to blame; and steps in all.
-PAIRS, PATIENCE, MOST = 20, 8, 60
+# Steps without progress after which rounding is to blame, and steps in all.
+PATIENCE, MOST = 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
 # proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
 # the predicted decrease.  A model stays that is RIGHT where the shift adds HELD of its curvature to a step.
@@ -43,7 +43,7 @@ class Modelled:
     @classmethod
     def of(cls, plain: Coordinates, model: LinearMap, problem: Problem) -> "Modelled":
         new = plain.evened(model, problem.strong_convexity, problem.space.dim)
-        moved = Corrected(new.model(model), PAIRS)
+        moved = Corrected(new.model(model), problem.space.dim)
         return cls(new, moved, *largest_eigenvalue(moved, problem.space.dim), model)
 
     def minimised(self, now: Iterate, shift: float) -> Array:

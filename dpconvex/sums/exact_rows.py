@@ -191,17 +191,15 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
     total = np.zeros((2, count, count), dtype=np.int64)
     step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
     for start in range(0, batch.size, step):
-        levels, unit = rows.read(column[start : start + step]), rows.grid
-        if most is not None or rows.jacobian is not None:  # squares of others neither overflow nor lose digits
-            levels, unit = levels / unit, 1.0
+        levels = rows.read(column[start : start + step]) / rows.grid
         if most is not None:
             levels = shortened_rows(levels, rows.each, most)
         part = levels.T @ levels
         own = np.empty((count, count))
         x = part.shape[0]
-        own[:x, :x] = (part.toarray() if sp.issparse(part) else part) / unit**2
+        own[:x, :x] = part.toarray() if sp.issparse(part) else part
         if rows.constant:
-            sums = np.asarray(levels.sum(axis=0)).ravel() / unit * rows.constant
+            sums = np.asarray(levels.sum(axis=0)).ravel() * rows.constant
             own[x, :x], own[:x, x], own[x, x] = sums, sums, levels.shape[0] * rows.constant**2
         total += halves(own)
     return total

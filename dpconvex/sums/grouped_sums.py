@@ -1,7 +1,6 @@
 """Exact sums over rows that are clipped together: those of a person's records, or of scores that share parameters."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,9 +33,10 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
     finer = 2.0**LONGEST_BITS * INSIDE / np.maximum(longest, 1 / LARGEST) / np.maximum(counts / BLOCK, 1.0)
     units = np.trunc(units[:, :count] * np.repeat(finer, counts))
     square, plain = np.zeros((2, len(first)))
-    for each in products(look, levels, units):
+    each = along_rows(look, levels.reshape(count, look.rows.each, -1), units)
+    for column in range(0, each.shape[1], look.rows.count):
         # In one order of numbers for one person and for many, so that squares of a person's numbers add up alike.
-        own = np.ascontiguousarray(np.add.reduceat(each, first))
+        own = np.ascontiguousarray(np.add.reduceat(each[:, column : column + look.rows.count], first))
         square += (turned_whole(leverage.matrix, own) ** 2).sum(axis=1)
         plain += (own**2).sum(axis=1)
     lengths, rounding = np.sqrt(square), float(np.linalg.norm(leverage.matrix)) * 2.0**-48
@@ -62,14 +62,6 @@ def turned_whole(matrix: Array, integers: Array) -> Array:
         total += scale * ((integers - high * 2.0**bits) @ matrix.T)
         integers, scale = high, scale * 2.0**bits
     return total
-
-
-def products(look: Look, levels: Array, units: Array) -> Iterator[Array]:
-    """Yield products of records' slopes and rows by the columns of the table, whole numbers, shape (n, count) each."""
-    if look.rows.jacobian is None:
-        yield from (own[:, None] * levels for own in units)
-    else:
-        yield (units.T[:, :, None] * levels.reshape(-1, look.rows.each, look.rows.count)).sum(axis=1)
 
 
 def bent_moment(part: RecordBlock, people: Indices) -> Sums:
@@ -120,7 +112,7 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
 
 
 def along_rows(look: Look, turned: Array, units: Array) -> Array:
-    """Return sums over a record's rows, in the metric, of their products with slopes, by columns, shape (n, columns * count)."""
+    """Return sums over a record's rows of their products with slopes, by columns, shape (n, columns * count)."""
     if look.rows.jacobian is None:
         return np.asarray((units.T[:, :, None] * turned).reshape(len(turned), -1))
     total = np.zeros(turned[:, 0].shape)

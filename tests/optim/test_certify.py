@@ -271,7 +271,7 @@ def test_models_are_hessians(scale, monkeypatch):
     exact = problem.hessian(theta) @ move
     ahead, behind = (problem.value_and_gradient(theta + sign * 1e-6 * move)[1] for sign in (1, -1))
     np.testing.assert_allclose((ahead - behind) / 2e-6, exact, atol=1e-7)
-    written = Corrected(sampled_hessian(problem, theta, problem.batch.size), 3)
+    written = Corrected(sampled_hessian(problem, theta, problem.batch.size), problem.space.dim)
     np.testing.assert_allclose(written(move), exact, rtol=1e-12)
     written.update(move, exact + move)
     np.testing.assert_allclose(written.shifted(0.5)(theta), written(theta) + 0.5 * theta, rtol=1e-9, atol=1e-9)
@@ -279,14 +279,13 @@ def test_models_are_hessians(scale, monkeypatch):
     np.testing.assert_allclose(sampled_hessian(problem, theta, problem.batch.size)(move), exact, atol=1e-6)
     model = second_moments(problem, theta, problem.batch.size)
     np.testing.assert_allclose(model.inverse()(model(move)), move, rtol=1e-9)
-    corrected = Corrected(model, 3)
+    corrected = Corrected(model, problem.space.dim)
     for seed in range(5):
         step = np.random.default_rng(seed).normal(size=problem.space.dim)
         corrected.update(step, problem.hessian(theta) @ step)
         np.testing.assert_allclose(
             corrected(step), problem.hessian(theta) @ step, rtol=1e-8, err_msg="the secant equation"
         )
-    assert len(corrected.pairs) == 3
 
 
 def test_passes_are_counted_models_too():
