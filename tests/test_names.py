@@ -23,7 +23,7 @@ def test_every_argument_of_a_public_function_is_read():
 def test_shares_of_components_that_are_not_learnt_are_refused():
     mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
     centers = dp.ComponentCenters([[[-0.5], [0.5]], [[-0.5], [0.5]]], classes=(0, 1))
-    with pytest.raises(dp.TemplateError, match="declared centers cost nothing"):
+    with pytest.raises(dp.TemplateError, match="declared centres cost nothing"):
         dp.verify_mixture(mixture, dp.Privacy(1.0), 100, clustering=centers, share=0.5)
     for kind, given in (("given", None), ("nearest", centers.centers)):
         for options in ({"share": 0.5}, {"rounds": 3}):
