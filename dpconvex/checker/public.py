@@ -13,8 +13,8 @@ from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
 
 # Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
-CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max")
-GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp")
+CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max", "sigma_max")
+GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp", "sum_largest")
 CONCAVE, LINEAR = ("log_det", "log"), (*REARRANGED, "add", "sum")
 Squares = list[tuple[Entry, Fraction]]
 
@@ -87,9 +87,10 @@ def curvature(
     elif affine and node.name in CONVEX and convex:
         exponent, divisors = node.options.get("p", 2), [constant(a) for a in args[1:]]
         plain = exponent == 2 or (exponent == 1 and node.name == "norm")
+        plain |= node.name == "power" and exponent > 0 and exponent % 2 == 0
         if plain and min(divisors, default=ONE) > 0 and (node.name != "lambda_max" or is_symmetric(first)):
             bend = 2 * weight / divisors[0] if node.name == "quad_over_lin" else 2 * weight
-            curved = node.name in ("quad_over_lin", "power") and is_whole(node, first)
+            curved = node.name in ("quad_over_lin", "power") and exponent == 2 and is_whole(node, first)
             found += [(entry, bend) for entry in first.entries or [] if curved and bend]
             return []
     elif affine and node.name in CONCAVE and not convex and (node.name == "log" or is_symmetric(first)):

@@ -163,7 +163,7 @@ class Rules:
 
     def squares(self, group: list[ScalarBound], entries: list[Entry]) -> ScalarBound:
         """Bound a sum of squares; gradients of affine ones are twice as long at most as their norm times the steepest slope."""
-        found = reduce(ScalarBound.plus, [square(s, {"p": 2}) for s in group])
+        found = reduce(ScalarBound.plus, [even_power(s, {"p": 2}) for s in group])
         if len(group) == 1 or not entries or not all(s.is_affine and len(s.vertices) == 1 for s in group):
             return found
         touched = {c for entry in entries for c, _ in entry if c >= 0}
@@ -250,12 +250,13 @@ def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     return (s.behind or s).through(value, (2 * low, 2 * high), curvature)
 
 
-def square(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
-    if options["p"] != 2:
-        raise Unreplayed("a power other than a square")
-    require(max(map(abs, s.value)) < FAR / 2, "a square of what nothing bounds")
-    value = power(s.value, 2)
-    return (s.behind or s).through(value, (2 * s.value[0], 2 * s.value[1]), Fraction(2))
+def even_power(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
+    p = options["p"]
+    if p not in range(2, 18, 2):
+        raise Unreplayed("a power that is not even, or above 16")
+    require(max(map(abs, s.value)) ** (p // 2) < FAR / 2, "a power of what nothing bounds")
+    value, slope, bend = (power(s.value, int(p) - k) for k in range(3))
+    return (s.behind or s).through(value, times(slope, (p, p)), p * (p - 1) * bend[1])
 
 
 def declared(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
@@ -288,5 +289,5 @@ CURVES: dict[str, Callable[[ScalarBound, dict[str, Any]], ScalarBound]] = {
     "huber": huber,
     "logistic": logistic,
     "neg_log_normcdf": neg_log_normcdf,
-    "power": square,
+    "power": even_power,
 }

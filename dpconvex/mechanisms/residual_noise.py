@@ -49,8 +49,9 @@ DROWNED = (
     "curved, that rounding certifies no shorter a distance. Bound the parameters by a constraint, or regularize more."
 )
 SMOOTHER = (
-    "smooth it (cp.huber), bound the variables so that its curvature is bounded, write nonsmooth terms as norms or largest "
-    "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent"
+    "smooth it (cp.huber), write nonsmooth terms as norms or largest entries of disjoint variables that no constraint touches "
+    "(docs/theory.md, section 13), write a nuclear norm as the only constraint, keep arguments of logarithms and powers off the "
+    "ends of their domains by constraints, or use NoisyGradientDescent"
 )
 SOURCE = (
     "adaptive composition of the exact answer and the noisy difference of the computed one from it; docs/release.md"

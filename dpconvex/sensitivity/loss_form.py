@@ -159,6 +159,7 @@ def check_loss(template: Template, convex: bool = True) -> None:
             where = f" for {values}" if values else ""
             place = obstacle(loss)
             why, remedy = why_not_convex(place)
+            remedy = f"{remedy}; or pass mechanism=dp.AdaptiveSteps() and a delta, which need no convexity"
             raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)
     if not any(loss.variables for loss in template.losses):
         why = "the loss mentions no variable, so nothing would be learnt from the data"

@@ -68,6 +68,20 @@ def test_products_of_different_scalars_are_no_inner_product():
     assert not replayed(nodes, 1 + 1e-9)
 
 
+def test_even_powers_are_steep_at_the_ends_of_ranges_and_no_squares():
+    """(x'w)^4 on the unit disk, whose slope is 4 at most, and the fourth powers of w as a regularizer."""
+    disk = [("norm", [], [0], {"groups": [[0, 1]], "p": 2}), number(1)]
+    inside = {"constraints": [{"kind": "inequality", "args": [5, 6]}], "loss": 7}
+    assert replayed([*disk, apply("power", 2, p=4)], 4 + 1e-9, **inside)
+    assert not replayed([*disk, apply("power", 2, p=4)], 4 - 1e-9, **inside)
+    assert not replayed([*disk, apply("power", 2, p=3)], 4 + 1e-9, **inside)
+    assert not replayed([*disk, apply("power", 2, p=4)], 4 + 1e-9, loss=7)
+    fourth = [*LOGISTIC, ("power", [2], [0], {"p": 4}), ("sum", [], [6], {"groups": [[0, 1]]}), apply("add", 4, 7)]
+    fourth += [("sum_largest", [], [0], {"k": 1}), apply("add", 8, 9)]
+    for regularizer, holds in ((8, True), (10, True), (7, False), (9, False)):
+        assert replayed(fourth, 1 + 1e-9, loss=5, regularizer=regularizer) == holds
+
+
 def test_units_of_the_record_are_any_but_the_rows_are_the_same():
     """logistic((x - .5)'w) on the unit square: rows are up to .5^.5 long, in whatever units they are written."""
     nodes = [

@@ -1,6 +1,6 @@
 """False guarantees that the toolkit once gave, written as proofs: each is rejected where it is wrong.
 
-What no rule replays is named instead: powers above 2 and exponentials of losses, noise of Poisson samples. Of Gaussian noise on
+What no rule replays is named instead: odd powers and exponentials of losses, noise of Poisson samples. Of Gaussian noise on
 the objective, wrong constants are claimed under other noise.
 """
 
