@@ -155,18 +155,12 @@ class PrivateLooks:
         return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def vectors(self, table: Array, kind: str, longest: float, level: float, edges: Array = NO_NUMBERS) -> Array:
-        """Return the noisy sum of ``t t'`` at a table of parameters, or counts of people by the length of t.
+        """Return the noisy sum of ``t t'`` at a table of parameters as `look` has them, or counts of people by the length of t.
 
-        Parameters
-        ----------
-        table : ndarray, shape (rows, columns)
-            As for `look`.
-        kind : {"gradients", "roots"}
-            What t are: a person's gradient in the metric, by columns, or columns of roots of records' Hessians.
-        longest : float
-            Where the t of a person are cut together; shorter ones count in steps of 2^-16 of it.
-        edges : ndarray
-            Upper ends of bins, for counts, shape (bins,); none for the sum, shape (rows * columns, rows * columns).
+        Of the kind "gradients", t is a person's gradient in the metric, by columns.  Of the kind "roots", t are columns of
+        roots of records' Hessians.  Those of a person are cut together to the length `longest`, and shorter ones count in steps
+        of 2^-16 of it.  The sum has the shape (rows * columns, rows * columns).  With edges, upper ends of bins, people are
+        counted instead.
         """
         scale = self.factor / self.rows.grid
         look = Look(
@@ -200,23 +194,12 @@ class PrivateLooks:
         cap: float = 0.0,
         along_level: float = 0.0,
     ) -> Answer:
-        """Return noisy sums at a table of parameters; one whose level is 0 is not asked for.
+        """Return noisy sums at a table of parameters, with rows as `second_moment` has them; those of level 0 are not asked for.
 
-        Parameters
-        ----------
-        table : ndarray, shape (rows, columns)
-            Of the scores, with rows as `second_moment` has them.
-        clip, leverage : float
-            A record's gradient in the metric is at most their product long; slopes count in steps of clip / 2^15.
-        edges : ndarray
-            Upper ends of the bins, which are sorted, in which records are counted by the length of their gradient in the metric.
-        probe : ndarray, shape (columns,)
-            A direction in which curvatures are taken; without one, slopes are taken along the parameters: of one record's
-            loss, by the logarithm of their length.
-        cap : float
-            The largest curvature, or slope along the parameters, that counts.
-        level, histogram_level, along_level : float
-            Of the queries for the gradient, for counts, and for curvatures or slopes along the parameters.
+        A record's gradient in the metric is at most ``clip * leverage`` long, and slopes count in steps of clip / 2^15.
+        `edges` are upper ends of bins, sorted, in which records are counted by the length of their gradient in the metric.
+        `along_level` is that of curvatures along `probe`, a direction of the columns.  Without one, it is that of slopes along
+        the parameters: of one record's loss, by the logarithm of their length.  Neither counts for more than the cap.
         """
         scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
         look = Look(

@@ -18,7 +18,7 @@ import dpconvex as dp
 from dpconvex.fitting.verify import analyse
 from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
-from dpconvex.optim.implicit_steps import ImplicitSteps
+from dpconvex.optim.class_descent import ImplicitSteps
 from dpconvex.sums.linear_scores import linear_scores
 
 
