@@ -33,8 +33,7 @@ REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatena
 class RecordBounds:
     """One record's scalars, with their bounds, field by field; of each field, a bound on its squared Euclidean norm.
 
-    In units, an entry of a field is `shift` + scalar/`scale`.  `inner` are ranges of the inner product of two values of a field:
-    of two records, and of one value with itself.
+    `inner` are ranges of the inner product of two values of a field: of two records, and of one value with itself.
     """
 
     lower: list[Fraction] = field(default_factory=list)
@@ -44,24 +43,16 @@ class RecordBounds:
     inner: list[tuple[Range, Range]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
-    shifts: list[Fraction] = field(default_factory=list)
-    scales: list[Fraction] = field(default_factory=list)
     balls: set[int] = field(default_factory=set)  # in the Euclidean norm
 
-    def add(self, name: str, domain: Any, units: Any = None) -> None:
-        """Take a ball about 0 (of norm 1, 2 or infinity), or a box, in units if some are given."""
-        require(units is None or "radius" not in domain, f"field {name!r}: units of a ball")
+    def add(self, name: str, domain: Any) -> None:
+        """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
         if "radius" in domain:
             require(domain["dim"] <= MOST_ENTRIES, f"field {name!r}: it is too large")
             domain = domain | {end: [sign * domain["radius"]] * domain["dim"] for end, sign in ENDS.items()}
         ends = list(zip(domain["lower"], domain["upper"], strict=True))
         require(len(ends) > 0 and all(a <= b for a, b in ends), f"field {name!r}: no box")
         spend(20 + 10 * len(ends))
-        shift, scale = (units["shift"], units["scale"]) if units else ([ZERO] * len(ends), [ONE] * len(ends))
-        require(len(shift) == len(scale) == len(ends), f"field {name!r}: units of other scalars")
-        if units:
-            spend(4 * effort([*shift, *scale, *domain["lower"], *domain["upper"]]))
-            ends = [((a - s) * t, (b - s) * t) for (a, b), s, t in zip(ends, shift, scale, strict=True)]
         square = sum((power(end, 2)[1] for end in ends), ZERO)
         if domain.get("norm") in (1, 2):
             square = domain["radius"] ** 2
@@ -69,10 +60,8 @@ class RecordBounds:
         self.inner.append(((apart, square), (sum((power(end, 2)[0] for end in ends), ZERO), square)))
         self.balls |= {len(self.sizes)} if domain.get("norm") == 2 else set()
         self.starts[name] = len(self.owner)
-        self.lower += [low for low, _ in ends]
-        self.upper += [high for _, high in ends]
-        self.shifts += shift
-        self.scales += scale
+        self.lower += domain["lower"]
+        self.upper += domain["upper"]
         self.owner += [len(self.sizes)] * len(ends)
         self.sizes.append(len(ends))
         self.squares.append(square)
@@ -104,15 +93,23 @@ class TemplateGraph:
     def __init__(self, proof: dict[str, Any]) -> None:
         self.declared, self.record, self.weights = RecordBounds(), RecordBounds(), list[Fraction]()
         self.names: set[str] = set()
-        units = proof.get("units", {})
+        self.units, units = dict[int, tuple[Fraction, Fraction]](), proof.get("units", {})
         require({*units} <= {*proof["record"]}, "units of no field")
         for name, domain in proof["record"].items():
             self.declared.add(name, domain)
-            self.record.add(name, domain, units.get(name))
+            self.record.add(name, self.moved(name, domain, **units[name]) if name in units else domain)
         self.nodes: list[Node] = []
         require(len(proof["nodes"]) <= MOST_NODES, "the proof has too many nodes")
         for k, item in enumerate(proof["nodes"]):
             self.nodes.append(self.read(k, item))
+
+    def moved(self, name: str, domain: Any, shift: list[Fraction], scale: list[Fraction]) -> dict[str, list[Fraction]]:
+        """Return the box of the next field in units: its entries are shift + scalar/scale."""
+        require("lower" in domain and len(shift) == len(scale), f"field {name!r}: units of other scalars, or of a ball")
+        pairs = list(zip(shift, scale, strict=True))
+        self.units |= dict(enumerate(pairs, len(self.record.owner)))
+        spend(4 * effort([*shift, *scale, *domain["lower"], *domain["upper"]]))
+        return {end: [(a - s) * t for a, (s, t) in zip(domain[end], pairs, strict=True)] for end in ENDS}
 
     def read(self, k: int, item: dict[str, Any]) -> Node:
         name, args = item["op"], indices(item.get("args", []), k)  # those before
@@ -149,10 +146,8 @@ class TemplateGraph:
         if node.name == "field":
             start = self.record.starts.get(options["field"], -1)
             require(start >= 0 and node.size == self.record.sizes[self.record.owner[start]], f"node {k}: no such field")
-            scalars, shifts = range(start, start + node.size), self.record.shifts
-            return [
-                {(-1, (j,)): 1 / self.record.scales[j]} | ({CONSTANT: shifts[j]} if shifts[j] else {}) for j in scalars
-            ]
+            units = [(j, *self.units.get(j, (ZERO, ONE))) for j in range(start, start + node.size)]
+            return [{(-1, (j,)): 1 / scale} | ({CONSTANT: shift} if shift else {}) for j, shift, scale in units]
         if node.name == "variable":
             return self.variable(k, node)
         return linear(node, args, given, total, product, scaled)
