@@ -23,10 +23,12 @@ from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, Estimate, NewtonSt
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sums.engine import RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
+from dpconvex.sums.functions_of_records import with_functions
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
@@ -58,6 +60,7 @@ def estimate_with_covariance(
     A Newton step is taken from `start`, released parameters that were paid for, or after steps.  All of the level of the
     certificate, which is one of `AdaptiveSteps`, is spent.
     """
+    form, batch = in_own_fields(form, batch)
     level, size, (scores, public) = certificate.settings["level"], certificate.size, known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
     with overflows():
@@ -91,6 +94,7 @@ def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
     """Take the steps that were certified and paid for, and release where they end."""
+    form, batch = in_own_fields(form, batch)
     settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
@@ -106,6 +110,13 @@ def release_steps(
             raise ArithmeticError
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
     return Release(form.space.unpack(theta), **known, **functions_of(form.template), noise=noise)
+
+
+def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
+    """Return the form and records in which affine functions of a record, such as those that centre it, are fields."""
+    own, functions = with_own_fields(form)
+    domains = {name: own.template.record.continuous[name] for name in functions}
+    return own, batch.mapped(with_functions, batch.share((functions, domains))) if functions else batch
 
 
 @once

@@ -1,0 +1,65 @@
+"""Affine functions of a record that scores read, such as ``(x - c) / s`` or ``u - v``, as fields of their own.
+
+In declared fields the rows of such scores are long and much alike, and steps hardly see how they differ.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from dpconvex.data.domains import Box
+from dpconvex.data.record import Record
+from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE
+from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TRANSPOSE
+from dpconvex.expressions.evaluate import substituted
+from dpconvex.expressions.expression import Constant, Expression, Field, postorder
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.runtime import once
+
+# Entry by entry, so that no bit of a record's values depends on other records.
+ENTRYWISE = (ADD, NEGATE, MULTIPLY, DIVIDE, BROADCAST, INDEX, RESHAPE, TRANSPOSE)
+MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Entries of such a function, and its bounds
+
+
+@once
+def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]:
+    """Return the form of a loss that reads such functions as fields, and these by name; the same form if there are none."""
+    template, found = form.template, dict[Expression, Field]()
+    for number, function in enumerate(dict.fromkeys(f for loss in form.losses for f in functions(loss))):
+        low, high = form.expander.bounds(function)
+        width, size = np.linalg.norm(high - low), np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))
+        domains = [template.record.continuous[field.name] for field in function.fields]
+        boxes = [domain for domain in domains if isinstance(domain, Box)]
+        if len(boxes) < len(domains) or not LEAST < width <= 2 * size < LARGEST:
+            continue
+        if size / width <= max(box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes):
+            found[function] = Field.of(function.shape, f" own {number}")
+    if not found:
+        return form, {}
+    losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
+    read = {field.name for loss in losses for field in loss.fields}
+    fields = {
+        name: domain for name, domain in template.record.fields.items() if name in {*read, *template.record.discrete}
+    }
+    for function, field in found.items():
+        low, high = form.expander.bounds(function)
+        fields[field.name] = Box(low.reshape(field.shape, order="F"), high.reshape(field.shape, order="F"))
+    own = template.with_parts(record=Record(**fields), losses=losses)
+    return LossForm(own, convex=False), {field.name: function for function, field in found.items()}
+
+
+def functions(loss: Expression) -> Iterator[Expression]:
+    """Yield what parameters are multiplied by, where that is an entrywise function of fields that moves or scales them."""
+    for node in postorder([loss]):
+        if node.atom in (MATMUL, MULTIPLY) and node.variables:
+            for side in node.args:
+                if side.fields and not side.variables and side.size <= MOST and is_own(side):
+                    yield side
+
+
+def is_own(function: Expression) -> bool:
+    inner = [node for node in postorder([function]) if not isinstance(node, Field | Constant)]
+    changed = any(
+        node.atom is ADD or any(isinstance(side, Constant) and side.size > 1 for side in node.args) for node in inner
+    )
+    return changed and function.is_affine and all(node.atom in ENTRYWISE for node in inner)
