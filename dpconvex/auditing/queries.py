@@ -86,7 +86,7 @@ class Adversary:
                 "squares of roots": partial(vectors, "roots", SMALL, level),
                 "counts of roots": partial(vectors, "roots", WIDE, level, EDGES),
                 "lengths of rows": partial(looks.lengths, EDGES, level),
-                "second moment in the metric": partial(looks.second_moment_in_metric, longest / 4, level, SMALL),
+                "second moment in the metric": partial(looks.second_moment_in_metric, longest / 4, level),
             }
             ask = asks.get(part, partial(looks.second_moment, level))
         with suppress(DPConvexError):

@@ -271,10 +271,14 @@ def metric_of(
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
-    fine = looks.second_moment_in_metric(longest, second, RISING * public.curvature)
-    edge = math.sqrt(2 * looks.rows.count) * looks.counted(longest**2, math.sqrt(2)) / second  # Of its noise
+    if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
+        bent = RISING * public.curvature
+        fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
+        moved = looks.counted_people(math.sqrt(2))
+    else:
+        fine, moved = looks.second_moment_in_metric(longest, second), looks.counted(1.0, math.sqrt(2))
+    edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Of its noise
     cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), edge), 1.0)
-    # Rows of shared parameters are weighed by curvature.
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start

@@ -16,7 +16,7 @@ from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_o
 from dpconvex.sums.design import TABLE, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
-from dpconvex.sums.grouped_sums import bent_moment, person_sums, vector_sums
+from dpconvex.sums.grouped_sums import person_sums, vector_sums
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
@@ -259,7 +259,7 @@ class RecordSums:
             people = np.arange(self.batch.size) if people is None else people
             each = look.rows.each * look.rows.count * (look.kinds.shape[0] if look.vectors else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
-            of_block = vector_sums if look.vectors else bent_moment if look.longest else person_sums
+            of_block = vector_sums if look.vectors else person_sums
             total = look.nothing
             for number, some in enumerate(by_person(people, step)):
                 block, plan, _ = self._kept(f"look {step}", number, partial(self._rows, filled(some)))

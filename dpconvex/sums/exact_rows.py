@@ -224,16 +224,11 @@ def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
     total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
     for start in range(0, batch.size, step):
         turned = leverage.turned(column[start : start + step])
-        total += cut_moment(turned, leverage.lengths(turned), most)
+        scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(leverage.lengths(turned), 1.0)) * INSIDE
+        turned *= np.repeat(scale, leverage.rows.each)[:, None]  # All rows of one record alike
+        np.trunc(turned, out=turned)
+        total += halves(turned.T @ turned)
     return total
-
-
-def cut_moment(turned: Array, lengths: Array, most: float) -> Exact:
-    """Return the sum of ``t t'`` over all rows t of records, those of one record cut to the length `most` together."""
-    scale = 2.0**ROW_BITS / most * np.minimum(1.0, most / np.maximum(lengths, 1.0)) * INSIDE
-    turned *= np.repeat(scale, len(turned) // len(lengths))[:, None]
-    np.trunc(turned, out=turned)
-    return halves(turned.T @ turned)
 
 
 def halves(sums: Array) -> Exact:

@@ -48,14 +48,14 @@ class Look(NamedTuple):
     cap: float = 1.0  # The largest of these that counts
     width: float = 0.0  # As in the scores, for curvatures along the probe
     longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none
-    vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians; else rows
+    vectors: str = ""  # Which: "gradients" of people, or "roots" of their Hessians
     leverage: Leverage | None = None  # That the bound is in, for sums of people or of rows of one record
 
     @property
     def nothing(self) -> "Sums":
         """The sums over no records."""
         columns = self.kinds.shape[0] if self.rows.jacobian is None else 1
-        rows = (self.rows.count * (columns if self.vectors else 1)) if self.longest else 0
+        rows = self.rows.count * columns if self.vectors else 0
         parts = ((2, columns, self.rows.count), int(self.probe is not None), 2 * len(self.edges))
         return Sums(*(np.zeros(shape, dtype=np.int64) for shape in (*parts, (2, rows, rows))))
 
@@ -135,15 +135,14 @@ class RecordBlock:
 
         Each entry is computed by itself.  What is not positive semidefinite is cut off, and what is no number counts as 0.
         """
-        kinds = self.look.kinds
-        turned = (self.forms + 1j * STEP * kinds.T[:, [k]].toarray() for k in range(kinds.shape[0]))
-        left = np.stack([np.asarray(kinds @ (self.slopes_at(forms).imag / STEP)) for forms in turned])[
-            ..., : self.count
-        ]
+        kinds, width = self.look.kinds, self.look.width
+        axes = (kinds.T[:, [k]].toarray() for k in range(kinds.shape[0]))
+        bends = [kinds @ slopes_change(self.slopes_at, self.forms, along, width) for along in axes]
+        left = np.array(bends)[..., : self.count]
         least, found = FLAT * np.einsum("kkn->kn", left), np.zeros_like(left)
         for k, column in enumerate(found):
-            bends = left[k, k] > least[k]
-            column[k:] = np.where(bends, left[k, k:] / np.sqrt(np.where(bends, left[k, k], 1.0)), 0.0)
+            curved = left[k, k] > least[k]
+            column[k:] = np.where(curved, left[k, k:] / np.sqrt(np.where(curved, left[k, k], 1.0)), 0.0)
             left -= column[:, None] * column
         good = np.isfinite(found).all(axis=(0, 1))
         return np.clip(np.where(good, found, 0.0), -LARGEST, LARGEST)

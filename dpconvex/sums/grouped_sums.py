@@ -7,8 +7,8 @@ import numpy as np
 
 from dpconvex.data.columns import dense
 from dpconvex.numerics import INSIDE
-from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, cut_moment, halves
-from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, capped, gradient_sum
+from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, halves
+from dpconvex.sums.exact_sums import LARGEST, LONGEST_BITS, Look, RecordBlock, Sums, gradient_sum
 from dpconvex.sums.linear_scores import ROW_BITS
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import BLOCK
@@ -62,17 +62,6 @@ def turned_whole(matrix: Array, integers: Array) -> Array:
         total += scale * ((integers - high * 2.0**bits) @ matrix.T)
         integers, scale = high, scale * 2.0**bits
     return total
-
-
-def bent_moment(part: RecordBlock, people: Indices) -> Sums:
-    """Sum ``t t'`` over rows in the metric that are multiplied by roots of curvatures, those of one record cut together."""
-    look, found, leverage = part.look, part.look.nothing, part.look.leverage
-    assert leverage is not None
-    roots = np.sqrt([capped(part.bends(along), look.cap) for along in np.eye(look.rows.each)])
-    turned = leverage.turned(part.block[look.rows.name])[: roots.size] * roots.T.reshape(-1, 1)
-    lengths = np.sqrt((turned**2).sum(axis=1).reshape(-1, look.rows.each).sum(axis=1))
-    found.moment = cut_moment(turned, lengths, look.longest)
-    return found
 
 
 def vector_sums(part: RecordBlock, people: Indices) -> Sums:

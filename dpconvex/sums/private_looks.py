@@ -136,19 +136,10 @@ class PrivateLooks:
         """The records with their leverages in the metric."""
         return self.batch.mapped(with_leverages, self.batch.share(self._leverage))
 
-    def second_moment_in_metric(self, most: float, level: float, cap: float = 1.0) -> Array:
-        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows).
-
-        Rows of scores that share parameters are first multiplied by roots of their curvatures at 0, next to the cap.
-        """
-        levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
-        count, found = self.rows.count, None
-        if self.rows.jacobian is None:
-            found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
-        else:
-            coefficients = self._coefficients(np.zeros(self.scores.shape))
-            look = Look(self.rows, self.scores.kinds, coefficients, cap=cap, longest=levels, leverage=self._leverage)
-            found = self._sums(look).moment
+    def second_moment_in_metric(self, most: float, level: float) -> Array:
+        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
+        levels, count = max(1.0, most * self.factor / self.rows.grid), self.rows.count  # 1 if that is no number
+        found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
         moved = self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO)
         noisy = self.queries.noisy_symmetric(sums, moved, level)
@@ -168,6 +159,7 @@ class PrivateLooks:
             kinds=self.scores.kinds,
             coefficients=self._coefficients(table),
             edges=np.sort(edges * scale),
+            width=self.scores.width,
             longest=max(1.0, longest * scale),
             vectors=kind,
             leverage=self._leverage,

@@ -100,7 +100,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     found.look(table, clip, leverage, 1.0, cap=0.3, **common)
     found.look(table, clip, leverage, 1.0, cap=0.0, **common)
     if not directions:
-        found.second_moment_in_metric(leverage, 1.0, 0.1)
+        found.second_moment_in_metric(leverage, 1.0)
     for kind in () if directions else ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
         found.vectors(table, kind, 1.0, 1.0, edges)
@@ -254,7 +254,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         given["probe"] = np.full(found.scores.kinds.shape[0], odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
-            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0, given["cap"])
+            found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
             for kind, bins in (("gradients", edges), ("roots", edges), ("gradients", edges[:0]), ("roots", edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
             found.look(
