@@ -283,12 +283,11 @@ class Expander:
         return np.where(written > left * (1 + APART), error, 0.0), np.where(count > 2, error, 0.0)
 
     @for_alike
-    def check_rounding(self, expression: Expression, extent: Array | None = None) -> tuple[float, float]:
+    def check_rounding(self, expression: Expression, extent: Array | None = None) -> Array:
         """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
 
         Values are compared, at coordinates of theta that `extent` bounds, and slopes; entries of which nothing is left are 0 in
-        what runs (`exact_losses`).  Returns the largest ratio of slopes as written to those that are left, and of terms without
-        parameters to slopes.
+        what runs (`exact_losses`).  Returns, for each entry, the sizes of terms without parameters, and the mean slope.
         """
         none = np.zeros(self.space.dim)
         extent = none if extent is None else np.where(np.isfinite(extent), extent, 1.0)
@@ -301,14 +300,27 @@ class Expander:
         if lost[1:].any():
             raise cancelled(written[lost].max(), expression)
         terms = np.bincount(polynomial.part(True).entry, minlength=polynomial.size)
-        (still, more, _), slope = written[:, moves], left[1, moves]
-        return float((more / slope).max(initial=1.0)), float((still * terms[moves] / slope).max(initial=0.0))
+        return np.stack([written[0], np.divide(left[1], terms, out=np.full(len(terms), np.inf), where=moves)])
+
+    @for_alike
+    def mixed_slopes(self, expression: Expression, extent: Array | None = None) -> Array:
+        """Bound the length of each entry's slope, as written, along coordinates of theta with several terms, which may cancel."""
+        dim, (written, left) = self.space.dim, [f.expand(expression).part(True) for f in (self.sizes, self)]
+        count, keys = len(written.entry), [part.entry * dim + part.coordinate for part in (written, left)]
+        places, number = np.unique(np.concatenate(keys), return_inverse=True)
+        size, largest = np.bincount(number[:count], self._extents(written), len(places)), np.zeros(len(places))
+        np.maximum.at(largest, number[count:], self._extents(left))
+        squares = np.where(size > largest * (1 + APART), size, 0.0) ** 2
+        return np.sqrt(np.bincount(places // dim, squares, written.size))
 
     def _added(self, polynomial: Polynomial, factors: Sequence[Array]) -> Array:
         """Add up the sizes of terms, for each entry, with factors for coordinates of theta, the last for terms without any."""
-        sizes = np.abs(polynomial.coefficient) * np.max(np.abs(self.bases.monomial_range(polynomial.monomial)), axis=0)
-        weights = [sizes * factor[polynomial.coordinate] for factor in factors]
+        weights = [self._extents(polynomial) * factor[polynomial.coordinate] for factor in factors]
         return np.stack([np.bincount(polynomial.entry, each, polynomial.size) for each in weights])
+
+    def _extents(self, polynomial: Polynomial) -> Array:
+        largest = np.max(np.abs(self.bases.monomial_range(polynomial.monomial)), axis=0)
+        return np.asarray(np.abs(polynomial.coefficient) * largest)
 
     @cached_property
     def sizes(self) -> "Sizes":

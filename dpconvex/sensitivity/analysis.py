@@ -17,7 +17,6 @@ from dpconvex.model.privacy import ONE_ROW, Person
 from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
-from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.interpreter import AbstractInterpreter, Step
 from dpconvex.sensitivity.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
@@ -55,7 +54,7 @@ class Analysis:
         everything = [leaf for group in form.leaves for leaf in group]
         self.expander, self.bases = form.standard, form.standard.bases
         polynomials = [self.expander.expand(leaf) for leaf in everything]
-        self.gram = GradientGram(polynomials, form.space, self.bases)
+        self.gram = form.gram
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
         rounding = [self.expander.rounding(leaf, form.reach)[0] for leaf in everything]

@@ -208,6 +208,10 @@ class GradientGram:
             found = np.minimum(found, np.maximum(*map(self._squared_norms, moved)))
         return found
 
+    def lengths(self, rows: Array) -> Array:
+        """Bound the norm of each of some rows of `A_z`."""
+        return np.asarray(np.sqrt(self.squared_norms(rows)) + self.slack(np.abs(rows)))
+
     def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
         sizes = np.abs(part)

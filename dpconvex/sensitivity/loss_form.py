@@ -18,6 +18,7 @@ from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.template import Template
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.record_units import in_best_units
 from dpconvex.sensitivity.sensitive_subspace import Projection, sensitive_basis
 from dpconvex.sets.domains import implicit_constraints
@@ -107,11 +108,21 @@ class LossForm:
         return SumLengths(scalars, entries, row, projected, sums, *self.rounding)
 
     @cached_property
+    def gram(self) -> GradientGram:
+        """Inner products of the rows of all leaves, label by label."""
+        leaves = [self.standard.expand(leaf) for group in self.leaves for leaf in group]
+        return GradientGram(leaves, self.space, self.standard.bases)
+
+    @cached_property
     def rounding(self) -> tuple[float, float]:
         """Refuse leaves whose terms cancel; return how long what is added up is beside their slopes, and what does not move."""
-        leaves = dict.fromkeys(leaf for group in self.leaves for leaf in group)
-        cancelled, still = zip(*(self.standard.check_rounding(leaf, self.reach) for leaf in leaves), strict=True)
-        return max(cancelled), max(still)
+        leaves = [leaf for group in self.leaves for leaf in group]
+        still, slope = np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in leaves], axis=1)
+        mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in leaves])
+        length = np.concatenate([self.gram.lengths(rows) for rows in self.gram.rows])
+        moves = length > 0
+        cancelled = math.hypot(1.0, (mixed[moves] / length[moves]).max(initial=0.0))
+        return cancelled, float((still / np.minimum(slope, np.where(moves, length, np.inf))).max(initial=0.0))
 
 
 @once

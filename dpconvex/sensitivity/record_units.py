@@ -27,7 +27,7 @@ def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression
     boxes = [base for base in raw.bases.bases if isinstance(domains.get(base.name), Box)]
     candidates = list(candidate_units([raw.expand(leaf) for leaf in leaves], raw.bases, boxes)) if boxes else []
     lengths = row_lengths(raw, leaves) if candidates else np.zeros(0)
-    for units in candidates:
+    for units in candidates if lengths.any() else ():
         expander = Expander(raw.space, RecordVariables(domains, units), raw)
         try:
             found = row_lengths(expander, leaves)
@@ -43,7 +43,7 @@ def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression
 
 def row_lengths(expander: Expander, leaves: Sequence[Expression]) -> Array:
     gram = GradientGram([expander.expand(leaf) for leaf in leaves], expander.space, expander.bases)
-    return np.concatenate([np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows)) for rows in gram.rows])
+    return np.concatenate([gram.lengths(rows) for rows in gram.rows])
 
 
 def candidate_units(

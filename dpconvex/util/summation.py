@@ -75,7 +75,7 @@ class SumLengths:
     # projection, of the number of their entries and the sum of their absolute values
     projected: float = 0.0
     terms: int = 0  # Terms that one record's loss adds up in one place, at most, besides inner products
-    # How many times longer the sum of a leaf's terms is, as it is written, than what is left of it
+    # How many times longer a leaf's slopes may be, with all of their terms of one sign, than they are
     cancelled: float = 1.0
     still: float = 0.0  # Size of a leaf's terms without parameters, as they are written, over the length of its slope
 
@@ -87,7 +87,8 @@ class SumLengths:
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         leaves = self.entries if self.entries > 1 else 0  # sums of as many forms
-        one = self.cancelled * (gradient_bound + hessian_bound * radius) + hessian_bound * self.still
+        # Terms of slopes are summed over the records apart, and cancel in the sums.
+        gradients, one = self.cancelled * gradient_bound, self.cancelled * (gradient_bound + hessian_bound * radius)
         each = RECORD + self.scalars + leaves + self.projected + self.terms
-        data = records * (spread * summed * gradient_bound + each * one)
+        data = records * (spread * summed * gradients + each * (one + hessian_bound * self.still))
         return UNIT_ROUNDOFF * (data + (self.row + AROUND) * public)

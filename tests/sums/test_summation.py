@@ -375,3 +375,22 @@ def test_functions_stay_in_their_bounds(scale):
     assert domain.norm_bound < 0.25  # the corner (.6 / 3, .6 / 7); 2 * .1 * .9 of products taken apart
     one = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch.chosen(np.arange(4) == 2))[1]
     assert np.array_equal(one.fields[name][0], found.fields[name][2])
+
+
+@pytest.mark.parametrize("many", [1, 300])
+def test_sums_of_terms_that_cancel_err_less_than_is_claimed(many):
+    """Slopes x - c are what is left of sums of x and of c: these are long, and rounded."""
+    c, size = 1e9, 64 * PIECE
+    w, v = cp.Variable(name="w"), cp.Variable(many, name="v")
+    record = dp.Record(x=dp.Box(c - 1, c + 1), t=dp.Box(0.0, 1.0))
+    template = dp.Template(record, lambda x, t: (x - c) * w + t * cp.sum(v), cp.sum_squares(w) + cp.sum_squares(v))
+    analysis, x = analyse(template), np.random.default_rng(0).uniform(c - 1, c, 8)
+    for each in x.tolist():
+        batch = record.validate({"x": np.full(size, each), "t": np.zeros(size)})
+        found = BatchedLoss(template, analysis.form.space, batch).gradient(np.zeros(many + 1))
+        exact = size * (Fraction(each) - Fraction(c))
+        error = abs(float(Fraction(float(found[0])) - exact))
+        assert error <= analysis.form.lengths.gradient_error(size, analysis.gradient_bound, 0.0, 0.0, 0.0)
+    # Each of both sums may be as long as this, and err by a unit for each addition.
+    longest = 2 * PIECE * UNIT_ROUNDOFF * size * c
+    assert longest <= analysis.form.lengths.gradient_error(size, analysis.gradient_bound, 0.0, 0.0, 0.0)
