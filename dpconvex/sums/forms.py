@@ -209,10 +209,15 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
         place = terms.monomial.sum(axis=1) % design.count
     count, dim, moving = design.count, space.dim, terms.coordinate >= 0
     ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
-    basis = row_basis(coefficients(terms, place * dim + terms.coordinate, moving, count * dim), ends)
+    # A coefficient counts with the size of its monomial; powers of two keep all digits.
+    extents, sizes = np.abs(expander.bases.monomial_range(terms.monomial)).max(axis=0), np.ones(count)
+    sizes[place] = 2.0 ** np.rint(np.log2(np.where(extents > 0, extents, 1.0)))
+    scaled = replace(terms, coefficient=terms.coefficient * sizes[place])
+    basis = row_basis(coefficients(scaled, place * dim + terms.coordinate, moving, count * dim), ends)
     if basis is None:
         return None
     forms, combine = basis
+    forms.data /= sizes[forms.indices // dim]
     offsets = coefficients(terms, place, ~moving, count)
     labels = []
     for loss, group, first in zip(losses, leaves, ends, strict=False):

@@ -394,3 +394,17 @@ def test_sums_of_terms_that_cancel_err_less_than_is_claimed(many):
     # Each of both sums may be as long as this, and err by a unit for each addition.
     longest = 2 * PIECE * UNIT_ROUNDOFF * size * c
     assert longest <= analysis.form.lengths.gradient_error(size, analysis.gradient_bound, 0.0, 0.0, 0.0)
+
+
+def test_forms_that_labels_share_keep_the_digits_of_large_fields():
+    """Labels turn x and 1 into 2x - c and c: beside c, a small error in the 2 is lost, and x multiplies it."""
+    size, c, w = 2 * PIECE, np.array([-1.2, -1e5 - 0.3]), cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Box([-1.0, -1e5], [-0.5, -1e5 + 1]), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: (x + y * (x - c)) @ w, cp.sum_squares(w))
+    analysis, x = analyse(template), np.array([-0.7, -1e5 + 1 / 3])
+    for label in (-1, 1):
+        batch = record.validate({"x": np.tile(x, (size, 1)), "y": np.full(size, label)})
+        found = BatchedLoss(template, analysis.form.space, batch).gradient(np.zeros(2)).tolist()
+        exact = [Fraction(a) + label * (Fraction(a) - Fraction(b)) for a, b in zip(x.tolist(), c.tolist(), strict=True)]
+        error = max(abs(float(Fraction(a) - size * b)) for a, b in zip(found, exact, strict=True))
+        assert error <= analysis.form.lengths.gradient_error(size, analysis.gradient_bound, 0.0, 0.0, 0.0)
