@@ -107,7 +107,7 @@ class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
     fields = group = property(
-        lambda _: require(None, "this needs all records in one place: pass arrays, not partitions.")
+        lambda _: require(None, "this needs all records in one place, and these are in partitions: pass arrays.")
     )
     place: Place
     sizes: Sequence[int]
