@@ -115,7 +115,7 @@ def audit(
         template, chosen, certificate = found.template, found.mechanism, found.certificate
     else:
         plan = MixturePlan(template, privacy, None, share, "x", "y", "m")
-        found = FitOptions(mechanism, residual_noise, alone=plan.alone).prove(template, plan.rest, int(size))
+        found = FitOptions(mechanism, residual_noise).prove(template, plan.rest, int(size))
         chosen, certificate = found.mechanism, plan.whole(found.certificate)
     attacks = attack_certificate(template, certificate, chosen, float(effort), rng)
     if runs:

@@ -66,8 +66,9 @@ def check(text: bytes, event: Any = None) -> Report:
     try:
         proof = parsed(text)
         if proof["claim"]["perturbed"] == "queries":  # whatever the template is
-            require(len(proof) == 2, "queries have no graph")
-            proof |= {"record": {}, "nodes": []}
+            clustered = "clustering" in proof["claim"]
+            require(len(proof) == 2 + clustered == 2 + ("record" in proof), "queries have no graph")
+            proof = {"record": {}, "nodes": []} | proof
         known = None if event is None else reader("event")(stated(event))
         return replay(proof, TemplateGraph(proof), proof["claim"], known)
     except Unreplayed as missing:
@@ -93,7 +94,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if claim["privacy"].get("keep") == "weights" and kind != "queries" and not is_weighted(proof, template):
         raise Unreplayed("how the losses are weighted")
     if kind == "queries":
-        check_queries(claim, event)
+        check_queries(claim, event, template.declared)
     elif kind == "statistics":
         check_statistics(proof["moments"], template.declared, claim, adjacency, *person(claim))
     else:

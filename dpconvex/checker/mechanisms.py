@@ -96,7 +96,15 @@ def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fra
 
 def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check noise on rounds of counts and sums of cells (docs/theory.md, section 16); return its share of the guarantee."""
-    epsilon, delta, rounds, scale, weight, features = values(noise, "epsilon delta rounds scale weight features")
+    epsilon, delta = values(noise, "epsilon delta")
+    shift = clustering_shift(noise, record, replaced)
+    require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
+    return epsilon, delta
+
+
+def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Fraction:
+    """Bound how many scales of their noise all rounds together are moved by."""
+    rounds, scale, weight, features = values(noise, "rounds scale weight features")
     halves = [ZERO for _ in record.sizes]
     for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
         halves[base] += (high - low) ** 2 / 4
@@ -104,9 +112,7 @@ def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tupl
     square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
     one, pure = square + weight**2, noise["noise"] == "gamma"
     moved = one if not replaced else 4 * one if pure else max(4 * square, 2 * one)
-    shift = root(Fraction(moved * (rounds**2 if pure else rounds)))[1] / scale
-    require(keeps(noise["noise"], shift, epsilon, delta), "clustering: its noise is too small for its rounds")
-    return epsilon, delta
+    return root(Fraction(moved * (rounds**2 if pure else rounds)))[1] / scale
 
 
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:

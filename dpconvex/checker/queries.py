@@ -4,9 +4,10 @@ from fractions import Fraction
 from typing import Any
 
 from dpconvex.checker.constants import person
-from dpconvex.checker.exact import exp
+from dpconvex.checker.exact import ZERO, exp
+from dpconvex.checker.expansion import RecordBounds
 from dpconvex.checker.gaussian import parts_of
-from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_runs, keeps, values
+from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_clustering, check_runs, clustering_shift, keeps, values
 from dpconvex.checker.reading import require
 from dpconvex.checker.table import RUNS
 
@@ -25,12 +26,19 @@ CHOICES = (
 )
 
 
-def check_queries(claim: dict[str, Any], event: Any) -> None:
+def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> None:
     """Check that noise of the claimed level keeps the guarantee, for all queries together, and that the event pays for it."""
     settings, (epsilon, delta) = claim["settings"], values(claim["privacy"], "epsilon delta")
+    pure = shift = ZERO
     person(claim)
     if RUNS in settings:
         epsilon, delta = check_runs(settings, epsilon, delta)
+    if "clustering" in claim:
+        clustering, replaced = claim["clustering"], claim["privacy"]["adjacency"] == "replace-one"
+        own, lost = check_clustering(clustering, record, replaced)
+        moved = clustering_shift(clustering, record, replaced)
+        pure, shift = (own, ZERO) if clustering["noise"] == "gamma" else (ZERO, moved)
+        epsilon, delta = epsilon - own, delta - lost
     level = settings["level"]
     require(1 <= claim["noise_scale"] * level * ROOM <= ROOM**2, "the noise is not that of the level")
     require(
@@ -43,6 +51,7 @@ def check_queries(claim: dict[str, Any], event: Any) -> None:
     if event is not None:
         parts = parts_of(event)
         paid = sum(Fraction(part["mu"]) ** 2 for part in parts if part["kind"] == "gaussian")
-        lost = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
-        enough = level**2 <= paid and lost * ROOM >= GRID_LOSS
+        failing = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
+        known = sum(Fraction(part["epsilon"]) for part in parts if part["kind"] == "pure")
+        enough = level**2 + shift**2 <= paid and known >= pure and failing * ROOM >= GRID_LOSS
         require(enough, "the event is cheaper than the queries: than their level, or than noise on integers")

@@ -44,9 +44,11 @@ GRID, NEAR = 2.0**40, 1e-6
 
 def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
     """Return the proof of a certificate that was made from an analysis, as JSON."""
-    if isinstance(certificate, QueriesCertificate):  # it rests on no property of the loss
-        return json.dumps({"format": FORMAT, "claim": plain(certificate)}, separators=(",", ":")).encode()
     form, template, sums = analysis.form, analysis.form.template, isinstance(certificate, StatisticsCertificate)
+    record = {name: domain_of(domain) for name, domain in template.record.continuous.items()}
+    if isinstance(certificate, QueriesCertificate):  # it rests on no property of the loss
+        known = {"record": record} if certificate.clustering else {}
+        return json.dumps({"format": FORMAT, "claim": plain(certificate), **known}, separators=(",", ":")).encode()
     attributes = [constraint for variable in template.variables for _, constraint in attribute_constraints(variable)]
     constraints = [*form.constraints, *attributes]
     nodes, number = graph(form, [*template.losses, template.regularizer, *(a for c in constraints for a in c.args)])
@@ -56,7 +58,7 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
         "format": FORMAT,
         "claim": plain(certificate),
         "nodes": nodes,
-        "record": {name: domain_of(domain) for name, domain in template.record.continuous.items()},
+        "record": record,
         "cells": matrix.classes.tolist() if matrix else cells(analysis.gram, form.space.dim),
         "parts": parts(analysis.gram, analysis.bases.count),
         "centres": centres,

@@ -163,14 +163,10 @@ class FitOptions:
     unit: Any = None
     checked: bool = False
     units: bool = False  # whether who asks can protect people with several records
-    alone: bool = True  # whether no clustering comes first, beside which the checker replays no adaptive steps
 
     def __post_init__(self) -> None:
         check_fields(self, "", mechanism=MECHANISM, residual_noise=instance(ResidualNoise).or_none, checked=SWITCH)
         check_fields(self, "", clip=TRUTH, budget=instance(Budget).or_none, size=COUNT.or_none, workers=COUNT.or_none)
-        if isinstance(self.mechanism, AdaptiveSteps) and not self.alone:
-            said = "the checker does not replay AdaptiveSteps beside a clustering"
-            raise TemplateError(f"verify: {said}; leave mechanism= out, or declare the centres by ComponentCenters.")
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
         """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
@@ -231,8 +227,8 @@ class FitOptions:
             scores = linear_scores(form)
             usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
             usual = usual or (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
-            return self.alone and (self.mechanism is not None or (usual and not scores.is_too_large))
-        return self.alone
+            return self.mechanism is not None or (usual and not scores.is_too_large)
+        return True
 
 
 def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> CertifiedFit:

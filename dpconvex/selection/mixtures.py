@@ -71,7 +71,7 @@ def verify_mixture(
 ) -> Certificate:
     """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    options = FitOptions(mechanism, residual_noise, alone=plan.alone)
+    options = FitOptions(mechanism, residual_noise)
     return plan.whole(options.prove(template, plan.rest, size).certificate)
 
 
@@ -120,7 +120,7 @@ def solve_mixture(
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    options = FitOptions(mechanism, residual_noise, backend, size, clip, budget, entry, seed, alone=plan.alone)
+    options = FitOptions(mechanism, residual_noise, backend, size, clip, budget, entry, seed)
     call = FitJob(data, privacy, [template], options, plan.others)
     fit = options.prove(template, plan.rest, call.size)
     said = f"the data have the field {component!r}, which solve_mixture fills in; take it out."
@@ -172,11 +172,6 @@ class MixturePlan:
         else:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.places, self.rest = grouping.planned(clustering, part, count), privacy.minus(part)
-
-    @property
-    def alone(self) -> bool:
-        """Whether no clustering comes before the fit."""
-        return isinstance(self.places, ComponentCenters)
 
     def whole(self, fit: Certificate) -> Certificate:
         if isinstance(self.places, ComponentCenters):

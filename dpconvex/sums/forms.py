@@ -86,7 +86,10 @@ class LeafForm:
         np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
         # First coordinates of all rows have the same sign, so that a threshold that is subtracted is of the same column.
         first = np.unique(row, return_index=True)[1]
-        leading = weights[first, np.argmax(weights[first] != 0, axis=1)]
+        clear = (
+            np.abs(weights[first]) > 10.0**-SAME_DIGITS * np.abs(longest[row[first]])[:, None]
+        )  # of what rounding left
+        leading = weights[first, np.argmax(clear, axis=1)]
         longest[row[first]] *= np.sign(leading * leading[0])
         scale = longest[row]
         kinds, column = np.unique(np.round(weights / scale[:, None], SAME_DIGITS), axis=0, return_inverse=True)

@@ -113,6 +113,8 @@ def test_events_of_queries_that_cost_less_than_their_level_are_rejected(mechanis
         with pytest.raises(Rejected, match=r"nothing is known of|negative"):
             check(certificate.proof, wrong)
     proof = json.loads(certificate.proof)
+    with pytest.raises(Rejected, match="no graph"):
+        check(json.dumps(proof | {"record": {"x": {"lower": [0], "upper": [1]}}}).encode())
     runs = {"eta": 1, "gamma": "0x1p-1", "epsilon_of_a_fit": "0x1p-2", "epsilon_of_a_score": "0x1p-5"}
     runs |= {"delta_of_a_fit": "0x1p-30", "mean_number_of_runs": 2}
     level = {"level": "0x1p-6"}
@@ -124,3 +126,17 @@ def test_events_of_queries_that_cost_less_than_their_level_are_rejected(mechanis
         for other in (event, {"kind": "gaussian", "mu": 1e-9}):
             with pytest.raises(Rejected, match="not of a choice"):
                 check(text, other)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-4])
+def test_events_of_queries_beside_a_clustering_pay_for_both(delta):
+    learner = dp.load("large_margin_gaussian_mixture", features=2)
+    certificate = dp.verify_mixture(learner, dp.Privacy(1.0, delta, "add-remove"), 1000, dp.AdaptiveSteps())
+    event = certificate.event.to_dict()
+    assert not check(certificate.proof, event).unreplayed
+    assert dp.Certificate.from_json(certificate.to_json()).event == certificate.event
+    cells, steps = event["parts"]
+    louder = {"parts": [steps["parts"][0] | {"mu": 1e-9}, steps["parts"][1]]}
+    for parts in ([cells | {"mu": 0.99 * cells["mu"]}, steps], [steps], [cells, steps | louder]):
+        with pytest.raises(Rejected, match="cheaper than the queries"):
+            check(certificate.proof, event | {"parts": parts})

@@ -281,6 +281,7 @@ SHAPED, SUMS = dp.ObjectivePerturbation("matrix"), dp.SufficientStatistics("gamm
 NO_VALUES = (True, None, {"surplus": 1}, -1, "-0x1p+0", "0x1p+9999", "inf", "nan", 10**700)  # texts may be any
 TEXTS, SIGNED = {"mechanism", "unit", "name", "field", "perturbed"}, {"low", "high", "p", "eta"}
 OPTIONAL = {"sampled", "hessian_bound", "noise_cap", "records", "keep", "clustering", "symmetric", "rounds"}
+OPTIONAL |= {"record"}  # which proofs of queries have beside a clustering alone
 
 
 def objects(part, key=""):
@@ -321,6 +322,12 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
                 assert not is_read() or followed, (where, key, value)
             part[key] = old
     assert is_read()
+    with pytest.raises(Rejected):
+        check(
+            json.dumps(
+                proof | {"record": {}} if name == "queries" else {k: proof[k] for k in proof if k != "record"}
+            ).encode()
+        )
 
 
 DIVIDED = dict.fromkeys((f"{of}_level" for of in ("moment", "histogram", "curvature", "step")), "0x1p-4")

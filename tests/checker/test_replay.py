@@ -136,9 +136,10 @@ def of_the_best(shape, privacy):
     return dp.tune_repeated(candidates, DATA, privacy, repetitions=law).release.certificate
 
 
-def of_a_mixture(privacy):
+def of_a_mixture(privacy, mechanism=None):
     learner = dp.load("large_margin_gaussian_mixture", features=3, classes=2)
-    return dp.solve_mixture(learner, {"x": X, "y": (X[:, 0] > 0).astype(int)}, privacy).release.certificate
+    data = {"x": X, "y": (X[:, 0] > 0).astype(int)}
+    return dp.solve_mixture(learner, data, privacy, mechanism).release.certificate
 
 
 def sampled(privacy=PROTECTED, clip=0.3, **options):
@@ -175,7 +176,11 @@ FURTHER = {
     "runs of little variation": (lambda: of_the_best(1.0, LOOSE), RUNS | LOST | {"claim settings eta": 1.01}),
     "pure runs": (lambda: of_the_best(-0.5, PURE), RUNS),
     "cells": (lambda: of_a_mixture(PURE), CELLS),
-    "cells under normal noise": (lambda: of_a_mixture(LOOSE), CELLS | {"claim clustering delta": 0.9}),
+    "cells under normal noise": (
+        lambda: of_a_mixture(LOOSE, dp.NoisyGradientDescent(clip=0.3, steps=9)),
+        CELLS | {"claim clustering delta": 0.9},
+    ),
+    "cells beside queries": (lambda: of_a_mixture(LOOSE), CELLS | {"claim clustering delta": 0.9}),
 }
 
 

@@ -13,9 +13,12 @@ from hypothesis import given, settings, strategies as st
 import dpconvex as dp
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import Writer
+from dpconvex.fitting.adaptive import in_own_fields
+from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.design import Design
 from dpconvex.sums.forms import form_of
+from dpconvex.sums.linear_scores import linear_scores
 
 
 def by_cvxpy(expression, values):
@@ -236,3 +239,30 @@ def test_large_records_do_not_wait_for_jax_where_it_has_no_gpu(monkeypatch):
     batch = dp.load("logistic_regression", features=70).record.validate({"x": x, "y": np.ones(2000, dtype=int)})
     assert not devices.on_devices(batch)
     assert "jax" not in devices.sys.modules
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
+def test_functions_stay_in_their_bounds(scale):
+    w = cp.Variable(2, name="w")
+    low, high = np.array([0.1, 0.3]) * scale, np.array([0.7, 0.9]) * scale
+    record = dp.Record(x=dp.Box(low, high), z=dp.Box(low, high), y=dp.Choice([-1, 1]))
+    template = dp.Template(
+        record, lambda x, z, y: cp.logistic(y * ((x - z) / np.array([3.0, 7.0]) / scale @ w)), 1e-3 * cp.sum_squares(w)
+    )
+    ends = np.array([[a, b] for a in (low[0], high[0]) for b in (low[1], high[1])])
+    batch = record.validate({"x": ends, "z": ends[::-1], "y": [1, -1, 1, -1]})
+    form, found = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch)
+    ((name, domain),) = form.template.record.continuous.items()
+    assert (domain.lower <= found.fields[name]).all()
+    assert (found.fields[name] <= domain.upper).all()
+    assert domain.norm_bound < 0.25  # the corner (.6 / 3, .6 / 7); 2 * .1 * .9 of products taken apart
+    one = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch.chosen(np.arange(4) == 2))[1]
+    assert np.array_equal(one.fields[name][0], found.fields[name][2])
+
+
+@pytest.mark.parametrize("features", [2, 9])
+def test_mixtures_have_a_column_for_each_component(features):
+    learner = dp.load("large_margin_gaussian_mixture", features=features)
+    scores = linear_scores(analyse(learner, dp.AdaptiveSteps()).form)
+    assert scores.shape == ((features + 1) * (features + 2) // 2, 4)
+    assert not scores.is_shared
