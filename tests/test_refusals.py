@@ -140,7 +140,6 @@ REFUSED = {
     "eigenvalues of a matrix that is not symmetric": of_a_matrix(lambda P, x: cp.lambda_max(cp.vstack([P @ x, x]))),
     "products of stacks of matrices": of_a_matrix(lambda P, x: cp.sum(np.ones((4, 2, 2)) @ cp.logistic(P))),
     "a factor that is negative for one label": verified(lambda w, x, y: y * cp.logistic(x @ w)),
-    "a term without the record": verified(lambda w, x, y: logistic(w, x, y) + cp.sum_squares(w)),
     "a composition that CVXPY cannot prove convex": verified(lambda w, x, y: cp.sqrt(cp.pos(x @ w))),
     "an atom without a rule": verified(lambda w, x, y: cp.dotsort(cp.multiply(w, x), [1.0, 0.5])),
     "a declared atom with too small a slope": declared(lambda m: np.logaddexp(m, 0.0)),

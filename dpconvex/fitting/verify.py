@@ -35,6 +35,7 @@ IN_RANGE = (
     "The range of most targets is found first. Widths and thresholds of the loss are parts of it, and squares of long residuals "
     "go on as lines; `ObjectivePerturbation()` or `SufficientStatistics()` by name asks for the loss as declared."
 )
+PUBLIC = "Terms of the loss that no record enters count as part of the regularizer, which is multiplied by n."
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
 EXAMPLE = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
 MECHANISM = Kind(EXAMPLE, lambda given: isinstance(given, Mechanism) and not isinstance(given, type)).or_none
@@ -67,6 +68,9 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, str(error), False)
+        with suppress(NotPrivate, MissingRule):  # of a loss whose public terms have no such bounds
+            if separated(template) is not template:
+                return analysed(separated(template))
         raise
 
 
@@ -300,6 +304,8 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
             certificate = cover.certify(mechanism, analysis, privacy, size)
     certificate = certificate.copied(event=certificate.event, writer=partial(written, template, mechanism))
     found = CertifiedFit(template, certificate, mechanism)
+    if analysis.form.template.public_terms is not None and certificate.perturbed != "queries":
+        found = found.advised(PUBLIC)
     conic = "Constraints: no projection in closed form: a conic solver, certified by multipliers."
     return found if certificate.perturbed == "statistics" or feasible.has_projection else found.advised(conic)
 

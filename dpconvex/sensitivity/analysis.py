@@ -70,13 +70,7 @@ class Analysis:
     def _bounds(self, walker: AbstractInterpreter, k: int) -> LossBounds:
         loss = self.form.losses[k]
         values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
-        try:
-            (scalar,), step = walker.walk(loss)
-        except NotPrivate as error:
-            if error.remedy is None or getattr(error.place, "fields", True):
-                raise
-            remedy = f"{error.remedy}; or, since no record enters this term, write it into regularizer="
-            raise type(error)(error.reason, error.place, remedy) from error
+        (scalar,), step = walker.walk(loss)
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
         # Rows whose squares overflow are refused before they are squared.

@@ -38,7 +38,7 @@ def separated(template: Template) -> Template:
         for term in every[0]
         if term.variables and not term.fields and is_convex(term) and all(terms.count(term) == 1 for terms in every)
     ]
-    apart = [term for term in apart if not is_score_part(term)]
+    apart = [term for term in apart if not (term.is_affine and is_score_part(term))]
     if not apart:
         return template
     losses = tuple(add(0.0, *(term for term in terms if term not in apart)) for terms in every)

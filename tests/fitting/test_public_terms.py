@@ -127,3 +127,21 @@ def test_a_term_stays_below_a_fraction_line():
 
     least = minimize(objective, [1.0, 1.0], bounds=[(0, 10)] * 2).fun
     assert objective(np.array([found["w"], found["b"]], dtype=float)) < least + 0.05
+
+
+@pytest.mark.parametrize("privacy", [dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)])
+def test_a_covariance_is_learnt_by_its_likelihood(privacy):
+    P = cp.Variable((3, 3), symmetric=True, name="P")
+    bounds = [P >> np.eye(3), P << 50 * np.eye(3)]
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3)), lambda x: (x @ P @ x - cp.log_det(P)) / 2, 1e-6 * cp.sum_squares(P), bounds
+    )
+    found, moment = dp.solve(template, {"x": X}, privacy), X.T @ X / SIZE
+
+    def likelihood(P):
+        return (np.trace(P @ moment) - np.linalg.slogdet(P)[1]) / 2
+
+    least = likelihood(np.asarray(dp.solve_without_privacy(template, {"x": X})["P"]))
+    assert likelihood(np.asarray(found["P"])) - least < 0.05 * (likelihood(np.eye(3)) - least)
+    assert any("no record enters" in line for line in found.certificate.advice)
+    assert not found.certificate.check().unreplayed
