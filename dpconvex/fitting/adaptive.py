@@ -113,8 +113,12 @@ def release_steps(
 
 
 def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
-    """Return the form and records in which affine functions of a record, such as those that centre it, are fields."""
+    """Return the form and records in which entrywise functions of a record, such as those that centre it, are fields."""
     own, functions = with_own_fields(form)
+    try:
+        linear_scores(own)
+    except DPConvexError:  # Scores of declared fields were written down before anything was paid
+        return form, batch
     domains = {name: own.template.record.continuous[name] for name in functions}
     return own, batch.mapped(with_functions, batch.share((functions, domains))) if functions else batch
 

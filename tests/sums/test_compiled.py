@@ -260,6 +260,18 @@ def test_functions_stay_in_their_bounds(scale):
     assert np.array_equal(one.fields[name][0], found.fields[name][2])
 
 
+def test_functions_whose_products_are_too_many_are_none_once_a_fit_is_paid_for(monkeypatch):
+    monkeypatch.setattr("dpconvex.sums.linear_scores.MOST_MONOMIALS", 20)
+    M = cp.Variable((6, 6), PSD=True, name="M")
+    record = dp.Record(t=dp.Box(0.0, 1.0), y=dp.Box(-1.0, 1.0))
+    away = lambda t: t - np.linspace(0.0, 1.0, 6)  # noqa: E731
+    template = dp.Template(record, lambda t, y: cp.huber(y - away(t) @ M @ away(t), 0.2), 1e-3 * cp.trace(M))
+    form = analyse(template, dp.AdaptiveSteps()).form  # whose scores read t and its square alone
+    linear_scores(form)
+    batch = record.validate({"t": np.linspace(0.0, 1.0, 5), "y": np.zeros(5)})
+    assert in_own_fields(form, batch) == (form, batch)
+
+
 @pytest.mark.parametrize("features", [2, 9])
 def test_mixtures_have_a_column_for_each_component(features):
     learner = dp.load("large_margin_gaussian_mixture", features=features)
