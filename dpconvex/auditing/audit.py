@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from dpconvex.auditing import parts
-from dpconvex.auditing.drawn import attack_draws
+from dpconvex.auditing.drawn import attack_draws, attack_rounds
 from dpconvex.auditing.objective import Objective
 from dpconvex.auditing.queries import attack_queries
 from dpconvex.auditing.report import Attack, Audit, written
@@ -127,7 +127,9 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, effort: float, rng: np.random.Generator
 ) -> list[Attack]:
     if isinstance(certificate, QueriesCertificate):
-        attacks = attack_queries(analyse(template, mechanism).form, certificate, rng)
+        attacks = [*attack_queries(analyse(template, mechanism).form, certificate, rng)]
+        if (noise := certificate.clustering) is not None:
+            attacks += [parts.attack_clustering(noise, certificate.privacy.adjacency), *attack_rounds(noise)]
         return [*attacks, parts.attack_proof(certificate)]
     times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
     if isinstance(certificate, StatisticsCertificate):

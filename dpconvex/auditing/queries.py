@@ -16,6 +16,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.integer_noise import GAUSSIAN
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
+from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, cut
 from dpconvex.noise.gaussian import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
@@ -56,7 +57,8 @@ class Adversary:
     """Asks records, at a place of its choice, for one kind of sums after the other."""
 
     def __init__(self, form: LossForm, certificate: Certificate, rng: np.random.Generator) -> None:
-        self.certificate, self.scores, self.rng = certificate, linear_scores(form), rng
+        self.certificate, self.form, self.rng = certificate, form, rng
+        self.scores = linear_scores(in_own_fields(form, form.template.record.sample(1, rng))[0])
         rows, columns = self.scores.shape
         self.table = rng.normal(size=(rows, columns)) / self.scores.radius
         self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=len(self.scores.onto_kinds)))
@@ -65,6 +67,7 @@ class Adversary:
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
         """Return the sums that answers are made of, and the scales of their noise, as often as they are not refused."""
         queries, level = Watched(self.certificate.settings["level"]), self.level
+        _, batch = in_own_fields(self.form, batch)
         known = self.scores, batch, self.certificate.privacy, queries
         if part == CHOICE:
             reach = np.ones((2, len(self.scores.inside), self.scores.shape[1]))
@@ -129,7 +132,7 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
     """Attack all kinds of sums that adaptive steps ask for, and the noise that is drawn for them."""
     record, adversary = form.template.record, Adversary(form, certificate, rng)
     first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
-    x = {name: first.fields[name] for name in adversary.scores.fields}
+    x = {name: first.fields[name] for name in linear_scores(form).fields}
     for name, own in x.items():
         x[name] = np.concatenate([own, *(record.continuous[name].project(y) for y in (-own, 0 * own[:1]))])
     every, which = np.repeat(np.arange(2 * SIDES + 1), SIDES), np.tile(np.arange(SIDES), 2 * SIDES + 1)

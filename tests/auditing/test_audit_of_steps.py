@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.auditing import queries
-from dpconvex.fitting import verify
+from dpconvex.auditing import audit, queries
+from dpconvex.fitting import adaptive, verify
 from dpconvex.mechanisms import noisy_queries
 from dpconvex.sums import engine, exact_rows, private_looks
 
@@ -140,6 +141,34 @@ def test_counts_of_roots_tell_apart_records_that_replace_each_other(problem, mon
     certificate = dp.verify(learner, dp.Privacy(1.0, 1e-5), 500, steps)
     attack = next(queries.attack_queries(verify.analyse(learner, steps).form, certificate, np.random.default_rng(0)))
     assert attack.ratio > 0.9, attack
+
+
+def test_functions_of_records_that_are_too_long_are_found(monkeypatch):
+    honest = adaptive.with_functions
+
+    def longer(batch, given):
+        found = honest(batch, given)
+        return replace(found, fields=found.fields | {name: 1.2 * found.fields[name] for name in given[0]})
+
+    monkeypatch.setattr(queries, "PARTS", ("second moment",))
+    w, record = cp.Variable(2, name="w"), dp.Record(x=dp.Box(np.zeros(2), np.ones(2)), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: cp.logistic(y * ((x - [0.5, 0.3]) @ w)), 1e-3 * cp.sum_squares(w))
+    form = verify.analyse(template, dp.AdaptiveSteps()).form
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-5, "add-remove"), 500, dp.AdaptiveSteps())
+    for planted in (False, True):
+        if planted:
+            monkeypatch.setattr(adaptive, "with_functions", longer)
+        attack = next(queries.attack_queries(form, certificate, np.random.default_rng(0)))
+        assert attack.holds != planted, attack
+
+
+@pytest.mark.parametrize("adjacency", [ONE[0], pytest.param(ONE[1], marks=SLOW)])
+def test_a_clustering_beside_steps_is_attacked(adjacency, monkeypatch):
+    monkeypatch.setattr(audit, "attack_queries", lambda *_: [])
+    monkeypatch.setattr(audit, "attack_rounds", lambda noise: [])
+    learner = dp.load("large_margin_gaussian_mixture", features=1)
+    found = dp.audit(learner, dp.Privacy(1.0, 1e-5, adjacency), dp.AdaptiveSteps(), size=500, share=0.2)
+    assert 0.99 < found["clustering"].ratio <= 1.0
 
 
 # Where adaptive steps of one score are tried for the same error, the case with shared parameters is slow.
