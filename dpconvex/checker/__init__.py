@@ -12,7 +12,7 @@ from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import check_event
 from dpconvex.checker.mechanisms import ROOM, check_noise, promised
 from dpconvex.checker.public import Feasible, is_modulus
-from dpconvex.checker.queries import CHOICES, TRUSTED as OF_QUERIES, check_queries
+from dpconvex.checker.queries import CELLS, CHOICES, TRUSTED as OF_QUERIES, check_queries
 from dpconvex.checker.reading import Rejected, Steps, Unreplayed, indices, parsed, reader, require, spend, stated
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
@@ -123,7 +123,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if unit:
         everything = *everything[:-1], f"{one}; sums of theirs are clipped", everything[-1].partition("; ")[2]
     known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: SPLIT in settings}
-    known |= {OF_RANGE: RANGE in settings}
+    known |= {OF_RANGE: RANGE in settings, CELLS: kind == "queries" and "clustering" in claim}
     trusted = (*everything, *more, *(fact for fact, holds in known.items() if holds))
     return Report(len(template.nodes) + len(losses) + (5 + len(settings)) * (kind == "queries"), trusted, ())
 

@@ -20,6 +20,10 @@ TRUSTED = (
     "whether a fit fails does not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public",
 )
+CELLS = (
+    "what is proved about noisy k-means (docs/theory.md, section 16), its noise is drawn from the law that the certificate "
+    "names, and the domains of the record and the size of the clustered field are those of the fit"
+)
 CHOICES = (
     "vertices are drawn in exact proportion to weights, whose logarithms neighbours move within a range that the level of the "
     "choices allows (docs/theory.md, propositions 8.10 and 8.11)"
