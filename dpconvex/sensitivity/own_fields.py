@@ -1,4 +1,4 @@
-"""Affine functions of a record that scores read, such as ``(x - c) / s`` or ``u - v``, as fields of their own.
+"""Sums, products and quotients of a record that scores read, such as ``(x - c) / s``, ``u - v`` or ``x / u - c``, as fields.
 
 In declared fields the rows of such scores are long and much alike, and steps hardly see how they differ.
 """
@@ -62,4 +62,4 @@ def is_own(function: Expression) -> bool:
     changed = any(
         node.atom is ADD or any(isinstance(side, Constant) and side.size > 1 for side in node.args) for node in inner
     )
-    return changed and function.is_affine and all(node.atom in ENTRYWISE for node in inner)
+    return changed and all(node.atom in ENTRYWISE for node in inner)
