@@ -2,8 +2,11 @@
 
 import json
 import math
+from dataclasses import fields
 from fractions import Fraction
+from importlib.resources import files
 from itertools import product
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -14,6 +17,7 @@ from scipy.special import log_ndtr, ndtr
 from scipy.stats import chi
 
 import dpconvex as dp
+from dpconvex.accounting.events import Event
 from dpconvex.checker import Rejected, check
 from dpconvex.checker.exact import (
     MOST_SIDE,
@@ -33,6 +37,7 @@ from dpconvex.checker.reading import MOST_STEPS, Steps, number, parsed
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.rules import Rules
 from dpconvex.checker.scalar_bounds import segments, sums
+from dpconvex.checker.table import TABLES
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
 from dpconvex.expressions.atoms import normal
 from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
@@ -288,3 +293,27 @@ def test_all_pairs_of_vertices_are_counted():
     each = [rows.square(u) + rows.square(v) - 2 * rows.product(u, v, True)[0] for u, v in product(first, second)]
     assert sorted(found.elements()) == sorted(each)
     assert root(max(found))[1] > 0
+
+
+def rows_of_the_table():
+    """Yield the names and keys that docs/checking.md has to have, in rows of a table."""
+    for name, groups in TABLES.items():
+        keys = ["; ".join(f"`{k}` {kind}" for k, kind in group.items() if k not in ("op", "shape")) for group in groups]
+        row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"
+        if not name.startswith("claim of ") or name.endswith(("objective", "queries")):
+            yield name.removeprefix("node ").replace("claim of objective", "claim"), row.replace(" | ", " \\| ")
+
+
+def test_the_schema_of_certificates_names_what_there_is():
+    names = json.loads((files("dpconvex.checker") / "certificate.schema.json").read_text("utf-8"))["$defs"]
+    assert {*names["certificate"]["properties"]} == {item.name for item in fields(dp.Certificate)} - {"writer"}
+    assert {*names["proof"]["properties"]} == {key for group in TABLES["proof"] for key in group}
+    kinds = {kind["properties"]["kind"]["const"]: {*kind["required"]} for kind in names["event"]["oneOf"]}
+    assert kinds == {kind.kind: {item.name for item in fields(kind)} for kind in Event.__subclasses__()}
+
+
+def test_the_documentation_has_the_table_of_keys():
+    page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    lines = page.replace(" | ", " \\| ").splitlines()
+    for name, row in rows_of_the_table():
+        assert any(line.endswith(row.lstrip("|")) and name in line for line in lines), (name, row)

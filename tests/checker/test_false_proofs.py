@@ -1,18 +1,13 @@
 """False proofs that a checker might believe, written by hand; beside each the true claim, or the true graph, is accepted."""
 
 import json
-from dataclasses import fields
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from command_line import main
 
 import dpconvex as dp
-from dpconvex.accounting.events import Event
 from dpconvex.checker import Rejected, check
 from dpconvex.checker.reading import Unreplayed, parsed
-from dpconvex.checker.table import TABLES
 
 # Of records x in the unit disk, with regularizer |w|^2 of 100 records: nodes 0 to 4.
 START = [("variable", [2], [], {"name": "w"}), ("field", [2], [], {"field": "x"}), ("matmul", [], [1, 0], {})]
@@ -388,27 +383,3 @@ def test_a_number_is_no_weight_whatever_it_is_called():
     for ends in ((0, "0x1.0p-7"), (0, 0), (1, 1), (0, 2)):  # those that a fit gives are of 1 together, and any of these
         proof["record"]["weight_of_a_record"] = {"lower": [ends[0]], "upper": [ends[1]]}
         assert check(json.dumps(proof).encode()).unreplayed == ("how the losses are weighted",)
-
-
-def rows_of_the_table():
-    """Yield the names and keys that docs/checking.md has to have, in rows of a table."""
-    for name, groups in TABLES.items():
-        keys = ["; ".join(f"`{k}` {kind}" for k, kind in group.items() if k not in ("op", "shape")) for group in groups]
-        row = f"| {keys[0] or 'none'} | {'<br>'.join(keys[1:])} |"
-        if not name.startswith("claim of ") or name.endswith(("objective", "queries")):
-            yield name.removeprefix("node ").replace("claim of objective", "claim"), row.replace(" | ", " \\| ")
-
-
-def test_the_schema_of_certificates_names_what_there_is():
-    names = json.loads((files("dpconvex.checker") / "certificate.schema.json").read_text("utf-8"))["$defs"]
-    assert {*names["certificate"]["properties"]} == {item.name for item in fields(dp.Certificate)} - {"writer"}
-    assert {*names["proof"]["properties"]} == {key for group in TABLES["proof"] for key in group}
-    kinds = {kind["properties"]["kind"]["const"]: {*kind["required"]} for kind in names["event"]["oneOf"]}
-    assert kinds == {kind.kind: {item.name for item in fields(kind)} for kind in Event.__subclasses__()}
-
-
-def test_the_documentation_has_the_table_of_keys():
-    page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
-    lines = page.replace(" | ", " \\| ").splitlines()
-    for name, row in rows_of_the_table():
-        assert any(line.endswith(row.lstrip("|")) and name in line for line in lines), (name, row)
