@@ -86,8 +86,6 @@ def audit(
         Claimed and found values for every part of the guarantee, with the worst neighbours.  Printing shows a table, and
         ``plot(path)`` draws a picture.  `holds` is False if a claim was broken.
 
-
-
     Notes
     -----
     An attack that fails proves nothing; the proof is the certificate's derivation.  See docs/audit.md.

@@ -42,6 +42,24 @@ class Stored:
         return self.function(self.column[rows if self.index is None else self.index[rows]])
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a batch, of which the same rows are read."""
+
+    columns: tuple[Any, ...]
+
+    def __getitem__(self, rows: Any) -> list[Any]:
+        return [column[rows] for column in self.columns]
+
+
+def in_memory(column: Any) -> bool:
+    """Say whether a column, or all that it is made of, is in memory."""
+    source = getattr(column, "column", column)
+    if isinstance(source, Columns):
+        return all(map(in_memory, source.columns))
+    return type(source) is np.ndarray or sp.issparse(column)
+
+
 class FileRows:
     """An array in an .npy file, records first, of which any rows can be read as long as its form is what it was."""
 

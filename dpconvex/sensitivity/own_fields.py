@@ -24,7 +24,7 @@ MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Entries of such a function, and it
 @once
 def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]:
     """Return the form of a loss that reads such functions as fields, and these by name; the same form if there are none."""
-    template, found = form.template, dict[Expression, Field]()
+    template, found, bounds = form.template, dict[Expression, Field](), dict[str, Box]()
     for number, function in enumerate(dict.fromkeys(f for loss in form.losses for f in functions(loss))):
         low, high = form.expander.bounds(function)
         width, size = np.linalg.norm(high - low), np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))
@@ -33,19 +33,16 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         if len(boxes) < len(domains) or not LEAST < width <= 2 * size < LARGEST:
             continue
         if size / width <= max(box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes):
-            found[function] = Field.of(function.shape, f" own {number}")
+            found[function] = own = Field.of(function.shape, f" own {number}")
+            bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
     if not found:
         return form, {}
     losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
     read = {field.name for loss in losses for field in loss.fields}
-    fields = {
-        name: domain for name, domain in template.record.fields.items() if name in {*read, *template.record.discrete}
-    }
-    for function, field in found.items():
-        low, high = form.expander.bounds(function)
-        fields[field.name] = Box(low.reshape(field.shape, order="F"), high.reshape(field.shape, order="F"))
-    own = template.with_parts(record=Record(**fields), losses=losses)
-    return LossForm(own, convex=False), {field.name: function for function, field in found.items()}
+    read |= {*template.record.discrete}
+    fields = {name: domain for name, domain in template.record.fields.items() if name in read} | bounds
+    moved = template.with_parts(record=Record(**fields), losses=losses)
+    return LossForm(moved, convex=False), {field.name: function for function, field in found.items()}
 
 
 def functions(loss: Expression) -> Iterator[Expression]:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Stored, flattened
+from dpconvex.data.columns import Stored, flattened, in_memory
 from dpconvex.numerics import INSIDE, grid_of
 from dpconvex.sums.jacobians import Jacobian
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
@@ -150,10 +150,10 @@ class Widest:
 def on_grid(batch: Batch, rows: ExactRows) -> Batch:
     """Return records whose field is a multiple of the grid: at once where they are in memory, else when they are read."""
     column = batch.fields[rows.name] if rows.monomials is None else rows.monomials.column(batch)
-    sources = getattr(getattr(column, "column", column), "columns", (column,))
-    in_memory = all(type(getattr(c, "column", c)) is np.ndarray or sp.issparse(c) for c in sources)
     make = partial(rounded, grid=rows.field_grid)
-    made = make(column[:] if not sp.issparse(column) else column) if in_memory else Stored(column, make, column.shape)
+    made: Any = Stored(column, make, column.shape)
+    if in_memory(column):
+        made = make(column if sp.issparse(column) else column[:])
     return Batch({**batch.fields, rows.name: made}, batch.group)
 
 

@@ -42,9 +42,7 @@ class Look(NamedTuple):
     unit: float = 1.0  # Slopes are multiples of this
     bound: float = 0.0  # Of the product of a record's slopes' norm, in units, and its leverage; 0 for no gradients
     edges: Array = NO_NUMBERS  # Upper ends of the bins for the length of gradients in the metric, as `bound` is
-    probe: Array | None = (
-        None  # A direction of the columns, for curvatures; without entries, for slopes along parameters
-    )
+    probe: Array | None = None  # A direction of the columns, for curvatures; empty for slopes along parameters
     cap: float = 1.0  # The largest of these that counts
     width: float = 0.0  # As in the scores, for curvatures along the probe
     longest: float = 0.0  # Of vectors in the metric that are added up in squares, as `bound` is; 0 for none

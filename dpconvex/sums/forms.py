@@ -86,9 +86,7 @@ class LeafForm:
         np.maximum.at(longest, row, np.linalg.norm(weights, axis=1))
         # First coordinates of all rows have the same sign, so that a threshold that is subtracted is of the same column.
         first = np.unique(row, return_index=True)[1]
-        clear = (
-            np.abs(weights[first]) > 10.0**-SAME_DIGITS * np.abs(longest[row[first]])[:, None]
-        )  # of what rounding left
+        clear = np.abs(weights[first]) > 10.0**-SAME_DIGITS * longest[row[first], None]  # else rounding left it
         leading = weights[first, np.argmax(clear, axis=1)]
         longest[row[first]] *= np.sign(leading * leading[0])
         scale = longest[row]

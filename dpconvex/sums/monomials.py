@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Stored, dense, flattened
+from dpconvex.data.columns import Columns, Stored, dense, flattened
 from dpconvex.data.domains import Ball, Box
 from dpconvex.numerics import INSIDE
 from dpconvex.sums.design import Design
@@ -16,16 +16,6 @@ from dpconvex.sums.forms import LeafForm
 from dpconvex.util.arrays import Array, Indices
 
 NAME = " scores"  # The field of a batch that holds them
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Some columns of a batch, of which the same rows are read."""
-
-    columns: tuple[Any, ...]
-
-    def __getitem__(self, rows: Any) -> list[Any]:
-        return [column[rows] for column in self.columns]
 
 
 @dataclass(frozen=True, eq=False)

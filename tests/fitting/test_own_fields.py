@@ -35,11 +35,15 @@ def test_a_fit_to_centred_functions_is_that_to_centred_records():
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
 
 
-def test_partitions_give_the_bits_of_arrays():
+def test_partitions_and_files_give_the_bits_of_arrays(tmp_path):
     records = data(301)
     parts = dp.Partitions([{name: column[k::3] for name, column in records.items()} for k in range(3)])
     whole = {name: np.concatenate([column[k::3] for k in range(3)]) for name, column in records.items()}
     one, other = (dp.solve(raw(), given, PRIVACY, seed=0) for given in (whole, parts))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    np.save(tmp_path / "x.npy", whole["x"])
+    mapped = whole | {"x": np.load(tmp_path / "x.npy", mmap_mode="r")}
+    other = dp.solve(raw(), mapped, PRIVACY, seed=0)
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 

@@ -11,6 +11,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import FileRows
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.fitting.adaptive import in_own_fields
@@ -242,7 +244,7 @@ def test_large_records_do_not_wait_for_jax_where_it_has_no_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
-def test_functions_stay_in_their_bounds(scale):
+def test_functions_stay_in_their_bounds(scale, tmp_path):
     w = cp.Variable(2, name="w")
     low, high = np.array([0.1, 0.3]) * scale, np.array([0.7, 0.9]) * scale
     record = dp.Record(x=dp.Box(low, high), z=dp.Box(low, high), y=dp.Choice([-1, 1]))
@@ -258,6 +260,11 @@ def test_functions_stay_in_their_bounds(scale):
     assert domain.norm_bound < 0.25  # the corner (.6 / 3, .6 / 7); 2 * .1 * .9 of products taken apart
     one = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch.chosen(np.arange(4) == 2))[1]
     assert np.array_equal(one.fields[name][0], found.fields[name][2])
+    np.save(tmp_path / "x.npy", ends)
+    stored = Batch(batch.fields | {"x": FileRows(tmp_path / "x.npy")}, batch.group)
+    there = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, stored)[1].fields[name]
+    assert not isinstance(there, np.ndarray)  # nobody reads all of a file at once
+    assert np.array_equal(there[1:3], found.fields[name][1:3])
 
 
 def test_functions_whose_products_are_too_many_are_none_once_a_fit_is_paid_for(monkeypatch):
