@@ -1,4 +1,4 @@
-"""Terms of a loss that no record enters, which steps take for a part of the regularizer, and whether that pulls."""
+"""Terms of a loss that no record enters, which may count as part of the regularizer, and whether that pulls."""
 
 import numpy as np
 
