@@ -5,7 +5,6 @@ that of a quadratic form of features is after these are whitened.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +58,15 @@ def congruence(turn: Array) -> Array:
     return np.asarray(both * (weight[:, None] * weight / 2))
 
 
-def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: Any = ...) -> Array:
-    """Return a quadratic form in other coordinates, of which these are turned by maps."""
+def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[np.bool_] | None = None) -> Array:
+    """Return a quadratic form in other coordinates, of which these are turned by maps; those that are chosen alone."""
     for _ in range(2):
         matrix = matrix.T.copy()
-        for place, table in maps:
-            matrix[:, place] = (matrix[:, place].swapaxes(0, 1) @ table).swapaxes(0, 1)
-        matrix = matrix[:, chosen]
+        for places, tables in maps:
+            for place, table in zip(places, tables if tables.ndim > 2 else [tables] * len(places), strict=True):
+                kept = slice(None) if chosen is None else chosen[place]
+                matrix[place[kept]] = table[:, kept].T @ matrix[place]
+        matrix = matrix if chosen is None else matrix[chosen]
     return matrix
 
 
