@@ -15,7 +15,7 @@ LOOSER = {
     "conditional_logit": {"hessian_bound": 0.25, "hessian_trace": 0.25},
     "discrete_hazards": {"hessian_bound": 0.49, "hessian_trace": 0.49},
     "expectile_regression": {"hessian_bound": 0.49, "hessian_trace": 0.49},
-    "gaussian_precision": {"strong_convexity": 0.07},
+    "gaussian_precision": {"strong_convexity": 0.17},
     "linear_chain_crf": {"hessian_bound": 0.75, "hessian_trace": 0.75},
     "negative_binomial_regression": {"gradient_bound": 0.9},
     "pathak_raj_2012_mixture": {"hessian_bound": 0.74},

@@ -27,6 +27,7 @@ ZERO = 1e-12  # Where a constant is certified to be zero, this much is rounding
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
+TURNS = 20  # Steps of power iteration towards the least curvature
 LONGER, PATIENCE = 1.5, 30  # Random steps for each that is asked for, and how many of them may gain nothing
 
 NAMES = {
@@ -198,16 +199,21 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
     mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
     here = search.enter(10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim) * rng.normal(size=(count, dim)))
     along = unit(mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)))
-    there = search.enter(here + np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2 * along)
-    regularizer = form.template.regularizer
-    first, second = (np.array([slope_of(regularizer, form.space, x) for x in points]) for points in (here, there))
-    change, gap = size * (first - second), here - there
-    moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)
-        quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
-    worst = int(np.argmin(np.nan_to_num(quotients, nan=np.inf)))
-    return float(quotients[worst]), form.space.unpack(here[worst])
+    regularizer, length = form.template.regularizer, np.linalg.norm(here, axis=1, keepdims=True)
+    first, best = np.array([slope_of(regularizer, form.space, x) for x in here]), (math.inf, 0)
+    largest = 0.0
+    for _ in range(TURNS):
+        there = search.enter(here + np.maximum(length, 1.0) / 2 * along)
+        second, gap = np.array([slope_of(regularizer, form.space, x) for x in there]), here - there
+        with np.errstate(invalid="ignore", divide="ignore"):
+            change = size * (first - second) + added * gap
+            quotients = np.sum(change * gap, axis=1) / np.sum(shape * gap**2, axis=1)
+        quotients[~(np.isfinite(quotients) & (np.linalg.norm(gap, axis=1) > 1e-3 * length[:, 0]))] = math.inf
+        best = min(best, (float(quotients.min()), int(np.argmin(quotients))))
+        # Power iteration towards the least curvature: of what curvature lacks to the largest.
+        largest = quotients[quotients < math.inf].max(initial=largest)
+        along = unit(np.nan_to_num(change / shape - largest * gap, posinf=0.0, neginf=0.0))
+    return best[0], form.space.unpack(here[best[1]])
 
 
 def broken(finding: Finding) -> str:

@@ -33,6 +33,12 @@ def test_every_constant_of_a_certificate_is_attacked(machine):
     assert found["epsilon"].certified == pytest.approx(certificate.noise_epsilon + certificate.jacobian_epsilon)
 
 
+def test_the_least_curvature_of_coupled_parameters_is_found():
+    tasks = dp.load("multi_task_logistic", features=4)
+    found = dp.falsify(tasks, dp.verify(tasks, dp.Privacy(10.0), 30, GAMMA), starts=4, steps=4, seed=0)
+    assert found["strong_convexity"].ratio > 0.99
+
+
 def test_the_worst_place_is_where_it_says():
     # With logistic loss the gradient at (x, y, w) is known by hand.
     found = dp.falsify(dp.load("logistic_regression", features=3, radius=2.0), **FAST)["gradient_bound"]
