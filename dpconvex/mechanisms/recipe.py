@@ -42,6 +42,8 @@ ENOUGH_AT_KINKS = 100.0  # ... of losses of classes with kinks, which noise on t
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
+# Features of classes beyond which clipped steps are usual: WIDE where records for each and unit of the level are SPARSE.
+WIDEST, WIDE, SPARSE = 4_096, 1_000, 3.0
 MOST_STATISTICS = 25_000  # More statistics than this take longer to fit than they are worth
 # Guarantees beyond these are not chosen for: levels of some are beyond floating-point numbers.
 LEAST, MOST, MOST_IN_STEPS, LEAST_DELTA = 1e-6, 1e3, 100.0, 1e-100
@@ -80,6 +82,8 @@ def best_for_size(
     with suppress(DPConvexError, OverflowError):
         if has_many_vertices(form(), privacy, size):
             yield NoisyFrankWolfe()
+        if is_wide(form(), privacy, size) and analysed().unbounded is None:
+            yield clipped_steps(analysed(), privacy)
         if steps := learns_in_steps(form(), analysed, privacy, size):
             yield AdaptiveSteps()
             steps = privacy.epsilon < MOST_IN_STEPS and not is_constrained(form())
@@ -121,6 +125,21 @@ def is_constrained(form: LossForm) -> bool:
     return bool(form.template.record.discrete) and ridge_of(form) is None
 
 
+def is_wide(form: LossForm, privacy: Privacy, size: int) -> bool:
+    """Say whether losses of classes read so many features that their second moment takes long to draw noise for.
+
+    Where records are few it tells little; else it is worth minutes.
+    """
+    record = form.template.record
+    count, level = features_of(form), gaussian_level(privacy.epsilon, privacy.delta)
+    return bool(record.discrete) and count > (WIDE if size * level < SPARSE * count else WIDEST)
+
+
+def features_of(form: LossForm) -> int:
+    """Return the number of entries of the largest field."""
+    return max((math.prod(domain.shape) for domain in form.template.record.continuous.values()), default=0)
+
+
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
     with suppress(DPConvexError):
@@ -145,6 +164,11 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
+    if is_wide(form, privacy, size):
+        return (
+            f"Chosen because there are {features_of(form):,} features, of whose second moment noise takes long to draw; "
+            "`AdaptiveSteps()` by name asks for it, and learns more from many records."
+        )
     found = plenty(form, privacy, size)
     return (
         f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below "

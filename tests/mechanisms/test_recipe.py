@@ -38,6 +38,19 @@ def test_smooth_losses_of_classes_take_adaptive_steps_whatever_the_number_of_rec
         assert certificate.advice[-1].startswith("Chosen because scores are linear")
 
 
+def test_classes_of_very_many_features_take_clipped_steps():
+    many = {count: dp.load("logistic_regression", features=count) for count in (900, 2000, 5000)}
+    adaptive = {
+        (count, size): plan(many[count], size=size) == dp.AdaptiveSteps() for count in many for size in (5000, 10**6)
+    }
+    assert adaptive == {(900, 5000): True, (900, 10**6): True, (2000, 5000): False, (2000, 10**6): True} | {
+        (5000, size): False for size in (5000, 10**6)
+    }
+    advice = dp.verify(many[5000], PROMISE, 5000).advice[-1]
+    assert "5,000 features" in advice
+    assert "AdaptiveSteps()" in advice
+
+
 def wishes(variable=w, weights=(1.0, 1.0), constraints=(), offset=0.0, decision=lambda p, x: x @ p["w"]):
     public = 1e-6 * cp.sum_squares(cp.multiply(np.array(weights), variable))
     loss = lambda x, y: cp.logistic(-y * (x @ variable + offset))  # noqa: E731
