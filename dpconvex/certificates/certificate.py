@@ -26,6 +26,7 @@ from dpconvex.util.arguments import require, retold, whole
 from dpconvex.util.plain_data import built, finite
 
 MOST_PEOPLE = 10**6  # of a group
+FEW = 4.0  # Records for each parameter and unit of the level below which answers often tell nothing: measured (docs/choosing.md)
 QUICK = 3000  # Proofs of so many bytes are replayed where they are read
 
 
@@ -377,7 +378,11 @@ class QueriesCertificate(Certificate, perturbed="queries"):
 
     @property
     def error(self) -> str:
-        return "no bound: clipped steps need not converge to the ERM solution"
+        each = self.size * self.settings.get("level", 0.0) / max(self.noise_dimension, 1)
+        few = (
+            f". n mu / p is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
+        )
+        return f"no bound: clipped steps need not converge to the ERM solution{few if each < FEW else ''}"
 
 
 class StatisticsCertificate(Certificate, perturbed="statistics"):

@@ -348,6 +348,8 @@ def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved(adjacency):
     assert "Noise on queries" in repr(
         steps.compare(dp.verify(LEARNER, steps.privacy, 1000, dp.ObjectivePerturbation()))
     )
+    assert "no better than a constant" not in str(steps)
+    assert "no better than a constant" in str(dp.verify(LEARNER, steps.privacy, 10, dp.AdaptiveSteps()))
     assert steps.for_group(3).epsilon > 1
     people = dp.Privacy(1.0, 1e-6, adjacency, unit="patient", most=5)
     assert "times that for one record" not in str(dp.verify(LEARNER, people, 1000, dp.AdaptiveSteps()))
