@@ -23,7 +23,7 @@ from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import table_of
 from dpconvex.data.validation import LARGEST_COPY
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.fitting.problem_files import locate, options as options_of
+from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.model.people import People
@@ -33,15 +33,16 @@ from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 
 SHARE = 0.2  # of a guarantee, for the components of a mixture
+STEPS = "adaptive-steps"
 
 
 # What fits nothing
 
 
 def problems(chosen: argparse.Namespace) -> None:
-    listing, lines = [], []
-    for name, text in dp.problems().items():
-        known = options_of(name).items()
+    listing, lines, shipped = [], [], dp.problems()
+    for name in chosen.names or shipped:
+        known, text = options_of(name).items(), shipped.get(name, "a problem file of your own")
         options = {o: {"required": True} if p.default is p.empty else {"default": p.default} for o, p in known}
         listing.append({"name": name, "description": text, "options": options})
         shown = ", ".join(f"{o}={said['default']!r}" if "default" in said else o for o, said in options.items())
@@ -106,7 +107,7 @@ def prepared(
 
 
 def fit(chosen: argparse.Namespace) -> None:
-    schema = schema_of(chosen)
+    schema = suited(chosen)
     declared = declare(chosen.problem, schema, chosen.options)
     promise, mechanism, further = terms(chosen, declared.learner)
     out, data, options = prepared(chosen, declared, promise, further)
@@ -120,7 +121,7 @@ def fit(chosen: argparse.Namespace) -> None:
 
 
 def tune(chosen: argparse.Namespace) -> None:
-    schema, candidates = schema_of(chosen), {}
+    schema, candidates = suited(chosen), {}
     for varied in grid(chosen.grid):
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
@@ -229,7 +230,27 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
-def schema_of(chosen: argparse.Namespace) -> Schema:
+def suited(chosen: argparse.Namespace) -> Schema:
+    """Return what is declared about a table, and complete the options of a shipped problem as its estimator does.
+
+    The constant of the schema becomes the problem's own intercept, which no bound or penalty of coefficients holds back.
+    """
+    schema, known = declared_schema(chosen), options_of(chosen.problem)
+    shipped = locate(chosen.problem).parent == FOLDER
+    usual: dict[str, Any] = {"constant": schema.constant} if schema.constant else {}
+    if shipped and schema.labels is None:
+        usual = {"constant": schema.constant or 0.5, "scaled": True} | (
+            {"target": LARGEST} if "scaled" in known else {}
+        )
+        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # which need no bound, and little smoothing
+            usual |= dict[str, Any](width=NARROW, bound=None)
+            known = {name: item for name, item in known.items() if name != "bound" or item.annotation is not float}
+    if chosen.problem not in CURVES:
+        chosen.options = {name: usual[name] for name in known if name in usual} | chosen.options
+    return replace(schema, constant=0.0) if shipped or "constant" in known else schema
+
+
+def declared_schema(chosen: argparse.Namespace) -> Schema:
     """Return what is declared about a table, in a file of its own, or in the settings, which are put beside what was chosen."""
     said = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
     said |= {key: value for key, value in vars(chosen).items() if key in SETTINGS and value is not None}
@@ -305,8 +326,14 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The component m of a mixture is learnt.
     fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
-    needed = f"a record like {schema.record!r}, with as many labels"
-    require(fits, f"{problem}: a problem for this table needs {needed}, not {learner.record!r}.")
+    said = f"a problem for this table needs a record like {schema.record!r}, not {learner.record!r}"
+    if "y" in record and bool(values) != bool(labels):
+        own, other = ("label_bounds", "labels") if labels else ("labels", "label_bounds")
+        said = f"its y is {record['y']!r}, and the schema declares {other}; declare {own}, or take another problem"
+    elif not labels and getattr(record.get("y"), "lower", None) == 0:
+        said = f"its y is {record['y']!r}, and a schema moves targets to between -1 and 1; fit it in Python"
+        said += ", or leave scaled at true" if "scaled" in options else ", or take a problem with the option `scaled`"
+    require(fits, f"{problem}: {said}.")
     if set(values) == set(labels):
         values = labels  # whatever their order in the problem
     texts = values is not labels and any(isinstance(value, str) for value in values)

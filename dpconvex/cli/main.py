@@ -85,6 +85,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "model": option("file that fit has saved"),
     "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
     "ledger": option("file of a budget, or address of a database, such as sqlite:///spent.db"),
+    "names": option("problems to list, by default all", "NAME", nargs="*"),
     "to": option("move: file or database that is to hold the budget", nargs="?"),
     "file": option("public CSV or Parquet file for a draft, any to learn from, TOML file to check"),
     "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
@@ -160,7 +161,7 @@ FIT = (
 
 # For each command: its options (! for those that are needed), what it does, and examples.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "problems": ("", "list the problems that come with it", ""),
+    "problems": ("names", "list the problems that come with it, with their options", ""),
     "verify": (f"{VERIFY} --proof", "prove that a problem is private, without data", """
   dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),

@@ -51,8 +51,8 @@ class Schema:
     unit : bool
         Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
     constant : float
-        An intercept: a last feature that is this number for every record, so that records have length at most
-        ``sqrt(1 + constant**2)``.
+        A last feature that is this number for every record, so that records have length at most ``sqrt(1 + constant**2)``.
+        Bounds and penalties of coefficients hold it back: for an intercept, prefer the option `constant` of a problem.
     privacy_unit : str, optional
         The column with the identifier of a person who may have several records; it is not a feature.  A guarantee about these
         records must have a unit (docs/unit.md). `units` reads the column.

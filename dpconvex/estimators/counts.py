@@ -14,12 +14,10 @@ from dpconvex.errors import DomainError
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
+from dpconvex.fitting.problem_files import LARGEST
 from dpconvex.fitting.solve import solve
 from dpconvex.util.arguments import NOT_NEGATIVE, require
 from dpconvex.util.arrays import Array
-
-# Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.
-LARGEST = float(np.exp(3.0))
 
 
 def in_units(name: str, domain: Box, clip: bool, unit: float, column: Any) -> Array:

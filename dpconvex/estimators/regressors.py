@@ -17,6 +17,7 @@ from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
+from dpconvex.fitting.problem_files import NARROW, WIDE
 from dpconvex.fitting.release import functions_of
 from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
@@ -31,8 +32,6 @@ from dpconvex.util.arrays import Array
 FAR = 60.0
 # Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target.
 CAPPED = 2.0
-# Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
-NARROW, WIDE = 0.005, 0.1
 
 
 class PrivateRegressor(RegressorMixin, Private, weights="w"):

@@ -7,6 +7,7 @@ import ast
 import copyreg
 import hashlib
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +26,11 @@ from dpconvex.util.arguments import PATH, require
 PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
 FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if p.is_dir()), PACKAGE / "problems")
+
+# Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.
+LARGEST = math.exp(3.0)
+# Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
+NARROW, WIDE = 0.005, 0.1
 
 
 def shipped() -> dict[str, Path]:

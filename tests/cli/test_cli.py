@@ -44,6 +44,8 @@ def test_usage_and_problems_are_explained(run):
     assert all(f"{name} - {description}" in listed for name, description in dp.problems().items())
     assert "features, classes=2, regularization=0.01, radius=1.0, labels=(-1, 1)" in listed
     assert {problem["name"] for problem in run("problems --json").json} == set(dp.problems())
+    assert run("problems gamma_regression").out.startswith("gamma_regression - ")
+    assert "did you mean 'gamma_regression'?" in run("problems gama_regression", ends=2).err
 
 
 def test_the_settings_of_the_documentation_work(run):
@@ -196,7 +198,28 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     assert np.corrcoef(told["predictions"], area)[0, 1] > 0.99
     assert 0 < np.mean(told["predictions"]) < 3000
     assert run("evaluate model.npz rents.csv --epsilon 5 --json").json["error"] < 0.5
-    assert "a record like Record(x=Ball(dim=1, radius=1.0, norm=2), y=Box" in run(f"fit logistic_regression {fit}").err
+    assert "the schema declares label_bounds; declare labels" in run(f"fit logistic_regression {fit}").err
+    assert "targets to between -1 and 1; fit it in Python" in run(f"fit negative_binomial_regression {fit}").err
+
+
+REGRESSIONS = "ridge huber quantile expectile sparse gamma poisson tweedie linear"
+
+
+@pytest.mark.parametrize("constant", ["constant = 0.5", ""])
+@pytest.mark.parametrize("problem", REGRESSIONS.split())
+def test_regressions_far_from_the_middle_of_their_bounds_have_an_intercept_that_nothing_holds_back(
+    run, problem, constant
+):
+    rng = np.random.default_rng(3)
+    area = rng.integers(0, 100, 4000)
+    cost = rng.gamma(9.0, np.exp(4 + area / 80) / 9).clip(0, 10000)  # far below what is declared
+    pd.DataFrame({"area": area, "cost": cost}).to_csv("costs.csv", index=False)
+    declared = f'label = "cost"\nlabel_bounds = [0, 10000]\n{constant}\n[features]\narea = [0, 100]\n'
+    Path("costs.toml").write_text(declared, encoding="utf-8")
+    run(f"fit {problem}_regression costs.csv --schema costs.toml --epsilon 2 --delta 1e-6 --out m.npz", ends=0)
+    found = np.array(run("predict m.npz costs.csv --json", ends=0).json["predictions"])
+    assert np.mean((found - cost) ** 2) < 0.8 * np.var(cost)
+    assert dp.Release.load("m.npz").schema.constant == 0
 
 
 def test_a_choice_among_settings_is_made_privately(run):
