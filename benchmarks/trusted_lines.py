@@ -54,6 +54,7 @@ PUBLIC = (
     "sensitivity/",
     "model/template.py",
     "fitting/problem_files.py",
+    "sums/public_rows.py",
     "sums/translation.py",
 )
 NOT_FOR_STEPS = (

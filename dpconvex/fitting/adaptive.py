@@ -32,6 +32,7 @@ from dpconvex.sums.functions_of_records import with_functions
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
+from dpconvex.sums.public_rows import DomainMetric
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -69,8 +70,8 @@ def estimate_with_covariance(
             level *= math.sqrt(1 - STEPS)
         else:
             table = longer = scores.table(form.space.pack(start)) / row_units(scores, looks.constant)
-            metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE)
-            hessian = public.curvature * (metric.vectors * metric.root**2) @ metric.vectors.T
+            inverse = np.linalg.inv(whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public)[0].matrix)
+            hessian = public.curvature * inverse @ inverse.T
             level *= math.sqrt(1 - MOMENT)
         found = NewtonStep(looks, form, level, max(size, 1.0), public, table, hessian, longer).estimate()
         if not all(np.isfinite(part).all() for part in found):
@@ -165,7 +166,8 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
     vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
     short = partial(short_side, engine, batch, scores)
-    return scores, Public(largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes), short)
+    bounds = float(most), float(most_bend), bool(vanishes)
+    return scores, Public(largest, usual, is_bent, is_flat, *bounds, short, DomainMetric.of(batch, scores))
 
 
 @np.errstate(all="ignore")

@@ -57,20 +57,24 @@ class Metric:
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
     likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
+    turn: Array | float = 1.0  # What rows are multiplied by first
 
     @classmethod
-    def of(cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False) -> "Metric":
+    def of(
+        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | float = 1.0
+    ) -> "Metric":
         """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
         likely, ridge = revealed(values, edge), part * edge
         kept = likely if denoised else np.maximum(values, 0.0)
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
             ridge *= 1.25
-        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge))
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge), turn)
 
     @property
     def matrix(self) -> Array:
-        return np.asarray(self.vectors.T / self.root[:, None])
+        round_rows = self.vectors.T / self.root[:, None]
+        return np.asarray(round_rows * self.turn if np.isscalar(self.turn) else round_rows @ self.turn)
 
     @property
     def directions(self) -> float:
@@ -217,12 +221,30 @@ def farthest(public: Public, bend: float) -> float:
 
 
 def whole_rows(
-    looks: PrivateLooks, level: float, ridge: float, most: float = math.inf, denoised: bool = False
-) -> tuple[Metric, Array, float]:
-    """Return the metric of the noisy second moment of whole rows, that moment, and the deviation of its noise."""
-    moment, deviation = looks.second_moment(level)
-    edge = math.sqrt(2 * looks.rows.count) * deviation
-    return Metric.of(moment, edge, ridge, most, denoised), moment, deviation
+    looks: PrivateLooks,
+    level: float,
+    ridge: float,
+    public: Public,
+    most: float = math.inf,
+    denoised: bool = False,
+) -> tuple[Metric, float, float]:
+    """Return the metric of the noisy second moment of whole rows, and its number of records with the deviation of that.
+
+    The number is 0 if rows have no constant.
+    """
+    turn: Array | float = 1.0
+    if public.metric is None:
+        moment, deviation = looks.second_moment(level)
+    else:
+        turn = looks.in_metric(public.metric.matrix)
+        moment = looks.second_moment_in_metric(public.metric.longest, level)
+        deviation = looks.counted(1.0, math.sqrt(2)) * public.metric.longest**2 / level
+    metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)
+    if not looks.constant:
+        return metric, 0.0, 0.0
+    along = np.eye(len(moment))[-1] if public.metric is None else np.linalg.inv(turn)[-1]
+    along = along / looks.constant
+    return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
 def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
@@ -259,11 +281,11 @@ def metric_of(
     share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
-    rough, moment, deviation = whole_rows(looks, level * math.sqrt(share), ridge, most)
+    rough, counted, deviation = whole_rows(looks, level * math.sqrt(share), ridge, public, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
-        counted, wide = (value / looks.constant**2 for value in (float(moment[-1, -1]), 4 * deviation))
+        wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
     single = starts and looks.constant and looks.scores.shape[1] == 1
     start = find_constant(looks, level, number, public, begin) if single else None

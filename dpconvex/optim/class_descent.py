@@ -57,7 +57,7 @@ def class_model_of(
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], looks.sides
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
-    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, denoised=True)
+    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
@@ -66,7 +66,8 @@ def class_model_of(
     least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
     part = min(least * (1 + STIFFER * stiff), most)
     part *= math.sqrt(looks.privacy.most)
-    longest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid / metric.root.min()
+    widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
+    longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)

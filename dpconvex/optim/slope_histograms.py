@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.sums.public_rows import DomainMetric
 from dpconvex.util.arrays import Array
 
 RISING = 4.0  # By how much the curvature rises in one step at most
@@ -36,6 +37,9 @@ class Public:
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
+    metric: DomainMetric | None = (
+        None  # In which rows of the declared domain are about round, where they are far from that
+    )
 
     @property
     def of_steps(self) -> "Public":

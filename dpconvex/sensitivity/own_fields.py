@@ -19,6 +19,7 @@ from dpconvex.util.runtime import once
 # Entry by entry, so that no bit of a record's values depends on other records.
 ENTRYWISE = (ADD, NEGATE, MULTIPLY, DIVIDE, BROADCAST, INDEX, RESHAPE, TRANSPOSE)
 MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Entries of such a function, and its bounds
+UNEVEN = 16.0  # How much larger one bound of a field may be than another: rows are whole multiples of the largest one's
 
 
 @once
@@ -35,9 +36,20 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         if size / width <= max(box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes):
             found[function] = own = Field.of(function.shape, f" own {number}")
             bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
+    losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
+    uneven = dict[Expression, Expression]()
+    for field in dict.fromkeys(field for loss in losses for field in loss.fields):
+        domain = template.record.continuous.get(field.name)
+        if isinstance(domain, Box) and len(domain.shape) and field.size <= MOST:
+            sizes = np.maximum(np.abs(domain.lower), np.abs(domain.upper))
+            units = np.where(sizes > 0, 2.0 ** np.rint(np.log2(np.where(sizes > 0, sizes, 1.0))), 1.0)
+            if LEAST < units.min() * UNEVEN < units.max() < LARGEST:
+                own = Field.of(field.shape, f" own {len(found)}")
+                found[field / units], uneven[field] = own, own * units
+                bounds[own.name] = Box(domain.lower / units, domain.upper / units)
     if not found:
         return form, {}
-    losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
+    losses = tuple(substituted(loss, uneven) for loss in losses)
     read = {field.name for loss in losses for field in loss.fields}
     read |= {*template.record.discrete}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read} | bounds

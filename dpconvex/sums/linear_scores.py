@@ -19,7 +19,8 @@ from dpconvex.util.runtime import once
 
 ROW_BITS = 16  # Of the norm of a record's row, or of all its rows, in multiples of a grid
 MOST = 2**15  # Rows and columns of the table: products of whole numbers with so many terms are exact
-MOST_SHARED, MOST_MONOMIALS = 300, 2**12  # Parameters that scores share, and monomials of scores that are written down
+# Parameters that scores share, monomials that are written down, and scores of a record whose fields parameters multiply.
+MOST_SHARED, MOST_MONOMIALS, MOST_ROWS = 300, 2**12, 64
 REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or write scores as x @ w + b"
 
 
@@ -120,12 +121,11 @@ def linear_scores(form: LossForm) -> LinearScores:
     found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander)
     if found is None or found.merged[0].grid is None:
         whole = form_of(form.template, form.space)
-        if found is None or whole.merged[0].grid is not None or whole.forms < found.forms:
+        hidden = found is not None and not len(read(found)) and whole.forms <= MOST_ROWS
+        if found is None or hidden or whole.merged[0].grid is not None or whole.forms < found.forms:
             found = whole
     merged, lift = found.merged
-    count, domains = found.design.count, form.template.record.continuous
-    moving = np.unique(sp.coo_array(found.map).row % count)
-    moving = moving[moving < count - 1]
+    moving, domains = read(found), form.template.record.continuous
     names = [n for n, span in found.design.columns.items() if ((moving >= span.start) & (moving < span.stop)).any()]
     monomials, grid = None, merged.grid
     if not names or (grid is None and merged.map.shape[1] > MOST_SHARED):
@@ -161,6 +161,12 @@ def linear_scores(form: LossForm) -> LinearScores:
         bounds=domains[name].bounds if monomials is None else None,
         lift=lift,
     )
+
+
+def read(form: LeafForm) -> Indices:
+    """Return the numbers of the monomials that scores read, but for 1."""
+    found = np.unique(sp.coo_array(form.map).row % form.design.count)
+    return found[found < form.design.count - 1]
 
 
 def refusal(form: LossForm, why: str) -> NotPrivate:

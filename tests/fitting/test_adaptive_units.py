@@ -8,6 +8,7 @@ from adaptive_learners import (
     DATA,
     FEATURES,
     SCORES,
+    SIGNS,
     SIZE,
     SLOPES,
     STEPS,
@@ -38,6 +39,48 @@ def test_answers_do_not_depend_on_the_units_of_features():
     one, other = fit(logistic(), DATA), fit(wide, DATA | {"x": 8.0 * X})
     np.testing.assert_allclose(8.0 * other["w"], one["w"], rtol=1e-9)
     np.testing.assert_allclose(other["b"], one["b"], rtol=1e-9)
+
+
+UNITS = {  # of four features that lie within [-1, 1]: the middle of each, and its size
+    "far from 0": (np.array([60.0, 130.0, 2005.0, 10.0]), np.array([40.0, 80.0, 15.0, 5.0])),
+    "far apart": (np.array([0.0, 0.0, 0.0, 0.0]), np.array([1e6, 1.0, 100.0, 1e-3])),
+    "both": (np.array([5e5, 0.5, 60.0, 2005.0]), np.array([5e5, 0.5, 40.0, 15.0])),
+}
+
+
+@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize("apart", [False, True])
+def test_features_may_have_any_units(units, apart):
+    """Rows were as long as the largest feature, and little was seen of how they differ."""
+    (middle, size), w, b = UNITS[units], cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
+    raw = middle + size * X
+    fields, data = {"x": dp.Box(middle - size, middle + size)}, {"x": raw}
+    loss = lambda x, y: cp.logistic(-y * (x @ w + b))  # noqa: E731
+    if apart:
+        fields = {f"x{k}": dp.Box(middle[k] - size[k], middle[k] + size[k]) for k in range(FEATURES)}
+        data = {f"x{k}": raw[:, k] for k in range(FEATURES)}
+        loss = lambda x0, x1, x2, x3, y: cp.logistic(  # noqa: E731
+            -y * (x0 * w[0] + x1 * w[1] + x2 * w[2] + x3 * w[3] + b)
+        )
+    learner = dp.Template(dp.Record(**fields, y=dp.Choice([-1, 1])), loss)
+    found = fit(learner, data | {"y": SIGNS})
+    exact = dp.solve_without_privacy(logistic(), DATA)
+    assert np.linalg.norm(size * found["w"] - exact["w"]) <= 0.3 * np.linalg.norm(exact["w"])
+    assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
+
+
+@pytest.mark.parametrize(("middle", "size"), [(0.0, 1.0), (0.5, 0.5), (50.0, 50.0)])
+def test_scores_of_many_entries_share_parameters(middle, size):
+    """Of x[1:] - a x[:-1] - c all gradients were cut together, without a second moment: errors did not fall with the noise."""
+    random, months = np.random.default_rng(3), [np.zeros(SIZE)]
+    for _ in range(6):
+        months.append(np.clip(0.1 + 0.6 * months[-1] + 0.2 * random.normal(size=SIZE), -1, 1))
+    a, c = cp.Variable(name="a"), cp.Variable(name="c")
+    series = dp.Record(x=dp.Box(*(np.full(7, middle + side * size) for side in (-1, 1))))
+    learner = dp.Template(series, lambda x: cp.sum_squares(x[1:] - a * x[:-1] - c))
+    found = fit(learner, {"x": middle + size * np.stack(months, axis=1)})
+    assert found["a"] == pytest.approx(0.6, abs=0.03)
+    assert (found["c"] - middle * (1 - found["a"])) / size == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize("unit", [2.0**-10, 1.0, 2.0**10])
