@@ -57,11 +57,11 @@ class Metric:
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
     likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
-    turn: Array | float = 1.0  # What rows are multiplied by first
+    turn: Array | None = None  # What rows are multiplied by first
 
     @classmethod
     def of(
-        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | float = 1.0
+        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | None = None
     ) -> "Metric":
         """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
@@ -74,7 +74,7 @@ class Metric:
     @property
     def matrix(self) -> Array:
         round_rows = self.vectors.T / self.root[:, None]
-        return np.asarray(round_rows * self.turn if np.isscalar(self.turn) else round_rows @ self.turn)
+        return np.asarray(round_rows if self.turn is None else round_rows @ self.turn)
 
     @property
     def directions(self) -> float:
@@ -232,7 +232,7 @@ def whole_rows(
 
     The number is 0 if rows have no constant.
     """
-    turn: Array | float = 1.0
+    turn: Array | None = None
     if public.metric is None:
         moment, deviation = looks.second_moment(level)
     else:
@@ -242,8 +242,7 @@ def whole_rows(
     metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)
     if not looks.constant:
         return metric, 0.0, 0.0
-    along = np.eye(len(moment))[-1] if public.metric is None else np.linalg.inv(turn)[-1]
-    along = along / looks.constant
+    along = (np.eye(len(moment)) if turn is None else np.linalg.inv(turn))[-1] / looks.constant
     return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
