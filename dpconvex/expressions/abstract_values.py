@@ -190,8 +190,8 @@ def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
 
 def combinations(points: Sequence[Array], width: int) -> Array:
     """Return all sums of one row from each table."""
-    sums = np.zeros((1, width))
-    for rows in points:
+    sums = points[0] + 0.0 if points else np.zeros((1, width))  # -0 is 0
+    for rows in points[1:]:
         sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, width)
     return sums
 

@@ -24,7 +24,7 @@ from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.analysis import Analysis
-from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
 from dpconvex.sensitivity.public_terms import separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
 from dpconvex.sums.translation import check_translation
@@ -52,6 +52,10 @@ def form_of(template: Template) -> LossForm:
 
 @once
 def read(template: Template, convex: bool = True) -> LossForm:
+    if convex:  # the form is the same one, whether the loss has to be convex or not
+        check_public(template)
+        check_loss(template)
+        return read(template, False)
     form = LossForm(template, convex)
     check_translation(form)
     return form
@@ -76,8 +80,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 
 @once
 def analysed(template: Template, why: str = "", convex: bool = True) -> Analysis:
-    form = read(template) if convex else read(template, False)
-    return Analysis(form, unbounded=DPConvexError(why) if why else None)
+    return Analysis(read(template, convex), unbounded=DPConvexError(why) if why else None)
 
 
 @quietly

@@ -64,8 +64,9 @@ def hinged(analysis: Analysis) -> bool:
 def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
-    rows = np.unique(np.concatenate(gram.rows) + 0.0, axis=0)  # -0 is 0
-    longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)).tolist(), strict=True))
+    distinct = {bytes(row): row for row in np.concatenate(gram.rows) + 0.0}  # -0 is 0
+    lengths = np.sqrt(gram.squared_norms(np.array(list(distinct.values()))))
+    longest = dict(zip(distinct, lengths.tolist(), strict=True))
     margin = hinge = target = 0.0
     floor = CANCELLED * max(longest.values(), default=0.0)
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):

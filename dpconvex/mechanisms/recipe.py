@@ -104,8 +104,8 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
         return False
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
-    few = tells_classes(form) and weighs_features(form) and plenty(form, privacy, size) < 1
-    return not (few and few_statistics(form, privacy))
+    few = tells_classes(form) and weighs_features(form) and few_statistics(form, privacy)
+    return not (few and plenty(form, privacy, size) < 1)
 
 
 def weighs_features(form: LossForm) -> bool:

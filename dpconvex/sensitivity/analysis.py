@@ -14,9 +14,10 @@ from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
 from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
-from dpconvex.numerics import SUM_SLACK, Interval, float_down, intervals, norm_up
+from dpconvex.numerics import SUM_SLACK, Ends, Interval, float_down, intervals, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
+from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.interpreter import AbstractInterpreter, Step
 from dpconvex.sensitivity.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.sensitivity.loss_form import LossForm, check_magnitudes, check_steepness, nonsmooth_nodes
@@ -24,6 +25,7 @@ from dpconvex.sensitivity.regularizer import curvature_of, smallest_eigenvalue
 from dpconvex.util.arrays import Array
 
 SAME = 1e-12  # Gradients that differ by less than this fraction of their bound differ by rounding
+NEAR = 1e-6  # Bounds that are smaller than the largest by this fraction need not be sharp
 TIE = 1e-9  # Values that agree to this fraction tie
 
 
@@ -51,21 +53,35 @@ class Analysis:
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded
         check_magnitudes(form)
-        everything = [leaf for group in form.leaves for leaf in group]
+        self.everything = [leaf for group in form.leaves for leaf in group]
         self.expander, self.bases = form.standard, form.standard.bases
-        polynomials = [self.expander.expand(leaf) for leaf in everything]
-        self.gram = form.gram
+        self.losses: tuple[LossBounds, ...] = ()
+        if unbounded is None:
+            assert form.rounding  # refused before bounds are
+            walker = AbstractInterpreter(self.expander, self.rows, self.reach, self.length)
+            self.losses = tuple(self._bounds(walker, k) for k in range(len(form.losses)))
+
+    @property
+    def gram(self) -> GradientGram:
+        return self.form.gram
+
+    @cached_property
+    def rows(self) -> dict[Expression, Array]:
+        return dict(zip(self.everything, self.gram.rows, strict=True))
+
+    @cached_property
+    def rounding(self) -> dict[int, Array]:
+        """Bounds on what rounding of terms that cancel does to each leaf, by its id."""
+        leaves = self.everything
+        return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
+
+    @cached_property
+    def ranges(self) -> dict[int, tuple[Ends, list[Interval]]]:
+        form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.everything]
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
-        rounding = [self.expander.rounding(leaf, form.reach)[0] for leaf in everything]
-        self.rounding = dict(zip(map(id, polynomials), rounding, strict=True))
-        self.ranges = leaf_ranges(
-            polynomials, self.gram, form.feasible, self.bases, blurred, np.concatenate([np.zeros(0), *rounding])
-        )
-        self.rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = AbstractInterpreter(self.expander, self.rows, self.reach, self.length)
-        count = 0 if unbounded is not None else len(form.losses)
-        self.losses = tuple(self._bounds(walker, k) for k in range(count))
+        rounding = np.concatenate([np.zeros(0), *(self.rounding[id(polynomial)] for polynomial in polynomials)])
+        return leaf_ranges(polynomials, self.gram, form.feasible, self.bases, blurred, rounding)
 
     def _bounds(self, walker: AbstractInterpreter, k: int) -> LossBounds:
         loss = self.form.losses[k]
@@ -218,7 +234,7 @@ class Analysis:
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None and together * (1 + SUM_SLACK) + other > joint:
-                together = min(together, loss.joint.loss(beta, mu))
+                together = min(together, loss.joint.loss(beta, mu, (1 - NEAR) * (joint - other)))
             joint = max(joint, together * (1 + SUM_SLACK) + other)
         if joint >= apart:
             return apart, "gradient and curvature maximised separately"

@@ -76,21 +76,28 @@ def hull(piece: HessianTerm) -> Array | None:
 
 
 def trace_bound(
-    piece: HessianTerm, gram: GradientGram, longest: float | None = None, start: Array | None = None
+    piece: HessianTerm,
+    gram: GradientGram,
+    longest: float | None = None,
+    start: Array | None = None,
+    enough: float = 0.0,
 ) -> float:
     """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
 
     With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
+    A bound below `enough` need not be sharp.
     """
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
-    bound, _ = widest(piece, rows, gram, start)
+    bound, _ = widest(piece, rows, gram, start, enough)
     return float(min(swollen(bound, piece, gram), piece.spread * largest))
 
 
-def widest(piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None) -> tuple[float, Array]:
+def widest(
+    piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None, enough: float = 0.0
+) -> tuple[float, Array]:
     """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
     # A covariance does not change with the origin, and differences carry smaller errors.
     inner, error = gram.inner(rows if piece.outer else rows - rows[0])
@@ -109,6 +116,8 @@ def widest(piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | N
             best, found = bound, weights
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
+        if swollen(best + 4 * piece.spread * error, piece, gram) <= enough:
+            return float(best + 4 * piece.spread * error), found
         weights = pairwise_step(weights, slope, inner, excess)
     gram.widest[key] = float(best + 4 * piece.spread * error), found
     return gram.widest[key]
@@ -171,8 +180,8 @@ class MeanJoint:
     rank: int
     start: Array | None  # Weights under which the points vary most: few steps lead from there to others
 
-    def loss(self, beta: float, mu: float) -> float:
-        return self.touching(beta, mu)[0]
+    def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
+        return self.touching(beta, mu, enough)[0]
 
     def left(self, beta: float, mu: float, touch: Touch) -> HessianTerm:
         """Return what the tangents leave."""
@@ -180,12 +189,13 @@ class MeanJoint:
         outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
         return HessianTerm(piece.terms, outer, piece.spread / (mu * (1 + t)))
 
-    def bound(self, beta: float, mu: float, touch: Touch) -> tuple[float, Touch]:
+    def bound(self, beta: float, mu: float, touch: Touch, enough: float = 0.0) -> tuple[float, Touch]:
         m, t, u = touch
         fixed = beta * self.mean.lead * m / 2 + self.rank * (math.log1p(t) - t / (1 + t)) + math.log1p(u) - u / (1 + u)
-        return fixed + trace_bound(self.left(beta, mu, touch), self.gram, self.longest, self.start), touch
+        left = self.left(beta, mu, touch)
+        return fixed + trace_bound(left, self.gram, self.longest, self.start, enough - fixed), touch
 
-    def touching(self, beta: float, mu: float) -> tuple[float, Touch]:
+    def touching(self, beta: float, mu: float, enough: float = 0.0) -> tuple[float, Touch]:
         """Return a sharp bound, and where its tangents touch: where points of one length are worst."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
@@ -201,10 +211,10 @@ class MeanJoint:
 
         most = min(self.variance, self.longest**2 * (1 - 1e-6))
         if slope(0.0) <= 0:
-            return self.bound(beta, mu, even(0.0))
+            return self.bound(beta, mu, even(0.0), enough)
         if slope(most) < 0:
             most = brentq(slope, 0.0, most, xtol=1e-13 * most) * (1 + 1e-12)
-        return self.bound(beta, mu, even(most))
+        return self.bound(beta, mu, even(most), enough)
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
         """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""
@@ -230,7 +240,7 @@ class NormJoint:
     across: int
     along: int
 
-    def loss(self, beta: float, mu: float) -> float:
+    def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
         """Take the larger gradient and the larger curvature of each stretch of angles."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
         sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)

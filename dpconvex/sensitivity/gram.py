@@ -6,6 +6,7 @@ Sums that cancel are bounded outward: an error is relative to what was added up,
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from dpconvex.util.arrays import Array, Indices
 LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.
 LARGEST_NUMBER_OF_PRODUCTS = 2**24
+SPARSE = 16  # Rows with so many generators for each that is not 0 are multiplied without the others
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
 # An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
 RESIDUE = 1e-14
@@ -58,6 +60,7 @@ class GradientGram:
         self.places = [generator.place for generator in generators]
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
+        self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}
         self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # What `curvature.widest` found
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
@@ -151,7 +154,7 @@ class GradientGram:
             return len(moving)
         lead = moving[np.arange(len(moving)), (moving != 0).argmax(axis=1)]
         directions = moving / np.copysign(np.ldexp(1.0, np.frexp(lead)[1]), lead)[:, None]
-        return min(len(np.unique(directions, axis=0)), int(occurring.sum()))
+        return min(len(set(map(bytes, directions + 0.0))), int(occurring.sum()))  # -0 is 0
 
     def slack(self, masses: Array) -> Array:
         """Bound how far gradients are from their generator coordinates, whose absolute terms add up to `masses`."""
@@ -162,11 +165,14 @@ class GradientGram:
         return float(sum(self.slack(term.masses).max(initial=0.0) for term in terms))
 
     def inner(self, rows: Array) -> tuple[Array, float]:
-        """Return the upper bound of the Gram matrix of some rows, and a bound on the rounding of each entry."""
-        place, rows = used(rows)
-        upper = self.upper[place]
-        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return rows @ upper @ rows.T, GRAM_ROUNDING * size**2
+        """Return the upper bound of the Gram matrix of some rows, once, and a bound on the rounding of each entry."""
+        key = len(rows), sha256(rows.tobytes()).digest()
+        if key not in self._inner:
+            place, rows = used(rows)
+            upper = self.upper[place]
+            size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
+            self._inner[key] = rows @ upper @ rows.T, GRAM_ROUNDING * size**2
+        return self._inner[key]
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` for all rows u of `left` and v of `right`; with `cross` they are those of two records."""
@@ -214,8 +220,16 @@ class GradientGram:
 
     def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
-        sizes = np.abs(part)
-        dominated = squared(part, self.upper[place]) + GRAM_ROUNDING * squared(sizes, np.abs(self.upper[place]))
+        lengths = np.count_nonzero(part, axis=1)
+        most = int(lengths.max(initial=0))
+        if most * SPARSE <= part.shape[1]:  # few of the generators each, as differences of classes have
+            row, column = np.nonzero(part)
+            slot = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            own, few = np.zeros((len(part), most), dtype=np.int64), np.zeros((len(part), most))
+            own[row, slot], few[row, slot] = place[1][0, column], part[row, column]
+            place, part = (own[:, :, None], own[:, None, :]), few
+        sizes, upper = np.abs(part), self.upper[place]
+        dominated = squared(part, upper) + GRAM_ROUNDING * squared(sizes, np.abs(upper))
         total = squared(sizes, self.rounding[place])
         for form in self.forms:
             value = squared(part, form.weight[place])
@@ -224,8 +238,9 @@ class GradientGram:
 
 
 def squared(vectors: Array, matrix: Array) -> Array:
-    """Return ``<v, matrix v>`` for each row v."""
-    return np.asarray(((vectors @ matrix) * vectors).sum(axis=1))
+    """Return ``<v, matrix v>`` for each row v, of one matrix or of one for each row."""
+    image = vectors @ matrix if matrix.ndim == 2 else (vectors[:, None, :] @ matrix)[:, 0]
+    return np.asarray((image * vectors).sum(axis=1))
 
 
 def used(vectors: Array) -> tuple[Any, Array]:

@@ -114,10 +114,16 @@ class LossForm:
         return GradientGram(leaves, self.space, self.standard.bases)
 
     @cached_property
-    def rounding(self) -> tuple[float, float]:
-        """Refuse leaves whose terms cancel; return how long what is added up is beside their slopes, and what does not move."""
+    def sizes(self) -> Array:
+        """Refuse leaves whose terms cancel; return the size of what does not move, and the mean slope, of each entry."""
         leaves = [leaf for group in self.leaves for leaf in group]
-        still, slope = np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in leaves], axis=1)
+        return np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in leaves], axis=1)
+
+    @cached_property
+    def rounding(self) -> tuple[float, float]:
+        """How long what is added up is beside the slopes of leaves, and beside what does not move."""
+        leaves = [leaf for group in self.leaves for leaf in group]
+        still, slope = self.sizes
         mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in leaves])
         length = np.concatenate([self.gram.lengths(rows) for rows in self.gram.rows])
         moves = length > 0
@@ -204,7 +210,7 @@ def check_magnitudes(form: LossForm) -> None:
         for products in (monomials, coefficients * monomials):
             check_sizes(products, LEAST**2, MOST**2, "an expression has products of fields", leaf)
         check_sizes(coefficients, LEAST, MOST, "an expression has coefficients", leaf)
-    assert form.rounding
+    assert form.sizes.size
     bounds = np.abs(np.concatenate([form.feasible.lower, form.feasible.upper]))
     check_sizes(bounds[np.isfinite(bounds)], 0.0, WIDEST, "the parameters have bounds", form.feasible.describe())
 

@@ -65,7 +65,9 @@ class Projection:
 
 def span(block: Array) -> Array:
     """Return an orthonormal basis of a space with all columns, each of length 1; all of it if small coordinates get lost."""
-    vectors, values, _ = np.linalg.svd(block, full_matrices=False)
+    # Many columns are turned into as many as there are rows first: their right vectors are not needed.
+    square = np.asarray(np.linalg.qr(block.T, mode="r")).T if block.shape[1] > len(block) else block
+    vectors, values, _ = np.linalg.svd(square, full_matrices=False)
     kept = values > rank_tolerance(block.shape) * values[0]
     return vectors[:, kept] if int(kept.sum()) == numerical_rank(block) else np.eye(len(block))
 

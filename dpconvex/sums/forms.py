@@ -37,6 +37,7 @@ INTEGER, SAME = 1e-9, 1e-10
 # with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
 LARGEST_BASIS = 600  # With more forms than this none are shared
+NARROW = 64  # Random combinations of columns that are tried first: most rows span fewer dimensions
 SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
 
 
@@ -253,10 +254,13 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
         own = np.flatnonzero((moving >= start) & (moving < end))
         if not len(own):
             continue
-        sketch = unit @ rng.normal(size=(len(used), min(len(own), LARGEST_BASIS + 1)))
-        _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
-        size = np.abs(np.diag(triangle))
-        rank = int((size > SAME * size[0]).sum())
+        for width in (NARROW, 4 * NARROW, LARGEST_BASIS + 1):
+            mixed = rng.normal(size=(len(used), min(len(own), width)))
+            triangle, order = scipy.linalg.qr((unit[own] @ mixed).T, mode="r", pivoting=True)
+            size = np.abs(np.diag(triangle))
+            rank = int((size > SAME * size[0]).sum())
+            if rank < width or len(own) <= width:
+                break
         if rank > LARGEST_BASIS:
             return None
         chosen = own[np.sort(order[:rank])]
@@ -268,7 +272,9 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
             directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
             basis, weights, length = sp.csr_array(directions.T), unit @ directions, np.ones(rank)
         else:  # as they are: numbers that are whole stay so
-            weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+            sketch = unit @ mixed
+            q, triangle = scipy.linalg.qr(sketch[chosen].T, mode="economic")
+            weights = scipy.linalg.solve_triangular(triangle, q.T @ sketch.T).T
             ratio = scale[moving, None] / length
             nearest = np.round(weights * ratio)
             whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))

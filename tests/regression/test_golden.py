@@ -165,8 +165,17 @@ GROWTH = {
 }
 
 
-def verified(problem, **options):
-    dp.verify(dp.load(problem, features=3, **options), dp.Privacy(1.0), size=1000)
+# Array elements that the package's functions hold as they return, at two sizes: they grow with the third entry of each, and
+# are at most so many times as many.  Adaptive steps need no inner products of rows, and read a loss once.
+ELEMENTS = {
+    "softmax": (lambda n: verified("softmax_regression", classes=n), (20, 40), lambda n: n**2, 9000),
+    "softmax in steps": (lambda n: verified("softmax_regression", 1e-5, classes=n), (20, 40), lambda n: n**2, 1800),
+    "chain in steps": (lambda n: verified("linear_chain_crf", 1e-5, length=n), (5, 6), lambda n: n * 4**n, 1100),
+}
+
+
+def verified(problem, delta=0.0, **options):
+    dp.verify(dp.load(problem, features=3, **options), dp.Privacy(1.0, delta), size=1000)
 
 
 def charged(number):
@@ -175,12 +184,12 @@ def charged(number):
         budget.spend(dp.Privacy(0.1), "fit")
 
 
-def calls(function, *arguments):
+def counted(each, function, *arguments):
     count = 0
 
     def noted(frame, event, argument):
         nonlocal count
-        count += event in ("call", "c_call")
+        count += each(frame, event)
 
     sys.setprofile(noted)
     try:
@@ -190,13 +199,33 @@ def calls(function, *arguments):
     return count
 
 
+def is_call(frame, event):
+    return event in ("call", "c_call")
+
+
+def held(frame, event):
+    if event != "return" or f"{dp.__name__}/" not in frame.f_code.co_filename:
+        return 0
+    return sum(value.size for value in frame.f_locals.values() if type(value) is np.ndarray)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GROWTH)
 def test_work_grows_no_faster_than_what_is_written(name):
     work, sizes, written = GROWTH[name]
     work(3)  # what is imported on first use
-    few, many = (calls(work, size) for size in sizes)
+    few, many = (counted(is_call, work, size) for size in sizes)
     assert np.log(many / few) <= 1.2 * np.log(written(sizes[1]) / written(sizes[0])), f"{few} and {many} calls"
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_arrays_grow_no_faster_than_what_is_written(name):
+    work, sizes, written, most = ELEMENTS[name]
+    work(3)
+    few, many = (counted(held, work, size) for size in sizes)
+    assert np.log(many / few) <= 1.2 * np.log(written(sizes[1]) / written(sizes[0])), f"{few} and {many} elements"
+    assert many <= most * written(sizes[1]), f"{many / written(sizes[1]):.0f} times what is written"
 
 
 def test_a_fans_cones_are_asked_alone(monkeypatch):
