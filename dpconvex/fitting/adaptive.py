@@ -19,7 +19,7 @@ from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import descend, model_of, probe_of, row_units, whole_rows
 from dpconvex.optim.class_descent import descend_for_classes
-from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, Estimate, NewtonStep
+from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
@@ -55,7 +55,7 @@ def estimate_with_covariance(
     source: NoiseSource,
     people: Indices | None,
     start: Mapping[str, Array] | None = None,
-) -> Estimate:
+) -> NewtonPoint:
     """Estimate parameters with the covariance of sampling and of noise; raise `NotConverged` where no normal law is known.
 
     A Newton step is taken from `start`, released parameters that were paid for, or after steps.  All of the level of the

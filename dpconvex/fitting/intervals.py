@@ -15,7 +15,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
-from dpconvex.optim.newton_step import Estimate
+from dpconvex.optim.newton_step import NewtonPoint
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arguments import FRACTION, instance, require
 
@@ -117,7 +117,7 @@ def check_loss(form: LossForm) -> None:
         raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
 
 
-def check_inside(form: LossForm, estimate: Estimate) -> None:
+def check_inside(form: LossForm, estimate: NewtonPoint) -> None:
     """Refuse estimates at which constraints may be active: they bend the law of the answer."""
     if form.feasible.is_space:
         return

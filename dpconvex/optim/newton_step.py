@@ -32,7 +32,7 @@ LEAST = 2.0  # The squared length of the longest root, next to the mean, at leas
 HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
-class Estimate(NamedTuple):
+class NewtonPoint(NamedTuple):
     """Where the step ends, shape (dim,), its covariance by sampling and by noise, (dim, dim), and what it does not show."""
 
     theta: Array
@@ -61,7 +61,7 @@ class NewtonStep:
     def theta(self) -> Array:
         return self.scores.coordinates(self.table * self.units)
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> NewtonPoint:
         """Take the step.
 
         Raises
@@ -84,7 +84,7 @@ class NewtonStep:
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
         # Along directions that no loss sees, such as equal changes of all classes, the estimate is 0.
         theta = self.theta if len(back) == len(every) else self.back @ np.linalg.lstsq(self.back, self.theta)[0]
-        return Estimate(theta, of_records, of_noise, hidden)
+        return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
