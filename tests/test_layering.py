@@ -122,6 +122,17 @@ def test_few_tests_import_private_modules():
     assert len(found) <= 50, found
 
 
+def test_files_have_at_most_400_lines_and_rooms_4400():
+    rooms = dict.fromkeys(ROOMS, 0)
+    tops = (ROOT / top for top in ("dpconvex", "problems", "tests", "benchmarks"))
+    for file in (file for top in tops for file in top.rglob("*.py")):
+        lines, own = len(file.read_text(encoding="utf-8").splitlines()), file.relative_to(ROOT).with_suffix("").parts
+        assert lines <= 400, f"{file}: {lines} lines"
+        if own[0] == "dpconvex" and own[1] in rooms:
+            rooms[own[1]] += lines
+    assert max(rooms.values()) <= 4400, rooms
+
+
 def test_every_module_has_a_place():
     assert {name.split(".")[1] for name in MODULES} == set(ROOMS)
 

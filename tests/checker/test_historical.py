@@ -195,10 +195,7 @@ def test_what_was_a_false_guarantee_is_rejected(name):
 
 def test_rows_in_another_order_are_no_other_rows():
     """The determinant of two logistic terms took one order of their inner product: 17.0 where 17.4 is right."""
-    (first, second), mu = (
-        [(1, 0, 5, 0), (1, 0, 1, 0)],
-        1e-3,
-    )  # gradients for the record (1, 0); both slopes bend by 1 there
+    first, second, mu = (1, 0, 5, 0), (1, 0, 1, 0), 1e-3  # gradients for the record (1, 0); both slopes bend by 1 there
     true = np.linalg.slogdet(np.eye(4) + (np.outer(first, first) + np.outer(second, second)) / mu)[1]
     proof = of(lambda x: 4 * logistic(x, 5 * v[0, 0]) + 4 * cp.logistic(w[0] + v[0, 0]), BALL, OBJECTIVE, public=BOTH)()
     proof = parsed(json.dumps(proof).encode())
@@ -216,9 +213,7 @@ def test_finite_sets_and_cubes_are_named():
     assert "curvature" in said(edited(true, "power", p=3))
 
 
-# Files that are no proofs, made to break or to stall the checker, are rejected at once
-
-
+# Files that are no proofs, made to break or to stall the checker, are rejected at once.
 PROOF = dp.verify(dp.load("logistic_regression", features=2), dp.Privacy(1.0), 100).proof
 FIELD = next(k for k, node in enumerate(json.loads(PROOF)["nodes"]) if node["op"] == "field")
 
@@ -278,9 +273,7 @@ CONSTANT = {"op": "constant", "shape": [], "value": [3**1000]}
 # Paths through a graph, whose number doubles node by node; and what costs more than it is long.
 STALLING = {
     **{
-        f"{part} {operation} {times}": lambda part=part, operation=operation, times=times: of_last(
-            part, operation, times
-        )
+        f"{part} {operation} {times}": lambda *named, case=(part, operation, times): of_last(*case)
         for part in ("regularizer", "losses")
         for operation in ("add", "multiply", "maximum")
         for times in (60, 4900)
