@@ -22,7 +22,7 @@ GROWTH, WEIGHTS, STEPS, PATIENCE = 8.0, 80, 30, 8
 MOST_SIGNS = 8  # Cones of more absolute values are not written as half-spaces, one for each choice of signs
 # The first weight, where 1 moves the point inside by its Newton step: from there, next to an edge, steps would creep along it.
 FIRST = 1e-6
-CENTRED, SHORTEST = 1e-12, 1e-30  # Newton decrements that are small enough, and shares of a step that are too small
+CENTRED, SHORTEST = 1e-12, 1e-12  # Newton decrements that are small enough, and shares of a step that are too small
 
 
 def central_path(function: Smooth, region: Region, tolerance: float) -> Certified:
@@ -73,6 +73,8 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
         else:
             break
         x = there
+        if decrement <= room:  # further steps would go to and fro
+            break
     return x
 
 
