@@ -10,7 +10,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, warn
 from dpconvex.estimators.options import scored
 from dpconvex.estimators.regressors import PrivateRegressor, needs_bound
 from dpconvex.estimators.tables import plain, turned
@@ -112,6 +112,9 @@ class LogLinkRegressor(PrivateRegressor):
         sample_weight, exposure : array_like, shape (n,), optional
             Between 0 and the declared bounds `weight` and `exposure`.
         """
+        if needs_bound(self):
+            why = "without a delta, coefficients are bounded by 1 and noise is large, and a fit may be near a constant"
+            warn(f"{type(self).__name__}: {why}. Pass a delta, such as delta=1e-6, or a bound of your own.")
         data = self._records(X, y, exposure=exposure, sample_weight=sample_weight)
         self.release_ = self._fitted(solve, data, backend=self.backend, unit=unit)
         return self
@@ -131,6 +134,7 @@ class LogLinkRegressor(PrivateRegressor):
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
         """Return D squared, the share of the deviance that is explained.  It is computed from these data, and is not private."""
+        y = self._in_units(y)
         share = np.ones(len(np.ravel(y))) if exposure is None else np.asarray(exposure, dtype=float)
         weight = share if sample_weight is None else share * np.asarray(sample_weight)
         rate = np.ravel(y) / np.where(share > 0, share, 1.0)

@@ -42,7 +42,11 @@ class Writer:
             return self.leaves[node]
         atom = node.operation
         if atom.to_cvxpy is None:
-            raise MissingRule(f"{atom.name} has no conic form", node, "use the first-order backend, which needs none")
+            raise MissingRule(
+                f"{atom.name} has no conic form",
+                node,
+                "bound the parameters, as by constraints=[cp.norm(w) <= 10], for a first-order method",
+            )
         return atom.to_cvxpy(cp, node, [self.expression(argument) for argument in node.args])
 
     def constraint(self, constraint: Constraint) -> cp.Constraint:

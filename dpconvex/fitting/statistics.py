@@ -1,6 +1,6 @@
 """Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
-from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, instance
+from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of
 from dpconvex.util.arrays import Array, frozen
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
@@ -192,10 +192,11 @@ class Coefficients(StatedNumbers):
     def undetermined(self) -> tuple[str, ...]:
         return tuple(name for name, value in zip(self.names, self.estimates, strict=True) if np.isnan(value))
 
-    def ratios(self, schema: Schema | None = None) -> Self:
+    def ratios(self, schema: Schema | None = None, per: Mapping[str, float] | None = None) -> Self:
         """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
 
         With the schema of the table they are for one unit of each column, such as one year, or for a level, and named after it.
+        `per` says how many units of a column instead, such as ``{"income": 10_000, "since": 365}``; a date counts days.
         Intercepts, `b`, are left out: `exp` of them is no ratio, and depends on how targets are scaled.
         """
         names, unit = list(self.names), np.ones(len(self.names))
@@ -206,6 +207,11 @@ class Coefficients(StatedNumbers):
             unit[places] = schema.steps
             for k, name in zip(places, schema.feature_names, strict=True):
                 names[k] = name
+        for name, units in (per or {}).items():
+            one_of(names).check("ratios(schema, per=...)", column=name)
+            POSITIVE.check("ratios", **{f"per[{name!r}]": units})
+            unit[names.index(name)] *= units
+            names[names.index(name)] = f"{name} (per {units:,g})"
         centre, low, high = (np.exp(part * unit) for part in (self.estimates, self.lower, self.upper))
         moved = unit * centre
         errors: Any = {"standard_errors": moved * self.standard_errors, "noise_errors": moved * self.noise_errors}

@@ -297,7 +297,8 @@ class Evaluation(StatedNumbers):
     def concordance(self) -> Estimate:
         """Share of pairs whose order is that of their predictions; under censoring, of pairs whose order intervals tell.
 
-        Harrell's concordance: a record with an event in an interval, against each that lived through that interval.
+        Harrell's concordance: a record with an event in an interval, against each that lived through that interval.  Pairs
+        within one interval are left out, so few intervals give higher numbers than `SurvivalRegressor.score`.
         """
         if self.cells.kind == "survival":
             table, count = self._table("survival"), self.cells.labels

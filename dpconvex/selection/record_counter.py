@@ -57,6 +57,7 @@ class RecordCounter:
         require(isinstance(domain, Choice) or number or self.survives, said)
         counts = number and domain.lower == 0 and domain.upper >= 2
         said = f"{caller}: a deviance is of counts from 0 to 2 or more, not of {domain!r}."
+        said += " Estimators scale counts: leave measures out, or fit dp.load('poisson_regression', target=...)."
         require(counts or "deviance" not in self.measures, said)
         one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
         known = self.record.continuous[self.features]

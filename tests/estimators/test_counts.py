@@ -149,3 +149,12 @@ def test_a_mean_that_few_records_have_is_found(seed):
 def test_no_prediction_exceeds_the_bound_of_targets(kind):
     steep = {"w": np.full(3, 1e3), "b": 0.0}
     assert kind(bounds=(0, 60)).template(3).predict(steep, X).max() == pytest.approx(1.0)
+
+
+def test_scores_take_the_target_of_a_schema_and_fits_without_a_delta_warn():
+    table = {"a": X[:, 0], "cost": AMOUNTS}
+    encoded, target = dp.Schema({"a": (-1, 1)}, "cost", label_bounds=(0, 60)).encode(table)
+    model = dp.GammaRegressor(epsilon=9.0, delta=1e-6, bounds=(0, 60), seed=1).fit(encoded, target)
+    assert model.score(encoded, target) == pytest.approx(model.score(encoded, AMOUNTS))
+    with pytest.warns(dp.PrivacyWarning, match="near a constant"):
+        dp.GammaRegressor(epsilon=9.0, bounds=(0, 60), seed=1).fit(encoded, target)

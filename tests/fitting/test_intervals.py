@@ -181,6 +181,11 @@ def test_ratios_are_for_one_unit_of_each_column():
     assert found.ratio == "odds ratio"
     assert ratios.estimates[[0, 2]] == pytest.approx(np.exp([0.05, 0.5]), rel=0.2)
     assert ratios.standard_errors[2] < 0.2
+    decades = found.ratios(schema, per={"age": 10})
+    assert decades.names[0] == "age (per 10)"
+    assert decades.upper[0] == pytest.approx(ratios.upper[0] ** 10)
+    with pytest.raises(dp.TemplateError, match="column"):
+        found.ratios(schema, per={"wage": 10})
     with pytest.raises(dp.TemplateError, match="ratios"):
         dp.intervals(loaded("logistic_regression"), None, drawn("logistic_regression", 6000, rng)[0], PRIVACY).ratios(
             dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"])
