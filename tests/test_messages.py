@@ -157,6 +157,17 @@ def test_a_strong_pure_promise_gets_the_fit_of_ridge(fit_intercept):
         assert hasattr(dp.LinearRegression(**other).fit(x, y), "statistics_")
 
 
+def test_with_a_delta_sums_are_released_only_where_they_predict_as_well_as_ridge():
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-0.5, 0.5, (10_000, 3))
+    y = 1000 * x[:, 0] + 700 * rng.normal(size=10_000) + 1000  # of bounds that are far wider
+    given = {"delta": 1e-6, "bounds": (0, 20_000), "clip": True, "seed": 2}
+    line, ridge = (kind(epsilon=2.0, **given).fit(x, y) for kind in (dp.LinearRegression, dp.Ridge))
+    assert line.score(x, y) > 0.98 * ridge.score(x, y)
+    assert not hasattr(line, "statistics_")
+    assert hasattr(dp.LinearRegression(epsilon=8.0, **given).fit(x, y), "coefficients_")
+
+
 def test_what_was_released_for_a_shipped_problem_is_pickled_as_data():
     ridge = dp.load("ridge_regression", features=2)
     found = dp.solve(LOGISTIC, DATA, ONE)

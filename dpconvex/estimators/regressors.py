@@ -28,8 +28,9 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
-# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held.
-FAR = 60.0
+# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held;
+# and with a delta, where its steps have noise for residuals, and statistics for the bounds of the target.
+FAR, FAR_STEPS = 60.0, 200.0
 # Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target.
 CAPPED = 2.0
 
@@ -233,8 +234,8 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
         if not hasattr(self, "statistics_"):
-            why = f"a guarantee of {self.privacy()} leaves no standard errors here"
-            more = "a larger epsilon or fewer features help; so does naming SufficientStatistics(residuals=True)"
+            why = f"at {self.privacy()} Ridge is fitted here, which has no standard errors and predicts better than the sums"
+            more = "a larger epsilon or fewer features help; mechanism=SufficientStatistics(residuals=True) asks for the sums"
             more = more if self.delta else "a delta, a larger epsilon or fewer features help"
             raise NoStandardErrors(f"{why}. More records, {more}.")
         try:
@@ -272,7 +273,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
         count = features + self.fit_intercept  # of eigenvalues, of which the least is no larger than their mean
         largest = size * (self.radius**2 + self.fit_intercept) / count
-        if largest > FAR * nothing.quadratic().edge(np.arange(count)):
+        if largest > (FAR_STEPS if self.delta else FAR) * nothing.quadratic().edge(np.arange(count)):
             return None
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 
