@@ -124,7 +124,9 @@ def model_of(
     scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
     columns, sides = float(np.trace(share)), looks.sides
     spent = shorten_rows(looks, level, size)
-    begin = np.asarray(np.broadcast_to(begin, scores.shape) / row_units(scores, looks.constant), dtype=float)
+    begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
+    begin[-1:] += public.middle if looks.constant else 0.0
+    begin /= row_units(scores, looks.constant)
     metric, matrix, number, left, cut, start = metric_of(
         looks, level, size, columns, public, begin, spent, form is None
     )
@@ -155,6 +157,7 @@ def model_of(
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
+    leaps = np.any(public.secant > 0) and constant is None and not scores.is_shared
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -180,8 +183,12 @@ def model_of(
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
             noise = rate * deviation * math.sqrt(metric.directions * columns / number) * public.is_balanced
-            rate *= min(1.0, farthest(public, bend) / max(change / TRUSTED, noise / NOISY, 1e-300))
-        point = point - rate / bend * gradient
+            most = min(farthest(public, bend), public.unit if leaps else math.inf)
+            rate *= min(1.0, most / max(change / TRUSTED, noise / NOISY, 1e-300))
+        if not t and leaps:  # To the middle, where the sum of rows tells it: it is the gradient, next to the slope at 0
+            point = first = point - gradient / np.where(public.secant > 0, cut * public.secant, bend)
+        else:
+            point = point - rate / bend * gradient
         if form is not None:
             point = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2

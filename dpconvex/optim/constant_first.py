@@ -153,12 +153,12 @@ def halved(
     """Return a constant where slopes are on both sides, and what it cost, where the curvature far from there says nothing."""
     share = min((1 / (ROUGH * people * level)) ** 2, COSTLY / 2)
     lengths = LengthHistograms(public.edges, looks.deviation_of_counts(level * math.sqrt(share)), people, True)
-    place, low, high, reach, spent = 0.0, -math.inf, math.inf, 1.0, 0.0
+    place, low, high, reach, spent = 0.0, -math.inf, math.inf, public.unit, 0.0
     for _ in range(HALVES):
         asked: Any = {"edges": lengths.edges, "histogram_level": level * math.sqrt(share)}
         sided, net, _ = lengths.sides(looks.look(begin + turn.T * place, **asked).histogram)
         spent += share
-        if sided <= SIDED or high - low < NARROWEST or spent > ALL_COSTLY / 2:
+        if sided <= SIDED or high - low < NARROWEST * public.unit or spent > ALL_COSTLY / 2:
             break
         low, high = (place, high) if net < 0 else (low, place)
         move, reach = -math.copysign(reach, net), 2 * reach

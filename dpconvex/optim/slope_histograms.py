@@ -27,19 +27,21 @@ LEAST_SEEN = 0.1  # The least part of records that is seen
 
 @dataclass(frozen=True)
 class Public:
-    """What is known of a loss without data, from records of the declared domain and scores near 0."""
+    """What is known of a loss without data, from records of the declared domain and scores near their middle."""
 
     slope: float  # The largest
-    curvature: float  # The mean, at 0
+    curvature: float  # The mean, in the middle
     is_bent: bool  # Whether curvature depends on scores
     is_flat: bool  # Whether slopes stay within bounds where scores are large
     most_slope: float = math.inf  # The largest slope and curvature, where slopes, or curvatures, stay within bounds
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
-    metric: DomainMetric | None = (
-        None  # In which rows of the declared domain are about round, where they are far from that
-    )
+    # In which rows of the declared domain are about round, where they are far from that.
+    metric: DomainMetric | None = None
+    middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
+    unit: float = 1.0  # Of scores
+    secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     @property
     def of_steps(self) -> "Public":

@@ -1,0 +1,156 @@
+"""What records of the declared domain say of a loss: slopes and curvatures at scores around their middle, in their unit.
+
+No data are read, and nothing here has to be right for privacy: it decides how steps are taken.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpconvex.mechanisms.adaptive_steps import tells_classes
+from dpconvex.mechanisms.recipe import has_nonsmooth_loss
+from dpconvex.optim.adaptive_descent import probe_of
+from dpconvex.optim.slope_histograms import Public
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.engine import Records, RecordSums, SumPlan
+from dpconvex.sums.exact_rows import ExactRows, on_grid
+from dpconvex.sums.exact_sums import slopes_change
+from dpconvex.sums.jacobians import within
+from dpconvex.sums.linear_scores import LinearScores, linear_scores
+from dpconvex.sums.public_rows import DomainMetric
+from dpconvex.util.arrays import Array
+from dpconvex.util.runtime import once
+
+FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
+# Scores at which curvatures are looked for: some are narrow.
+PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
+SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
+NARROW = 1e4  # Curvature next to slopes, where none was found
+# Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
+WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
+# Slopes on one side, of records: fewer are not seen, or are on the other side as a rule.  How near 0 they are looked at, next to
+# half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
+# settle outside of the last bounds, scores are in a unit of their own.
+RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
+
+
+@once
+@np.errstate(all="ignore")
+def known_of(form: LossForm) -> tuple[LinearScores, Public]:
+    """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
+    scores = linear_scores(form)
+    record = form.template.record
+    each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
+    batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), ExactRows.of(scores))
+    engine = RecordSums(scores.form, batch)
+    seen = engine, *engine._rows(np.arange(batch.size))[:2]
+    if scores.is_shared:
+        scores = within(scores, partial(at, *seen, scores=scores), batch.size)
+    slopes_at = partial(at, *seen, scores=scores)
+    measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
+    plain, public = seen_from(form, scores, slopes_at, measured)
+    if tells_classes(form, scores.fields) or (public.is_balanced and (scores.shape[1] == 1 or not public.is_flat)):
+        return plain, public
+    middle, unit = middle_of(slopes_at, scores)
+    if not middle.any() and (record.discrete or not (unit := wide_unit(slopes_at, scores))):
+        return plain, public
+    secant = -np.median(slopes_at(np.zeros((scores.form.forms, 1))), axis=1) / middle
+    scores, public = seen_from(form, scores, slopes_at, measured, middle, unit)
+    return scores, replace(public, secant=np.where(np.isfinite(secant), secant, 0.0))
+
+
+def seen_from(
+    form: LossForm,
+    scores: LinearScores,
+    slopes_of: Callable[[Any], Any],
+    measured: dict[str, Any],
+    middle: Array | float = 0.0,
+    unit: float = 1.0,
+) -> tuple[LinearScores, Public]:
+    """Return what is seen from scores in the middle, so many by column, in a unit of scores."""
+    record, along = form.template.record, probe_of(scores, 0)
+    probe = scores.kinds.T @ along
+    away = (scores.kinds.T @ np.broadcast_to(middle, along.shape))[:, None]
+
+    def slopes_at(forms: Any) -> Any:
+        return slopes_of(away + unit * forms)
+
+    bent = np.abs(along @ slopes_change(slopes_at, 0 * probe[:, None], probe[:, None], scores.width))
+    far = farthest_kink(slopes_at, probe)
+    # Bends that most records are far from are kinks, too.
+    is_narrow = not record.discrete and np.median(bent) * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
+    if has_nonsmooth_loss(form) or (is_narrow and far > 1):
+        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * far)
+    steep: dict[float, Array] = {}
+    bends, most_bent, least_bent = list[float](), list[float](), list[float]()
+    for place in (0.0, -1.0, 1.0, -FAR, FAR):
+        steep[place] = np.linalg.norm(slopes_at(place * probe[:, None]), axis=0)
+    for place in PLACES[: 3 if record.discrete else None]:
+        bent = along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width) / unit
+        most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
+        least_bent.append(np.abs(bent).min(initial=math.inf))
+        bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
+    near = np.concatenate([steep[place] for place in (0.0, -1.0, 1.0)])
+    largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
+    usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
+    is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
+    is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
+    most = max(map(np.max, steep.values())) if is_flat else math.inf
+    most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
+    vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
+    known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
+    return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
+
+
+def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, float]:
+    """Return the middles of scores at which slopes have both signs, by column, where 0 is none of them; and half the width."""
+
+    def seen(places: Array, sign: int) -> Array:
+        return np.asarray((sign * slopes_at((scores.kinds.T @ places)[:, None]) > 0).mean(axis=1))
+
+    count, ends = scores.kinds.shape[0], list[Array]()
+    for sign in (1, -1):
+        low, high = np.full(count, -FARTHEST), np.full(count, FARTHEST)
+        for _ in range(HALVES):
+            tried = (low + high) / 2
+            far = seen(sign * np.sinh(tried), sign) > RARE
+            low, high = np.where(far, low, tried), np.where(far, tried, high)
+        ends.append(np.where(high < FARTHEST, sign * np.sinh(high), np.nan))
+    middle, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
+    # Bounds may be targets, where slopes jump.
+    near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]
+    moved = (np.minimum(*near) < SIDED) & (half > 0)
+    return np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
+
+
+def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
+    """Return a unit of scores about as large as those beyond which slopes settle, if these are far from 1, or 0."""
+    far = farthest_kink(slopes_at, scores.kinds.T @ probe_of(scores, 0))
+    return far / 2 if 2.0 ** KINKS[0] < far < USUAL[0] or USUAL[1] < far < 2.0 ** KINKS[-1] else 0.0
+
+
+@np.errstate(all="ignore")
+def short_side(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> float:
+    """Return the largest slope at one score on the side where slopes are shorter."""
+    slopes = slopes_at(place * scores.kinds.T.toarray())[0]
+    return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
+
+
+def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
+    """Return the scores beyond which slopes of nearly all records of the declared domain hardly change, or 1."""
+    ends = [slopes_at(side * 2.0 ** KINKS[-1] * probe[:, None]) for side in (-1, 1)]
+    usual = max(float(np.abs(end).mean()) for end in ends)
+    for place in 2.0 ** np.array(KINKS):
+        near = [slopes_at(side * place * probe[:, None]) for side in (-1, 1)]
+        if all(float(np.abs(one - end).mean()) <= SETTLED * usual for one, end in zip(near, ends, strict=True)):
+            return float(place)
+    return 1.0
+
+
+def at(engine: RecordSums, block: Records, plan: SumPlan, forms: Any, scores: LinearScores) -> Any:
+    """Return slopes by the columns at given forms, or the same ones for all records, shape (columns, records)."""
+    return scores.kinds @ engine._slopes(np.repeat(forms, plan.size // forms.shape[1], axis=1), block, plan)[1]
