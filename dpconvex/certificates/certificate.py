@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.budget import settle
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
 from dpconvex.accounting.totals import best_total, profile_of
 from dpconvex.certificates.clustering_noise import ClusteringNoise
@@ -20,6 +21,7 @@ from dpconvex.certificates.loaded_event import believed, tail_of
 from dpconvex.certificates.text import RUNS, CertificateText
 from dpconvex.checker.files import FORMAT, compare, opened
 from dpconvex.checker.reading import Rejected
+from dpconvex.data.learnt import Learnt
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import require, retold, whole
@@ -265,15 +267,18 @@ class Certificate(CertificateText):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
         found = asdict(self.copied(event=None, writer=None)) | {"event": self.event and self.event.to_dict()}
-        return {key: value for key, value in (found | {"privacy": self.privacy.to_dict()}).items() if key != "writer"}
+        found |= {"privacy": self.privacy.to_dict()} | ({"learnt": self.learnt.to_dict()} if self.learnt else {})
+        return {key: value for key, value in found.items() if key != "writer"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`. An event that contradicts its numbers is dropped."""
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
+        learnt = built(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
+        settle(None, learnt)  # which refuses an edited one
         found = cast(Certificate, built(cls, data, {Event: event_of}))
-        return found.copied(event=believed(found))
+        return found.copied(event=believed(found)).beside(learnt)
 
     def to_json(self) -> str:
         """Return the finite numbers as JSON, with the proof.  `dpconvex check` replays it (docs/interop.md)."""

@@ -13,7 +13,7 @@ FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `
 
 AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
 MARK = re.compile(r'"?not_private_because"? *[:=] *"([^"]+)"')  # In JSON, or in a schema
-PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter")
+PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 

@@ -141,9 +141,8 @@ class Box:
 
     def excess(self, values: Array) -> Array:
         """Excess of each value over a bound, relative to the size of the bounds, shape (n,)."""
-        size = np.maximum(np.maximum(np.abs(self.lower), np.abs(self.upper)), np.finfo(float).tiny)
         with np.errstate(over="ignore"):  # an infinite excess says what is meant
-            over = np.maximum(self.lower - values, values - self.upper) / size
+            over = relative(np.maximum(self.lower - values, values - self.upper), self.lower, self.upper)
         return over.reshape(len(values), self.lower.size).max(axis=1)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
@@ -152,6 +151,13 @@ class Box:
         corner = rng.integers(0, 2, size=(size, *self.shape)).astype(float)
         unit = np.where(rng.random((size, *self.shape)) < 0.5, corner, inner)
         return self.project((1.0 - unit) * self.lower + unit * self.upper)
+
+
+def relative(over: Array, lower: Array, upper: Array) -> Array:
+    """Return by how much values exceed bounds, next to the size of these; more than 0 where they do, however little it is."""
+    tiny = np.finfo(float).tiny
+    found = over / np.maximum(np.maximum(np.abs(lower), np.abs(upper)), tiny)
+    return np.where(over > 0, np.maximum(found, tiny), found)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks
-from dpconvex.data.domains import Ball, Box, Choice, Domain
+from dpconvex.data.domains import Ball, Box, Choice, Domain, relative
 from dpconvex.errors import DomainError, shorten
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import NOT_AN_ARRAY, retold
@@ -200,8 +200,8 @@ class Gate:
             if isinstance(domain, Box) or domain.norm == np.inf:
                 lower, upper = domain.bounds
                 inside, excess = np.clip(matrix.data, lower[places], upper[places]), np.zeros(matrix.shape[0])
-                size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
-                np.maximum.at(excess, owners, np.abs(matrix.data - inside) / size[places])
+                over = relative(np.abs(matrix.data - inside), lower[places], upper[places])
+                np.maximum.at(excess, owners, over)
             else:
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
                 norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)

@@ -69,6 +69,18 @@ def test_what_is_forgiven_does_not_depend_on_types_of_other_records():
         assert dp.Record(y=dp.Box(0.0, 1.0)).validate({"y": [above, *others]}).fields["y"][0] == 1.0
 
 
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_numbers_a_little_outside_of_wide_bounds_are_put_back(sparse, clip):
+    """Next to the size of the bounds their excess is 0 in floating point."""
+    record = dp.Record(x=dp.Box([0.0, -1e-200], [100.0, 1e130]))
+    values = np.array([[-5e-324, 1.0], [1.0, -1e-190], [2.0, -1e-200]])
+    given = sp.csr_array(values) if sparse else values
+    found = record.validate({"x": given}, clip=clip).fields["x"]
+    found = found.toarray() if sparse else found
+    np.testing.assert_array_equal(found, [[0.0, 1.0], [1.0, -1e-200], [2.0, -1e-200]])
+
+
 def test_the_excess_of_a_long_record_is_the_same_alone():
     values, ball = np.random.default_rng(0).normal(size=(20, 9000)), dp.Ball(9000)
     np.testing.assert_array_equal(ball.excess(values), [ball.excess(row[None])[0] for row in values])

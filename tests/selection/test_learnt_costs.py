@@ -183,9 +183,17 @@ def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
 def test_groups_and_events_of_a_release_count_the_schema(seeded):
     """They said what the fit cost alone, where the guarantee and the risk of the same certificate count both."""
     learner, privacy = dp.load("logistic_regression", features=1), dp.Privacy(3.0, 1e-6)
-    alone = dp.verify(learner, privacy, 4000, dp.AdaptiveSteps(), proof=False)
+    alone = dp.verify(learner, privacy, 4000, dp.AdaptiveSteps())
     found = dp.Release({"w": [0.5]}, alone, privacy, schema=seeded[1]).certificate
     assert found.for_group(1) == found.whole[0] == dp.Privacy(6.0, 2e-6)
+    again = dp.Certificate.from_json(found.to_json())
+    assert again.whole == found.whole
+    assert str(again).splitlines()[:-1] == str(found).splitlines()[:-1]
+    assert dp.Certificate.from_dict(found.to_dict()).risk(0.1) == found.risk(0.1)
+    edited = found.to_dict()
+    edited["learnt"]["privacy"]["epsilon"] = 0.1
+    with pytest.raises(dp.TemplateError, match="learn it again"):
+        dp.Certificate.from_dict(edited)
     assert found.for_group(1, 1e-4).epsilon > 1.3 * alone.for_group(1, 1e-4).epsilon
     pytest.importorskip("dp_accounting")
     with pytest.raises(dp.NotPrivate, match="beyond=1"):
