@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 
@@ -107,6 +108,11 @@ def test_what_public_facts_refuse_costs_nothing():
         with pytest.raises(dp.DPConvexError, match=said):
             dp.intervals(template, release, data, **({"privacy": PRIVACY, "budget": budget} | more))
     assert not budget.entries
+    some, quiet = drawn("logistic_regression", 600, RNG)[0], drawn("logistic_regression", 6_000, RNG)[0]
+    with pytest.warns(dp.PrivacyWarning, match="with rare levels some [0-9,]+ are needed"), suppress(dp.NotConverged):
+        dp.intervals(learner, None, some, PRIVACY, seed=1)
+    with warnings.catch_warnings(action="error"):
+        dp.intervals(learner, None, quiet, PRIVACY, seed=1)
 
 
 def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined(tmp_path):
