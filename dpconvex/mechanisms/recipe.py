@@ -102,10 +102,20 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
     refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
     if refused or all(loss.is_affine for loss in separated(form.template).losses):
         return False
+    cells = tells_classes(form) and not weighs_features(form)
+    if cells and plenty(form, privacy, size) >= ENOUGH and bounded(analysed):
+        return False  # As each parameter has records of its own, of which noise on all hides less
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
     few = tells_classes(form) and weighs_features(form) and few_statistics(form, privacy)
     return not (few and plenty(form, privacy, size) < 1)
+
+
+def bounded(analysed: Callable[[], Analysis]) -> bool:
+    """Say whether the gradients of records are bounded, which minimisers with noise need."""
+    with suppress(DPConvexError, OverflowError):
+        return analysed().unbounded is None
+    return False
 
 
 def weighs_features(form: LossForm) -> bool:

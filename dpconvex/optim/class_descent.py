@@ -26,6 +26,9 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
 PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
+# Where slopes of labels at 0 are farther apart than ALIKE, as costs of errors are, a short clip weighs labels alike: it is 1
+# where there are EVEN records for each parameter and unit of the level, times how far apart slopes are.
+ALIKE, EVEN = 1.5, 5.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
 MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
@@ -63,7 +66,9 @@ def class_model_of(
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
-    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
+    each = size * level / (sides * looks.rows.count * float(np.trace(scores.onto_kinds)))
+    even = public.apart > ALIKE and each > EVEN * public.apart
+    least, most = (1.0, WIDEST) if even or public.slope >= FLAT * public.most_slope else (PART, 1.0)
     part = min(least * (1 + STIFFER * stiff), most)
     part *= math.sqrt(looks.privacy.most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid

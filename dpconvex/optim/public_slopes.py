@@ -51,7 +51,10 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at = partial(at, *seen, scores=scores)
+    lengths = np.linalg.norm(slopes_at(np.zeros((scores.form.forms, 1))), axis=0)
+    longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
     measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
+    measured["apart"] = max(longest) / (min(longest) or math.inf)
     plain, public = seen_from(form, scores, slopes_at, measured)
     if tells_classes(form, scores.fields) or (public.is_balanced and (scores.shape[1] == 1 or not public.is_flat)):
         return plain, public

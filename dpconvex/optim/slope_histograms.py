@@ -39,6 +39,7 @@ class Public:
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
     # In which rows of the declared domain are about round, where they are far from that.
     metric: DomainMetric | None = None
+    apart: float = 1.0  # How much longer slopes at 0 are for one label than for another
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0

@@ -69,6 +69,13 @@ def test_features_may_have_any_units(units, apart):
     assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
 
 
+def test_costs_of_errors_are_not_cut_to_those_of_other_labels():
+    costs = scored(lambda s, y: (4.0 if y > 0 else 1.0) * cp.logistic(-y * s), y=dp.Choice([-1, 1]))
+    found, exact = fit(costs, DATA), dp.solve_without_privacy(costs, DATA)
+    assert found["b"] == pytest.approx(float(exact["b"]), abs=0.3)
+    assert np.linalg.norm(found["w"] - exact["w"]) <= 0.25 * np.linalg.norm(exact["w"])
+
+
 @pytest.mark.parametrize(("middle", "size"), [(0.0, 1.0), (0.5, 0.5), (50.0, 50.0)])
 def test_scores_of_many_entries_share_parameters(middle, size):
     """Of x[1:] - a x[:-1] - c all gradients were cut together, without a second moment: errors did not fall with the noise."""

@@ -51,6 +51,14 @@ def test_classes_of_very_many_features_take_clipped_steps():
     assert "AdaptiveSteps()" in advice
 
 
+def test_classes_of_cells_with_many_records_each_take_minimisers():
+    f = cp.Variable(6, name="f")
+    cells = dp.Record(k=dp.Choice(range(6)), y=dp.Choice([-1, 1]))
+    template = dp.Template(cells, lambda k, y: cp.logistic(-y * f[k]), 1e-5 * cp.sum_squares(f), [cp.diff(f) >= 0])
+    assert plan(template, size=100) == dp.AdaptiveSteps()
+    assert plan(template, size=5000) == Automatic()
+
+
 def wishes(variable=w, weights=(1.0, 1.0), constraints=(), offset=0.0, decision=lambda p, x: x @ p["w"]):
     public = 1e-6 * cp.sum_squares(cp.multiply(np.array(weights), variable))
     loss = lambda x, y: cp.logistic(-y * (x @ variable + offset))  # noqa: E731
