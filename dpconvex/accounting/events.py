@@ -169,7 +169,7 @@ class Composition(Event):
         return total * (1 + SUM_SLACK), lost * (1 + SUM_SLACK)
 
     def level(self) -> tuple[float, float]:
-        """Shifts add up in squares, what is lost plainly."""
+        """Return the level and the lost delta: levels add up in squares, deltas are added."""
         found = [(count, *leaf.level()) for leaf, count in self.counted.items()]
         root = math.hypot(*(math.sqrt(count) * mu for count, mu, _ in found))
         return root * (1 + SUM_SLACK), sum(count * lost for count, _, lost in found) * (1 + SUM_SLACK)

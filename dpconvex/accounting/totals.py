@@ -32,7 +32,7 @@ NAMES = {"Rényi": "RDP accountant", "Gaussian": "GDP accountant", "convolution"
 
 @dataclass(frozen=True)
 class Total:
-    """What several releases cost together, and by which rule: "basic", "Rényi", "Gaussian" or "convolution" (of their PLDs)."""
+    """Total cost of several releases, and its rule: "basic", "Rényi", "Gaussian" or "convolution" (of PLDs)."""
 
     epsilon: float
     delta: float

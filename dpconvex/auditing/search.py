@@ -138,7 +138,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is maximised: a weighted sum of what `Search.measure` returns, or what Gaussian noise leaks."""
+    """Goal of a search: a weighted sum of the numbers of `Search.measure`, or the leakage of Gaussian noise."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     # Its standard deviation and epsilon: then the logarithm of the density of noise whose loss exceeds epsilon counts

@@ -139,7 +139,7 @@ class Certificate(CertificateText):
         Certificate.kinds[perturbed] = cls
 
     def __new__(cls, *, perturbed: str = "", **_: Any) -> Certificate:
-        """What is perturbed makes the type."""
+        """Create the certificate class that belongs to the perturbed quantity."""
         kind = cls if cls is not Certificate and not perturbed else cls.kinds.get(perturbed or "objective")
         if kind is None or not issubclass(kind, cls):
             known = ", ".join(map(repr, cls.kinds))

@@ -109,7 +109,7 @@ class Comparison:
 
 
 class Printed:
-    """What every certificate says of itself: eight `lines`, as text and in notebooks, and the proof behind them."""
+    """Text of every certificate: eight `lines`, as text and in notebooks, and the proof behind them."""
 
     def spending(self) -> Rows:
         yield from ()
@@ -139,7 +139,7 @@ class Printed:
 
 
 class CertificateText(Printed):
-    """What a certificate of a learner says of itself, beside another one, and of its proof."""
+    """Text of a learner's certificate: alone, beside another one, and about its proof."""
 
     # What became of the proof, in a sentence; empty if nobody has replayed it.
     replayed: ClassVar[str] = ""
@@ -187,7 +187,7 @@ class CertificateText(Printed):
 
     @property
     def proof(self: Any) -> bytes | None:
-        """What `check` replays, as docs/checking.md declares it; None if there is none.  Written when it is asked for."""
+        """Proof that `check` replays (docs/checking.md), or None.  It is written when it is first used."""
         return self._written[0]
 
     @cached_property

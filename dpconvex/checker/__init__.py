@@ -41,7 +41,7 @@ BEST_RUN = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was replayed: how many steps, what is trusted, and what there is no rule for."""
+    """Result of a replay: the number of steps, the assumptions, and the parts without a rule."""
 
     steps: int
     trusted: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What one record or person can do: lengths of gradients and of their differences, curvature, and both together."""
+"""Constants of one record or person: lengths of gradients and of their differences, curvature, and both together."""
 
 from dataclasses import dataclass
 from fractions import Fraction

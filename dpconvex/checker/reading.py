@@ -17,7 +17,7 @@ HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
 class Said(Exception):
-    """What is said of a proof, in characters that no terminal obeys: names in it are whatever its author wrote."""
+    """Error whose message is printable ASCII: names in a proof are whatever its author wrote."""
 
     def __str__(self) -> str:
         return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in super().__str__())

@@ -24,7 +24,7 @@ EMPTY = "the data are empty: there is no record to learn from."
 
 
 class Sealed:
-    """What cannot be changed after it was made."""
+    """Base class of objects that cannot be changed after they were made."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False):

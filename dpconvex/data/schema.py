@@ -119,7 +119,7 @@ class Schema:
 
     @property
     def steps(self) -> Array:
-        """What one unit of a column, or a level, adds to its encoded feature, unless records are divided by their own lengths."""
+        """Change of the encoded feature for one unit of a column, or for a level, without division by lengths of records."""
         found = []
         for name, column in self.features.items():
             own = np.full(len(column.names(name)), math.sqrt(column.square))

@@ -117,7 +117,7 @@ class Column:
 
     @property
     def content(self) -> list[Any]:
-        """What is declared: two ends, or levels."""
+        """Declared ends, or levels."""
         first, second = (getattr(self, field.name) for field in fields(self)[:2])  # type: ignore[arg-type]
         return list(first) if isinstance(first, tuple) else [first, second]
 

@@ -42,7 +42,7 @@ CONSTANT = 0.5  # Of steps, next to rows of length 1: wide bounds of the target 
 
 
 class AdditiveModel(Private):
-    """What additive models share.
+    """Base class of additive models.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class AdditiveModel(Private):
 
     @property
     def intercept_(self) -> Any:
-        """What is added to the sum of the curves."""
+        """Constant that is added to the sum of the curves."""
         self._released()
         return float(self._level)
 

@@ -27,7 +27,7 @@ from dpconvex.util.arrays import Array
 
 
 class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
-    """What classifiers share.
+    """Base class of classifiers.
 
     Parameters
     ----------

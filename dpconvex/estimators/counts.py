@@ -25,7 +25,7 @@ def in_units(name: str, domain: Box, clip: bool, unit: float, column: Any) -> Ar
 
 
 class LogLinkRegressor(PrivateRegressor):
-    """What regressors with a log link share.
+    """Base class of regressors with a log link.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ CAPPED = 2.0
 
 
 class PrivateRegressor(RegressorMixin, Private, weights="w"):
-    """What regressors share.
+    """Base class of regressors.
 
     Parameters
     ----------

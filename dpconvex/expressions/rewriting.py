@@ -118,7 +118,7 @@ def times(factor: Fraction, term: Expression) -> Expression:
 
 
 class RecordPart(NamedTuple):
-    """What one record has of an array: `axis`, of length 1, is where the records were, None if they were added up."""
+    """One record's part of an array: `axis`, of length 1, is where the records were, None if they were added up."""
 
     expression: Expression
     axis: int | None

@@ -33,7 +33,7 @@ UNPROVED = "The file has no proof of this certificate: nobody can check its numb
 
 
 class Stated:
-    """What states its guarantee, or why it has none, and the cost of a learnt schema behind it."""
+    """Base class of objects with a guarantee, or a reason for none, and the cost of a learnt schema behind it."""
 
     spent: Privacy | None
     not_private_because: str
@@ -90,7 +90,7 @@ class StatedNumbers(Stated):
 
 
 class Released(Stated):
-    """What was released for a guarantee, or says why it is not private; a file of the `form` holds the fields that are `kept`."""
+    """Base class of releases, private or not; a file of the `form` holds the fields that are `kept`."""
 
     form: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]

@@ -41,7 +41,7 @@ from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
-AGAIN = "these data were fitted before, and nobody counts what that costs"
+AGAIN = "these data were fitted before, and no budget counts the total cost"
 # Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
 FITTED: dict[int, tuple[Any, int]] = {}
 

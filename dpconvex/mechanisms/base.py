@@ -17,7 +17,7 @@ from dpconvex.util.runtime import once
 
 
 class Engine(Protocol):
-    """What a mechanism may ask of the data: exact minimisers and gradients.  The answers are not private by themselves."""
+    """Exact minimisers and gradients of the data, which a mechanism may ask for.  The answers are not private by themselves."""
 
     def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:
         """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
@@ -59,7 +59,7 @@ class Mechanism(Protocol):
 
 
 class ForUnits:
-    """What keeps guarantees about people with several rows; other mechanisms are refused for these."""
+    """Mark a mechanism whose guarantee covers people with several rows; others are refused for these."""
 
     units: ClassVar[bool] = True
 

@@ -30,7 +30,7 @@ SCORE_BITS, LEAST_LIKELY, WEIGHT_BITS, WIDER = 20, 40.0, 112, 1e-13
 
 @dataclass
 class Queries:
-    """What draws the noise of one release, and refuses a query that the release was not certified for."""
+    """Draw the noise of one release; refuse queries that the release was not certified for."""
 
     most: float  # The level of all queries together, which was paid for
     rng: np.random.Generator | None  # For tests; without one OpenDP draws, from the operating system's random numbers

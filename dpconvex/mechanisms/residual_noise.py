@@ -279,7 +279,7 @@ def calibrate_residual_noise(
 
 
 def confirm(certificate: Certificate) -> None:
-    """Ask, before anything is paid, what the residual noise keeps, and whether OpenDP draws it and that of a count."""
+    """Raise, before charging, if the residual noise is not private or OpenDP cannot draw it, or the noise of a count."""
     cover = certificate.cover
     if cover is None:
         return

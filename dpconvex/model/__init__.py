@@ -1,1 +1,1 @@
-"""What a user writes: records, templates, guarantees of privacy, and data in columns."""
+"""Records, templates, guarantees of privacy, and data in columns, as users write them."""

@@ -1,4 +1,4 @@
-"""Whose the records are: identifiers as numbers, at most so many records of each unit, and weights (docs/unit.md).
+"""Units of records: identifiers as numbers, limits on the records of each unit, and weights (docs/unit.md).
 
 Identifiers are looked at before anything is paid: under replace-one, the number of records that are kept is public.
 """
@@ -31,13 +31,13 @@ from dpconvex.util.runtime import once
 IDENTIFIERS = {int: "numbers", float: "numbers", bool: "numbers", str: "texts", bytes: "bytes"}
 IDENTIFIERS |= {date: "dates", datetime: "times"}
 WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
-NO_UNIT = 'unit: the guarantee says nothing of one: dp.Privacy(..., unit="patient", most=3).'
+NO_UNIT = 'unit: `privacy` declares no unit. Write dp.Privacy(..., unit="patient", most=3).'
 WEIGHTED = WeakSet[Template]()
 
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Whose each record is, in numbers from 0, shape (n,), and which records are kept."""
+    """Number the unit of each kept record from 0 (`of`), and mark the records that are kept, shape (n,)."""
 
     of: NDArray[np.int64]
     kept: NDArray[np.bool_]
@@ -64,7 +64,7 @@ class People:
 
     @property
     def size(self) -> int:
-        """What is counted: records that are kept, or people, if records are weighted."""
+        """Number of records that are kept, or of people if records are weighted."""
         return len(np.unique(self.of)) if self.weighted else len(self.of)
 
     def cut(self, batch: Batch) -> Batch:

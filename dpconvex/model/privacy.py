@@ -17,7 +17,7 @@ MOST_ROWS, KEEPS = 10_000, ("first", "random", "weights")  # of one person
 
 
 class Person(NamedTuple):
-    """What one person may have of the rows: at most so many, which weigh so much together."""
+    """Largest number of rows of one person, and their total weight."""
 
     rows: int = 1
     weight: float = 1.0

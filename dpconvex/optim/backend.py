@@ -24,7 +24,7 @@ BUILT_IN = {"conic": ConicSolver, "first-order": FirstOrder}
 
 
 class Backend(Protocol):
-    """What every backend offers: a solution certified to the tolerance, or `NotConverged`."""
+    """Protocol of a backend: `solve` returns a solution certified to the tolerance, or raises `NotConverged`."""
 
     def solve(self, problem: Problem, tolerance: float) -> Solution: ...
 

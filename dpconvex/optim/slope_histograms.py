@@ -27,7 +27,7 @@ LEAST_SEEN = 0.1  # The least part of records that is seen
 
 @dataclass(frozen=True)
 class Public:
-    """What is known of a loss without data, from records of the declared domain and scores near their middle."""
+    """Public facts about a loss, from records of the declared domain and scores near their middle."""
 
     slope: float  # The largest
     curvature: float  # The mean, in the middle
@@ -46,7 +46,7 @@ class Public:
 
     @property
     def of_steps(self) -> "Public":
-        """What steps go by: squares that continue as lines are taken for squares, whose curvature is the largest."""
+        """Facts for steps: squares that continue as lines count as squares, whose curvature is the largest."""
         if not self.vanishes or self.most_curvature > RISING * self.curvature:
             return self
         return replace(self, curvature=self.most_curvature, is_bent=False, vanishes=False)

@@ -140,7 +140,7 @@ def solve_mixture(
 
 
 class MixturePlan:
-    """What `solve_mixture` does with its guarantee, fixed before the data are read; parameters as there."""
+    """Division of the guarantee of `solve_mixture`, fixed before the data are read; parameters as there."""
 
     def __init__(self, template: Template, privacy: Privacy, clustering: Any, share: Any, *names: Any) -> None:
         features, group, component = names

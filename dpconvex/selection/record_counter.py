@@ -119,7 +119,7 @@ class RecordCounter:
 
     @property
     def largest(self) -> int:
-        """What one record adds to a count at most, in steps."""
+        """Largest contribution of one record to a count, in steps."""
         return self.cells.steps(self.privacy)
 
     @property

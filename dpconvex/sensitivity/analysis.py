@@ -31,7 +31,7 @@ TIE = 1e-9  # Values that agree to this fraction tie
 
 @dataclass(frozen=True, eq=False)
 class LossBounds:
-    """What is proved about the loss of one combination of discrete fields."""
+    """Proved bounds on the loss of one combination of discrete fields."""
 
     scalar: AbstractValue
     gradients: Gradients

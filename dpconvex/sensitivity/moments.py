@@ -47,13 +47,13 @@ class MomentKind:
 
     @cached_property
     def factors(self) -> Array:
-        """What each monomial is multiplied by, shape (m,): `scale`, and sqrt(2) for x_i x_j, which stands for x_j x_i too."""
+        """Factor of each monomial, shape (m,): `scale`, and sqrt(2) for x_i x_j, which stands for x_j x_i too."""
         return self.scale * np.sqrt([orderings(row, self.bases) for row in self.monomials.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What is summed over the records: all moments of some kinds, one kind after another."""
+    """Sums over the records: all moments of some kinds, one kind after another."""
 
     kinds: tuple[MomentKind, ...]
 

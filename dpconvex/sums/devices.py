@@ -37,7 +37,7 @@ EXACT = ("cpu", "gpu", "cuda", "rocm")
 
 @dataclass(frozen=True)
 class Placement:
-    """What `devices` was asked for; by default all devices."""
+    """Devices that the user asked for; by default all."""
 
     count: int | None = None
     memory: int | None = None

@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 @dataclass
 class Sums:
-    """What a look adds up: gradients, (2, columns, rows), curvatures or slopes, counts, positive sides first, and rows."""
+    """Sums of one look: gradients, (2, columns, rows), curvatures or slopes, counts, positive sides first, and rows."""
 
     gradient: Exact
     along: Exact

@@ -19,7 +19,7 @@ PLACES = 0.01, 0.1, 1.0, 10.0  # How large scores are at which slopes are looked
 
 @dataclass(frozen=True)
 class Jacobian:
-    """What makes a record's rows of x and 1; it is public.  All rows of one record are cut together."""
+    """Public matrix that makes a record's rows of x and 1.  All rows of one record are cut together."""
 
     table: sp.csr_array  # From multiples to multiples, in `JACOBIAN_BITS` bits, shape (each * count, scalars + 1)
     each: int  # Rows of one record

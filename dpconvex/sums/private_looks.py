@@ -42,7 +42,7 @@ WIDEST = 1e150  # Its square, in multiples of the grid, is a number
 
 
 class Answer(NamedTuple):
-    """What a look tells, as far as it was asked: the gradient in the metric, shape (rows, columns), and the rest."""
+    """Noisy answers of one look: the gradient in the metric, shape (rows, columns), and the others that were asked for."""
 
     gradient: Array
     along: Array  # The sum of curvatures, or of slopes along the parameters, shape (1,)

@@ -1,4 +1,4 @@
-"""What arguments must be, declared once: conditions, and kinds of values, by which types and ranges are checked."""
+"""Kinds of arguments, declared once: conditions, and kinds of values, by which types and ranges are checked."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -35,7 +35,7 @@ COMPILER = {"xla_cpu_enable_fast_math": False}
 
 
 class Stage:
-    """What a long computation is at, for whoever waits: a name that was written down beforehand, and nothing about the data."""
+    """Current stage of a long computation: one of a few fixed names, which say nothing about the data."""
 
     name = "preparing"
 
