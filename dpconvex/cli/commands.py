@@ -239,12 +239,11 @@ def suited(chosen: argparse.Namespace) -> Schema:
     shipped = locate(chosen.problem).parent == FOLDER
     usual: dict[str, Any] = {"constant": schema.constant} if schema.constant else {}
     if shipped and schema.labels is None:
-        usual = {"constant": schema.constant or 0.5, "scaled": True} | (
-            {"target": LARGEST} if "scaled" in known else {}
-        )
-        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # which need no bound, and little smoothing
-            usual |= dict[str, Any](width=NARROW, bound=None)
-            known = {name: item for name, item in known.items() if name != "bound" or item.annotation is not float}
+        counts: dict[str, Any] = {"scaled": True, "target": LARGEST} if "scaled" in known else {}
+        usual = {"constant": schema.constant or 0.5} | counts
+        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # which need little smoothing, and no bound
+            needed = getattr(known.get("bound"), "annotation", None) is float
+            usual |= {"width": NARROW} | ({} if needed else {"bound": None})
     if chosen.problem not in CURVES:
         chosen.options = {name: usual[name] for name in known if name in usual} | chosen.options
     return replace(schema, constant=0.0) if shipped or "constant" in known else schema

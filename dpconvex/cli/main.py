@@ -27,11 +27,8 @@ from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPriv
 from dpconvex.util.runtime import Interrupt, Stage
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
-FIRST, OFTEN, SELDOM = (
-    2.0,
-    1.0,
-    10.0,
-)  # Seconds before the first word of progress, between words on a terminal and elsewhere
+# Seconds before the first word of progress, between words on a terminal, and elsewhere.
+FIRST, OFTEN, SELDOM = 2.0, 1.0, 10.0
 ABOUT = """
 An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
 that person were, they change by a factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. A delta is a small
