@@ -23,6 +23,7 @@ from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
 from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
+from dpconvex.optim.public_slopes import has_ends, known_of
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
 from dpconvex.sensitivity.public_terms import separated
@@ -234,7 +235,8 @@ class FitOptions:
             scores = linear_scores(form)
             usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
             usual = usual or (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
-            return self.mechanism is not None or (usual and not scores.is_too_large)
+            usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
+            return self.mechanism is not None or usual
         return True
 
 

@@ -105,8 +105,8 @@ def descend(
     looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    pulled = pulls(form)
-    table, hessian, noise, _ = model_of(looks, settings, size, public, form=form if pulled else None)
+    pulled, begin = pulls(form) or public.start is not None, 0.0 if public.start is None else public.start
+    table, hessian, noise, _ = model_of(looks, settings, size, public, begin, form if pulled else None)
     if pulled:
         return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
     return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
@@ -145,7 +145,7 @@ def model_of(
     lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
-    slow = moved = 1.0
+    slow, moved, way = 1.0, 1.0, np.zeros(scores.shape)
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, variance, likely = np.zeros(scores.shape), np.zeros(len(metric.kept)), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
@@ -165,7 +165,8 @@ def model_of(
             last, clip = clip, min(asked, RISING * clip) if t else asked
             moved = min(1.0, clip / max(lengths.hidden(counts, last)[1], 1e-300))
         probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "along_level": curvature_level}
-        answer = looks.look(matrix.T @ point, clip, unit, step_level, **({} if t % each else probe))
+        wide = max(clip, float(np.linalg.norm(public.secant * public.middle))) if leaps and not t else clip
+        answer = looks.look(matrix.T @ point, wide, unit, step_level, **({} if t % each else probe))
         if not t % each:
             # What is known of the curvature stays as long as the noise of the answer explains the difference.
             told = float(answer.along[0]) / number
@@ -175,10 +176,9 @@ def model_of(
         gradient = answer.gradient @ share
         if constant is not None and moved < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - moved) * np.outer(constant, constant @ gradient) / (constant @ constant)
-        longest = float(np.linalg.norm(gradient) * np.linalg.norm(before))
-        slow *= SLOWER if float((gradient * before).sum()) < OPPOSED * longest else 1.0
-        before = gradient
-        deviation = sides * clip * unit / step_level / bend
+        slow *= SLOWER if opposed(gradient, before) else 1.0
+        before, here = gradient, point
+        deviation = sides * wide * unit / step_level / bend
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
@@ -191,6 +191,9 @@ def model_of(
             point = point - rate / bend * gradient
         if form is not None:
             point = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
+        if public.start is not None:  # K holds most of a gradient back
+            slow *= SLOWER if opposed(point - here, way) else 1.0
+            way = point - here
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
@@ -210,6 +213,10 @@ def model_of(
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
 
+def opposed(one: Array, other: Array) -> bool:
+    return bool((one * other).sum() < OPPOSED * np.linalg.norm(one) * np.linalg.norm(other))
+
+
 def pulled_by(
     form: LossForm, point: Array, curvature: float, matrix: Array, inverse: Array, looks: PrivateLooks, size: float
 ) -> Array:
@@ -224,7 +231,7 @@ def pulled_by(
 
 def farthest(public: Public, bend: float) -> float:
     """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
-    return public.most_slope / bend if public.vanishes else 1.0
+    return public.most_slope / bend if public.vanishes else public.unit
 
 
 def whole_rows(

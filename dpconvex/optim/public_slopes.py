@@ -5,12 +5,15 @@ No data are read, and nothing here has to be right for privacy: it decides how s
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dpconvex.errors import DPConvexError
+from dpconvex.expressions.expression import postorder
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
@@ -36,6 +39,7 @@ WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
 RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
+NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
 
 @once
@@ -47,16 +51,21 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
     batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), ExactRows.of(scores))
     engine = RecordSums(scores.form, batch)
-    seen = engine, *engine._rows(np.arange(batch.size))[:2]
+    seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
-    slopes_at = partial(at, *seen, scores=scores)
+    slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
+    measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
+    begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
+    if begin is not None:
+        slopes_at = partial(at, *seen, scores=scores, begin=begin)
+        return seen_from(form, scores, slopes_at, measured | {"start": begin}, 0.0, unit)
     lengths = np.linalg.norm(slopes_at(np.zeros((scores.form.forms, 1))), axis=0)
     longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
-    measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
-    measured["apart"] = max(longest) / (min(longest) or math.inf)
+    measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
     plain, public = seen_from(form, scores, slopes_at, measured)
-    if tells_classes(form, scores.fields) or (public.is_balanced and (scores.shape[1] == 1 or not public.is_flat)):
+    is_link = public.is_balanced and not (plain.width if scores.shape[1] == 1 else public.is_flat)
+    if is_link or tells_classes(form, scores.fields):
         return plain, public
     middle, unit = middle_of(slopes_at, scores)
     if not middle.any() and (record.discrete or not (unit := wide_unit(slopes_at, scores))):
@@ -154,6 +163,49 @@ def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
     return 1.0
 
 
-def at(engine: RecordSums, block: Records, plan: SumPlan, forms: Any, scores: LinearScores) -> Any:
-    """Return slopes by the columns at given forms, or the same ones for all records, shape (columns, records)."""
-    return scores.kinds @ engine._slopes(np.repeat(forms, plan.size // forms.shape[1], axis=1), block, plan)[1]
+def at(
+    engine: RecordSums, block: Records, plan: SumPlan, forms: Any, scores: LinearScores, begin: Array | None = None
+) -> Any:
+    """Return slopes by the columns at given forms, or the same ones for all records, shape (columns, records).
+
+    Forms are next to those at a table, if that is given, and slopes NaN where the loss is no number.
+    """
+    forms = np.repeat(forms, plan.size // forms.shape[1], axis=1)
+    if begin is None:
+        return scores.kinds @ engine._slopes(forms, block, plan)[1]
+    forms = forms + engine.design.forward(block, scores.coefficients(begin))
+    losses, slopes = engine._slopes(forms, block, plan, valued=True)
+    return scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
+
+
+def has_ends(form: LossForm) -> bool:
+    """Say whether losses may be no numbers at some scores, as logarithms are."""
+    return any(
+        domain is not None and argument.variables
+        for node in postorder(form.losses)
+        if node.atom is not None
+        for argument, domain in zip(node.args, node.atom.domain(node), strict=True)
+    )
+
+
+def start_of(
+    form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Records, SumPlan]
+) -> tuple[Array | None, float]:
+    """Return a table inside of K at which losses of the declared domain are numbers, and a unit of scores near it, or 0.
+
+    There is no table where they are near scores of 0.
+    """
+    probe = (scores.kinds.T @ probe_of(scores, 0))[:, None]
+
+    def numbers(begin: Array, far: float) -> float:
+        found = [np.isfinite(at(*seen, place * probe, scores, begin)).all(axis=0) for place in (0.0, -far, far)]
+        return min(float(number.mean()) for number in found)
+
+    if numbers(np.zeros(scores.shape), 1.0) == 1:
+        return None, 1.0
+    with suppress(DPConvexError):
+        begin = scores.table(np.zeros(form.space.dim) if form.feasible.is_space else form.feasible.region.inside)
+        for unit in 0.5 ** np.arange(20.0):
+            if numbers(begin, unit) > NUMBER:
+                return begin, float(unit)
+    return None, 0.0

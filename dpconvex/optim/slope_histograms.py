@@ -42,6 +42,8 @@ class Public:
     apart: float = 1.0  # How much longer slopes at 0 are for one label than for another
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores
+    start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
+    begins: bool = True  # Whether losses are numbers there, or at scores of 0
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     @property
