@@ -32,6 +32,10 @@ FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times
 # Scores at which curvatures are looked for: some are narrow.
 PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
+BENDS, FADED = (
+    61,
+    1e-3,
+)  # Scores up to FAR at which records are compared with themselves, and what counts as no curvature
 NARROW = 1e4  # Curvature next to slopes, where none was found
 # Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
 WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
@@ -91,10 +95,13 @@ def seen_from(
     def slopes_at(forms: Any) -> Any:
         return slopes_of(away + unit * forms)
 
-    bent = np.abs(along @ slopes_change(slopes_at, 0 * probe[:, None], probe[:, None], scores.width))
+    def bent_at(place: float) -> Any:
+        return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
+
     far = farthest_kink(slopes_at, probe)
     # Bends that most records are far from are kinks, too.
-    is_narrow = not record.discrete and np.median(bent) * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
+    bent = 0.0 if record.discrete else np.median(np.abs(bent_at(0.0)))
+    is_narrow = not record.discrete and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
         scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * far)
     steep: dict[float, Array] = {}
@@ -102,7 +109,7 @@ def seen_from(
     for place in (0.0, -1.0, 1.0, -FAR, FAR):
         steep[place] = np.linalg.norm(slopes_at(place * probe[:, None]), axis=0)
     for place in PLACES[: 3 if record.discrete else None]:
-        bent = along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width) / unit
+        bent = bent_at(place) / unit
         most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
         least_bent.append(np.abs(bent).min(initial=math.inf))
         bends.append(float(bent[np.isfinite(bent)].mean()) if np.isfinite(bent).any() else 0.0)
@@ -113,9 +120,16 @@ def seen_from(
     is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     most = max(map(np.max, steep.values())) if is_flat else math.inf
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
-    vanishes = is_flat and not record.discrete and min(least_bent) <= 1e-9 * max(most_bent)
+    no_curvature = min(least_bent) <= 1e-9 * max(most_bent)
+    vanishes = is_flat and not record.discrete and (no_curvature or fades(bent_at))
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
+
+
+def fades(bent_at: Callable[[float], Any]) -> bool:
+    """Say whether some records bend in the middle far less than elsewhere: those whose targets are far away."""
+    found = np.abs([bent_at(place) for place in np.linspace(-FAR, FAR, BENDS)])
+    return bool((found[BENDS // 2] <= FADED * found.max(axis=0)).any())
 
 
 def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, float]:

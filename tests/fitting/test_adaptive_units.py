@@ -106,6 +106,15 @@ def test_bends_far_narrower_than_targets_are_those_of_kinks():
     np.testing.assert_allclose(found["b"] / 1e6, 0.3, atol=0.1)
 
 
+@pytest.mark.parametrize("sharp", [3.0, 10.0, 30.0])
+def test_slopes_that_fade_on_both_sides_are_those_of_targets(sharp):
+    """Of a logarithm of hyperbolic cosines, which bends everywhere a little; it was taken for a link, as of counts."""
+    learner = scored(lambda s, y: cp.logistic(2 * sharp * (s - y)) - sharp * (s - y), y=dp.Box(-1, 1))
+    few = {"x": X[:600], "y": TARGETS[:600] / 4}
+    found = dp.solve(learner, few, dp.Privacy(1.0, 1e-5, "add-remove"), STEPS, size=600, seed=1)
+    assert np.abs(X @ found["w"] + found["b"] - (SCORES + 0.3) / 4).mean() <= 0.01
+
+
 @pytest.mark.parametrize(("low", "high"), [(-1, 1), (-1, 30), (-1, 300), (-100, 1)])
 def test_bounds_of_targets_may_be_too_wide_on_either_side(low, high):
     """The constant is found first, so what noise first steps leave is that of residuals, and not of bounds."""
