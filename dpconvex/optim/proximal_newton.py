@@ -17,13 +17,14 @@ from dpconvex.util.arrays import Array
 
 # Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
 # second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
-FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.5
+FOR_EACH, FEWEST, SLOW_STEPS, SLOW, ANEW = 10, 4096, 3, 0.3, 0.1
 # Steps without progress after which rounding is to blame, and steps in all.
 PATIENCE, MOST = 8, 60
 # What is added to a model's eigenvalues (K. Levenberg, D. Marquardt), as a share of the largest: at first, of the largest that is
 # proved if the model says that f is flat, and at least after a step that failed.  A step fails that achieves less than FAILED of
-# the predicted decrease.  A model stays that is RIGHT where the shift adds HELD of its curvature to a step.
-SHIFT, STEEPEST, LEAST_SHIFT, FAILED, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.15, 0.1
+# the predicted decrease, and is too long if it achieves less than POOR.  A model stays that is RIGHT where the shift adds HELD of
+# its curvature to a step.
+SHIFT, STEEPEST, LEAST_SHIFT, FAILED, POOR, HELD, RIGHT = 1e-2, 1e-3, 1e-9, 1e-3, 0.3, 0.15, 0.1
 DROWNED = 1e-11  # Differences of values below this share of them drown in rounding
 # The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; steps of a matrix
 # solve a system each, and fewer suffice.
@@ -204,7 +205,7 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
         found = at_point(composite, theta, *composite.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
-        if found.value > now.value and predicted > DROWNED * abs(now.value):
+        if found.value > now.value - POOR * predicted and predicted > DROWNED * abs(now.value):
             found = between(composite, now, found)
             model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
@@ -219,7 +220,7 @@ def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: 
         now = found
         stalled = 0 if now.distance_bound < best.distance_bound or not drowned else stalled
         best = min(best, now, key=lambda iterate: iterate.distance_bound)
-        shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < 0.3 else 1.0
+        shift *= (0.5 if failed else 0.1) if ratio > 0.7 else 3.0 if ratio < POOR else 1.0
         failed = False
         models.judge(gain, right=held and abs(ratio - 1) < RIGHT)
     return best
