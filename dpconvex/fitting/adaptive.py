@@ -28,6 +28,7 @@ from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
+CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
 
@@ -87,8 +88,9 @@ def release_steps(
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
             classes = tells_classes(form, scores.fields) and not pulls(form)
-            alone = public.is_flat and classes and not scores.is_shared
-            take = descend_for_classes if alone else descend
+            # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short
+            alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
+            take = descend_for_classes if public.is_flat and classes and alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
             theta = form.feasible.project(theta)
         if not np.isfinite(theta).all():

@@ -29,9 +29,14 @@ PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
 # Where slopes of labels at 0 are farther apart than ALIKE, as costs of errors are, a short clip weighs labels alike: it is 1
 # where there are EVEN records for each parameter and unit of the level, times how far apart slopes are.
 ALIKE, EVEN = 1.5, 5.0
+# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction.
+MANY = 50.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
 MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
+# NOISY, AVERAGED and MANY where scores share parameters; the curvature that holds back noise if effects are weak, next to that
+# at 0; and the least length that is left of steps then.
+SHARED, WEAK, LEAST = (3.0, 0.5, 20.0), 0.25, 0.1
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
 TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
@@ -70,22 +75,25 @@ def class_model_of(
     even = public.apart > ALIKE and each > EVEN * public.apart
     least, most = (1.0, WIDEST) if even or public.slope >= FLAT * public.most_slope else (PART, 1.0)
     part = min(least * (1 + STIFFER * stiff), most)
-    part *= math.sqrt(looks.privacy.most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
     longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
+    noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
+    many = size * level / (sides * metric.directions)
+    wider = min(max(math.sqrt(many / enough), 1.0), max(1 / part, 1.0))
+    part *= wider * math.sqrt(looks.privacy.most)
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)
-    step = LONGEST / max(public.most_curvature, public.most_slope**2 / 4)
-    moved = MOVED * (1 + NOISY * sides * metric.directions / (size * level))
+    step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
+    moved = MOVED * (1 + noisy / many)
     for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
         left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
-    averaged, pace = math.ceil(AVERAGED * rounds), 1.0
+    averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
-        gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_kinds
+        gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_columns
         way = implicit.direction(point, gradient, pace * step)
         back, far = -float((way * last).sum()), float(np.linalg.norm(last))
         if back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds)):
@@ -93,6 +101,10 @@ def class_model_of(
             way = implicit.direction(point, gradient, pace * step)
         point, last = point + pace * step * way, way
         average += point * ((t >= rounds - averaged) / averaged)
+    if scores.is_shared:  # One James-Stein factor: looks for the length begin near it, and cannot shrink enough
+        left = metric.kept / (1 + 2 * WEAK * rounds * public.curvature * step * metric.kept)
+        signal = max(float((metric.kept[:, None] * average**2).sum()), 1e-300)
+        average = average * max(LEAST, 1 - (step * noise) ** 2 * float(left.sum()) / signal)
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
