@@ -171,10 +171,10 @@ def test_rankings_are_those_of_the_strengths(ties):
     x = np.eye(items)[pair[:, 0]] - np.eye(items)[pair[:, 1]]
     learner = dp.load("bradley_terry", features=items, ties=ties, constant=0.5)
     release = dp.solve(learner, {"x": x, "y": won}, dp.Privacy(2.0, 1e-6, "add-remove"), size=4000, seed=0)
-    least = dp.solve_without_privacy(learner, {"x": x, "y": won})  # ties bring the advantage at home down to 0.44
+    least = dp.solve_without_privacy(learner, {"x": x, "y": won})  # ties bring strengths down to 1.25, home to 0.44
     assert release.certificate.check().unreplayed == ()
     assert (np.argsort(release["w"]) == np.arange(items)).all()
-    np.testing.assert_allclose(release["w"] - release["w"].mean(), strength, atol=0.4)
+    np.testing.assert_allclose(release["w"] - release["w"].mean(), least["w"] - least["w"].mean(), atol=0.25)
     assert float(release["b"]) * 0.5 == pytest.approx(float(least["b"]) * 0.5, abs=0.2)
 
 
