@@ -29,6 +29,9 @@ ROOM = 2.0  # How much longer vectors may be than those in the last bin whose co
 TURNED = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
 LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
+DROWNED = (
+    0.4  # The edge of the noise of a Hessian in its metric, of which all eigenvalues are about 1: longer roots are cut
+)
 HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
@@ -94,8 +97,9 @@ class NewtonStep:
         count = self.onto.shape[1]
         self.come_nearer(bent, part(LENGTHS / 5), part(NEARER))
         self.before = table = self.table
-        longest = self.longest_root(part(LENGTHS / 5))
         both = looks.counted_people(math.sqrt(2))
+        least = math.sqrt(DROWNED * part(HESSIAN) / (both * math.sqrt(2 * count)))
+        longest = min(self.longest_root(part(LENGTHS / 5)), least)
         self.hessian_noise = both * longest**2 / part(HESSIAN)
         found = self.onto.T @ looks.vectors(table, "roots", longest, part(HESSIAN)) @ self.onto
         rest = part(1 - HESSIAN - MOMENT - LENGTHS - ROUGH - NEARER)

@@ -157,6 +157,18 @@ def test_intervals_are_right_where_steps_end_far_away_along_a_rare_level():
     assert found.standard_errors == pytest.approx(plain, rel=0.15)  # 1.36 times as much, after one step
 
 
+def test_rows_of_a_rare_level_do_not_hide_all_other_coefficients():
+    """The Hessian had the noise of its longest root, and the more of those were seen the fewer intervals there were."""
+    known = 0
+    for seed in range(6):
+        random = np.random.default_rng([seed, 10_000])
+        data, _ = coverage.drawn("poisson_regression", "rare", 10_000, random)
+        with suppress(dp.NotConverged):
+            found = dp.intervals(coverage.loaded("poisson_regression"), None, data, dp.Privacy(3.0, 1e-5), seed=seed)
+            known += int(np.isfinite(found.estimates).sum())
+    assert known >= 9
+
+
 def test_intervals_are_refused_where_noise_hides_the_curvature():
     learner, privacy = coverage.loaded("quantile_regression"), dp.Privacy(0.3, 1e-5, "add-remove")
     for seed in (0, 24, 37):  # intervals of some 1e6 times their usual width missed here
