@@ -29,7 +29,8 @@ PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
 # Where slopes of labels at 0 are farther apart than ALIKE, as costs of errors are, a short clip weighs labels alike: it is 1
 # where there are EVEN records for each parameter and unit of the level, times how far apart slopes are.
 ALIKE, EVEN = 1.5, 5.0
-# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction.
+# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction, but
+# for several columns, whose classes are told apart no better then.
 MANY = 50.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
@@ -80,7 +81,8 @@ def class_model_of(
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
     noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
     many = size * level / (sides * metric.directions)
-    wider = min(max(math.sqrt(many / enough), 1.0), max(1 / part, 1.0))
+    single = scores.is_shared or len(scores.onto_kinds) == 1
+    wider = min(max(math.sqrt(many / enough), 1.0), max(1 / part, 1.0)) if single else 1.0
     part *= wider * math.sqrt(looks.privacy.most)
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)
