@@ -290,7 +290,7 @@ class Certificate(CertificateText):
     @classmethod
     def from_json(cls, text: str) -> Certificate:
         """Read the output of `to_json`. It must have the same numbers as its proof; `check` replays the proof."""
-        kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, TypeError, ValueError)
+        kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
         with retold("from_json: no certificate that this version wrote", *kinds):
             data, proof = opened(text.encode())
             return cls.from_dict(data).with_proof(proof)

@@ -230,7 +230,9 @@ class CertificateText(Printed):
             unit = f"(add-remove adjacency); the number of records is protected, and a nominal n = {n} stands for it{fitted}"
         yield "certificate", self.described
         (whole, _, paid), whose = self.whole, self.privacy.whose
-        yield "guarantee", guarantee(whole, self.exceptions) + paid
+        costs = self.learnt.costs if self.learnt else []
+        seeded = next((f"NOT PRIVATE: {one.not_private_because}; " for one in costs if one.not_private_because), "")
+        yield "guarantee", seeded + guarantee(whole, self.exceptions) + paid
         cost = "".join(f"; {fact.rstrip('.').lower()}" for fact in self.advice if fact.startswith(UNIT_COST))
         yield "privacy unit", f"{whose} {unit}{cost}"
         yield "meaning", odds(whole)

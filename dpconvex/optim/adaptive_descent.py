@@ -250,7 +250,7 @@ def whole_rows(
     if public.metric is None:
         moment, deviation = looks.second_moment(level)
     else:
-        turn = looks.in_metric(public.metric.matrix)
+        turn = looks.in_metric(public.metric.of_rows(looks.constant))
         moment = looks.second_moment_in_metric(public.metric.longest, level)
         deviation = looks.counted(1.0, math.sqrt(2)) * public.metric.longest**2 / level
     metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)

@@ -43,6 +43,7 @@ WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
 RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
+ALIKE = 4.0  # How much wider one column's scores may be than another's
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
 
@@ -69,7 +70,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
     plain, public = seen_from(form, scores, slopes_at, measured)
     is_link = public.is_balanced and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if is_link or tells_classes(form, scores.fields):
+    if is_link or tells_classes(form, scores.fields) or scores.is_shared:  # Shared scores have no middles of their own
         return plain, public
     middle, unit = middle_of(slopes_at, scores)
     if not middle.any() and (record.discrete or not (unit := wide_unit(slopes_at, scores))):
@@ -150,6 +151,8 @@ def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Ar
     # Bounds may be targets, where slopes jump.
     near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]
     moved = (np.minimum(*near) < SIDED) & (half > 0)
+    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
+        moved[:] = False
     return np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
 
 

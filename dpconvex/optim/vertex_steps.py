@@ -4,6 +4,7 @@ Everything here is post-processing: the records are behind `VertexLooks`, and no
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +39,7 @@ def descend_on_vertices(
 ) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, level, widest = looks.scores, settings["level"], float(looks.scores.widest.max())
+    public = replace(public, metric=None)  # of all features, of which few are taken
     features, left = len(scores.inside), 1 - LENGTHS - CHOICES
     reach, plain = vertex_reach(form), start_of(form)[scores.places] * scores.scale
     units = row_units(scores, looks.constant)

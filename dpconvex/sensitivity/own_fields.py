@@ -26,7 +26,7 @@ UNEVEN = 16.0  # How much larger one bound of a field may be than another: rows 
 def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]:
     """Return the form of a loss that reads such functions as fields, and these by name; the same form if there are none."""
     template, found, bounds = form.template, dict[Expression, Field](), dict[str, Box]()
-    for number, function in enumerate(dict.fromkeys(f for loss in form.losses for f in functions(loss))):
+    for function in dict.fromkeys(f for loss in form.losses for f in functions(loss)):
         low, high = form.expander.bounds(function)
         width, size = np.linalg.norm(high - low), np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))
         domains = [template.record.continuous[field.name] for field in function.fields]
@@ -34,7 +34,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         if len(boxes) < len(domains) or not LEAST < width <= 2 * size < LARGEST:
             continue
         if size / width <= max(box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes):
-            found[function] = own = Field.of(function.shape, f" own {number}")
+            found[function] = own = Field.of(function.shape, f" own {len(found)}")
             bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
     losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
     uneven = dict[Expression, Expression]()

@@ -156,7 +156,7 @@ ESTIMATORS = {
     "softmax": dp.SoftmaxRegression(**TOLD, fit_intercept=True),
     "kernel": dp.KernelSVC(**TOLD, fit_intercept=True),
     "mixture": dp.LargeMarginGaussianMixture(**TOLD),
-    "linear": dp.LinearRegression(**BOUNDED, delta=1e-6, fit_intercept=True),
+    "linear": dp.LinearRegression(**BOUNDED, mechanism=dp.SufficientStatistics(residuals=True), delta=1e-6),
     "ridge": dp.Ridge(**BOUNDED, fit_intercept=True),
     "quantile": dp.QuantileRegressor(**BOUNDED, quantile=0.8),
 }

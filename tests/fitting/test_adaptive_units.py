@@ -49,12 +49,12 @@ UNITS = {  # of four features that lie within [-1, 1]: the middle of each, and i
 
 
 @pytest.mark.parametrize("units", UNITS)
-@pytest.mark.parametrize("apart", [False, True])
-def test_features_may_have_any_units(units, apart):
+@pytest.mark.parametrize(("apart", "wide"), [(False, 1.0), (True, 1.0), (False, 4.0)])
+def test_features_may_have_any_units(units, apart, wide):
     """Rows were as long as the largest feature, and little was seen of how they differ."""
     (middle, size), w, b = UNITS[units], cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
     raw = middle + size * X
-    fields, data = {"x": dp.Box(middle - size, middle + size)}, {"x": raw}
+    fields, data = {"x": dp.Box(middle - wide * size, middle + wide * size)}, {"x": raw}
     loss = lambda x, y: cp.logistic(-y * (x @ w + b))  # noqa: E731
     if apart:
         fields = {f"x{k}": dp.Box(middle[k] - size[k], middle[k] + size[k]) for k in range(FEATURES)}
@@ -67,6 +67,46 @@ def test_features_may_have_any_units(units, apart):
     exact = dp.solve_without_privacy(logistic(), DATA)
     assert np.linalg.norm(size * found["w"] - exact["w"]) <= 0.3 * np.linalg.norm(exact["w"])
     assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
+
+
+def test_rows_that_are_cut_are_centred_like_others():
+    """Where counts of lengths cut rows, their constant is another one, and the metric of the domain was moved by the old one."""
+    w, b, random = cp.Variable(3, name="w"), cp.Variable(name="b"), np.random.default_rng(0)
+    record = dp.Record(x=dp.Box([10, 1900, 0], [500, 2025, 1]), y=dp.Box(0, 50))
+    learner = dp.Template(record, lambda x, y: cp.huber(x @ w + b - y, 0.3))
+    area, year = np.clip(random.lognormal(4.4, 0.4, 20_000), 10, 500), random.uniform(1950, 2020, 20_000)
+    flag = (random.random(20_000) < 0.02) * 1.0
+    y = np.clip(0.02 * area + 0.004 * (year - 1985) + 0.5 * flag + 0.2 * random.normal(size=20_000), 0, 50)
+    found = dp.solve(learner, {"x": np.stack([area, year, flag], axis=1), "y": y}, dp.Privacy(8.0, 1e-6), STEPS, seed=0)
+    assert found["w"][0] == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("loss", [cp.square, cp.abs])
+def test_groups_of_records_have_levels_of_their_own(loss):
+    """Scores x @ w + a[g] share parameters; steps went by a middle that no constant moved them to, and diverged."""
+    w, a, random = cp.Variable(2, name="w"), cp.Variable(4, name="a"), np.random.default_rng(0)
+    record = dp.Record(x=dp.Box([-1, -1], [1, 1]), g=dp.Choice(range(4)), y=dp.Box(0, 10))
+    learner = dp.Template(record, lambda x, g, y: loss(x @ w + a[g] - y), 1e-6 * cp.sum_squares(w))
+    x, groups, levels = random.uniform(-1, 1, (20_000, 2)), np.arange(20_000) % 4, np.array([4.0, 4.7, 5.3, 6.0])
+    y = np.clip(x @ [1, -0.5] + levels[groups] + 0.5 * random.normal(size=20_000), 0, 10)
+    found = dp.solve(learner, {"x": x, "g": groups.tolist(), "y": y}, dp.Privacy(1.0, 1e-6), STEPS, seed=0)
+    np.testing.assert_allclose(found["a"], levels, atol=0.3)
+
+
+def test_own_fields_have_names_of_their_own():
+    """Of a function that stays as it is, one that is a field, and a field of uneven bounds two had one name."""
+    w, v, t = (cp.Variable(size, name=name) for name, size in (("w", 3), ("v", 2), ("t", 3)))
+    size = np.array([1.0, 100.0, 1.0])
+    boxes = {"x": dp.Box(np.full(3, 9.0), np.full(3, 11.0)), "u": dp.Box(-size, size)}
+    record = dp.Record(z=dp.Ball(2), **boxes, y=dp.Box(-4, 4))
+    learner = dp.Template(record, lambda z, x, u, y: cp.square((z - 0.1) @ v + (x - 10.0) @ w + u @ t - y))
+    random = np.random.default_rng(0)
+    data = {"z": dp.Ball(2).project(random.normal(size=(SIZE, 2))), "x": 10 + random.uniform(-1, 1, (SIZE, 3))}
+    data["u"] = random.uniform(-1, 1, (SIZE, 3)) * size
+    data["y"] = (data["x"] - 10) @ [0.5, -0.4, 0.3] + data["u"] / size @ [0.2, 0.5, -0.5]
+    found = fit(learner, data)
+    np.testing.assert_allclose(found["w"], [0.5, -0.4, 0.3], atol=0.1)
+    np.testing.assert_allclose(size * found["t"], [0.2, 0.5, -0.5], atol=0.1)
 
 
 def test_costs_of_errors_are_not_cut_to_those_of_other_labels():

@@ -261,6 +261,20 @@ def test_few_features_among_many_are_learnt_where_steps_on_all_of_them_learn_lit
     assert np.count_nonzero(found["w"]) == 1
 
 
+@pytest.mark.parametrize("size", [10.0, 0.1])
+def test_one_feature_far_from_others_does_not_make_a_paid_fit_fail(size):
+    """Rows of few chosen features were measured in the metric of all."""
+    w, random = cp.Variable(40, name="w"), np.random.default_rng(0)
+    sizes = np.where(np.arange(40) == 3, size, 1.0)
+    record = dp.Record(x=dp.Box(-sizes + 2 * (sizes < 1), sizes + 2 * (sizes < 1)), y=dp.Box(-1, 1))
+    template = dp.Template(record, lambda x, y: cp.square(x @ w - y), constraints=[cp.norm1(w) <= 1])
+    x = random.uniform(-1, 1, size=(500, 40)) * sizes + 2 * (sizes < 1)
+    found = dp.solve(
+        template, {"x": x, "y": np.clip(x[:, 0], -1, 1)}, dp.Privacy(1.0, 1e-6), dp.NoisyFrankWolfe(), seed=0
+    )
+    assert np.isfinite(found["w"]).all()
+
+
 def test_the_constant_follows_when_the_ball_cuts_weights_of_features_that_are_mostly_at_one_end():
     rng, n, d = np.random.default_rng(2), 3000, 40
     x = np.where(rng.random((2 * n, d)) < 0.1, 1.0, -1.0)
