@@ -11,6 +11,8 @@ from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, rea
 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
+SCHEMA = "the schema that was learnt cost what the file says, on top of this guarantee; a file without it says nothing of one"
+ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # In JSON, of any character
 AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
 MARK = re.compile(r'"?not_private_because"? *[:=] *"([^"]+)"')  # In JSON, or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
@@ -28,7 +30,8 @@ def replayed(path: str) -> Report:
             proof = stream.read(2 * MOST_BYTES + 1)
             check_mark(proof.decode("utf-8", "replace"))
             certificate, proof = opened(proof) if FORMAT.encode() in proof[:100] else ({}, proof)
-            return check(proof, certificate.get("event"))
+            report = check(proof, certificate.get("event"))
+            return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -43,12 +46,13 @@ def replayed(path: str) -> Report:
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
     report = check(proof, certificate.get("event"))
-    return replace(report, trusted=(AUTHOR, *report.trusted))
+    costs = [SCHEMA] * ("learnt" in header or "learnt" in certificate)
+    return replace(report, trusted=(AUTHOR, *report.trusted, *costs))
 
 
 def check_mark(text: str) -> None:
     """Reject a release, statistics, an evaluation or a schema that is not private, as it says itself."""
-    mark = MARK.search(text)
+    mark = MARK.search(ESCAPED.sub(lambda found: chr(int(found[1], 16)), text))
     require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; no proof was looked at")
 
 

@@ -140,3 +140,17 @@ def test_events_of_queries_beside_a_clustering_pay_for_both(delta):
     for parts in ([cells | {"mu": 0.99 * cells["mu"]}, steps], [steps], [cells, steps | louder]):
         with pytest.raises(Rejected, match="cheaper than the queries"):
             check(certificate.proof, event | {"parts": parts})
+
+
+def test_files_say_what_a_schema_cost_and_that_they_are_not_private(tmp_path, capsys):
+    learner = dp.load("logistic_regression", features=1)
+    whole = json.loads(dp.verify(learner, dp.Privacy(1.0, 1e-6), 4000, dp.AdaptiveSteps()).to_json())
+    whole["certificate"]["learnt"] = {"privacy": {"epsilon": 0.5}}
+    (tmp_path / "certificate.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert main(["check", str(tmp_path / "certificate.json")]) == 0
+    assert "the schema that was learnt cost" in capsys.readouterr().out
+    whole["certificate"]["learnt"]["not_private_because"] = "a seed"
+    marked = json.dumps(whole).replace("not_private_because", r"not_private_becaus\u0065")
+    (tmp_path / "marked.json").write_text(marked, encoding="utf-8")
+    assert main(["check", str(tmp_path / "marked.json")]) == 1
+    assert "NOT PRIVATE: a seed" in "".join(capsys.readouterr())
