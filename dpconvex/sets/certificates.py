@@ -158,8 +158,9 @@ def exact_feasible_point(
 
 def multiples(numbers: Array | float, bits: int) -> Any:
     """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
-    found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
-    return found.reshape(np.shape(numbers))
+    values, place = np.unique(np.ravel(numbers), return_inverse=True)  # most are 0
+    found = np.array([int(Fraction(v) * 2**bits) for v in values.tolist()], dtype=object)
+    return found[place].reshape(np.shape(numbers))
 
 
 def longest_row(region: Region) -> float:

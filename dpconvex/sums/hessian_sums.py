@@ -1,6 +1,7 @@
 """Sums of second derivatives over records, or over one in so many: Hessians, and what models of them are made of."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -22,11 +23,15 @@ class HessianSums(RecordSums):
             total = np.zeros((forms, monomials, forms, monomials))
             weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
             table = table[bending]
-            for k, bent in enumerate(bends):
-                for other in range(k, forms):
-                    if bent[other].any():
-                        total[other, :, k] = table.T @ (bent[other][:, None] * table)
-                        total[k, :, other] = total[other, :, k].T
+            for along, bent in bends:
+                for k in np.unique(along[along >= 0]):
+                    some = along == k
+                    own, rows = table[some], bent[:, some]
+                    for other in k + np.flatnonzero(rows[k:].any(axis=1)):
+                        part = own.T @ (rows[other][:, None] * own)
+                        total[other, :, k] += part
+                        if other > k:
+                            total[k, :, other] += part.T
             return total * weight
 
         whole = np.asarray(sum(self._each(one))).reshape(forms * monomials, -1)
@@ -35,10 +40,14 @@ class HessianSums(RecordSums):
     def moments(self, theta: Array, every: int) -> Array:
         """Sum the Hessians by the forms, and the products of monomials, from one in so many records, as one vector."""
         coefficients = self._coefficients(theta)
+        forms = len(coefficients)
 
         def one(number: int, block: Records, plan: SumPlan) -> Array:
             weight, table, _, bends = self._bends(coefficients, number, block, plan, every)
-            bend = np.array([bent.sum(axis=1) for bent in bends])
+            bend = np.zeros((forms, forms))
+            for along, bent in bends:
+                for k in np.unique(along[along >= 0]):
+                    bend[k] += bent[:, along == k].sum(axis=1)
             return weight * np.concatenate([((bend + bend.T) / 2).ravel(), (table.T @ table).ravel()])
 
         return np.asarray(sum(self._each(one)))
@@ -52,40 +61,59 @@ class HessianSums(RecordSums):
 
         def one(number: int, block: Records, plan: SumPlan) -> tuple[Array, Array]:
             weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
-            bent = weight / 2 * np.stack(list(bends))
-            both = (bent + bent.swapaxes(0, 1)).transpose(2, 0, 1)
-            return table[bending].astype(np.float32), both.astype(np.float32, order="C")
+            both = np.zeros((len(bending), len(coefficients), len(coefficients)))
+            for along, bent in bends:
+                some = np.flatnonzero(along >= 0)
+                both[some, along[some]] = weight / 2 * bent[:, some].T
+            return table[bending].astype(np.float32), (both + both.swapaxes(1, 2)).astype(np.float32)
 
         tables, bends = zip(*self._each(one), strict=True)
         return np.concatenate(tables), np.concatenate(bends)
 
+    @cached_property
+    def _places(self) -> Indices:
+        """Return which forms each label's loss reads, shape (labels, most of one label), filled up with -1."""
+        own = [np.unique(label.combine.indices) for label in self.form.labels]
+        most = max(map(len, own))
+        return np.array([np.pad(forms, (0, most - len(forms)), constant_values=-1) for forms in own])
+
     def _bends(
         self, coefficients: Array, number: int, block: Records, plan: SumPlan, every: int
-    ) -> tuple[float, Array, Indices, Iterator[Array]]:
-        """Return how many records each of some stands for, their monomials, which ones bend, and Hessians of these, by rows."""
+    ) -> tuple[float, Array, Indices, Iterator[tuple[Indices, Array]]]:
+        """Return how many records each of some stands for, their monomials, which ones bend, and of these Hessians' rows.
+
+        These come as one form of each record, or -1, and how its slopes change along that, shape (forms, records): records
+        whose losses read different forms move along these at once.
+        """
         size, group = plan.size, self.batch.group[number * self._step :][: plan.size : every]
         if every > 1:
             block = {name: column[::every] for name, column in block.items()}
-        forms, axes = self.design.forward(block, coefficients), np.eye(len(coefficients))
+        forms, count = self.design.forward(block, coefficients), len(coefficients)
         bending = np.arange(len(group))
         apart = bool(self.design.columns)  # whether records have forms of their own
-        forms = np.broadcast_to(forms, (len(forms), len(group))) if apart else forms
+        forms = np.broadcast_to(forms, (count, len(group)))
         labels = [label for share in plan.shares for label, _ in share.parts]
         read = {name for label in labels for name in (block if label.offset.any() else label.lowered.fields)}
 
-        def along(some: Array) -> Array:
-            """Return the change of slopes of those that bend along some directions, (forms, directions, records)."""
-            chosen, here = np.tile(bending, len(some)), bending if apart else slice(None)
-            if not len(chosen):  # programs are for one record at least
-                return np.zeros((len(axes), len(some), 0))
-            moved = np.asarray(forms[:, None, here] + 1j * STEP * some.T[:, :, None]).reshape(len(axes), -1)
+        def change(directions: Array) -> Array:
+            """Return the change of slopes of those that bend along directions, both (forms, directions, records)."""
+            many = directions.shape[1]
+            if not len(bending):  # programs are for one record at least
+                return np.zeros((count, many, 0))
+            chosen = np.tile(bending, many)
+            moved = np.asarray(forms[:, None, bending] + 1j * STEP * directions).reshape(count, -1)
             wide = {name: block[name][chosen] for name in read}
             bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP
-            return np.asarray(bent.reshape(len(axes), len(some), len(bending)))
+            return np.asarray(bent.reshape(count, many, len(bending)))
 
-        if len(axes) > 2 and apart:
-            bending = np.flatnonzero(along(np.cos(np.arange(len(axes)))[None]).any(axis=(0, 1)))
-        at_once = size // max(len(bending), 1) if apart else 1  # so that they fill a block
-        starts = range(0, len(axes), at_once)
-        rows = chain.from_iterable(along(axes[k : k + at_once]).swapaxes(0, 1) for k in starts)
-        return size / len(group), self.design.table(block, len(group)), bending, rows
+        def rows(along: Indices) -> Iterator[tuple[Indices, Array]]:
+            found = change((np.arange(count)[:, None, None] == along.T).astype(float))
+            return zip(along.T, found.swapaxes(0, 1), strict=True)
+
+        most = self._places.shape[1]
+        if most > 2 and apart:
+            bending = np.flatnonzero(change(np.cos(np.arange(count))[:, None, None]).any(axis=(0, 1)))
+        places = self._places[group[bending]]
+        at_once = size // max(len(bending), 1)  # so that they fill a block
+        parts = (places[:, k : k + at_once] for k in range(0, most, at_once))
+        return size / len(group), self.design.table(block, len(group)), bending, chain.from_iterable(map(rows, parts))

@@ -20,6 +20,7 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.design import Design
 from dpconvex.sums.forms import form_of
+from dpconvex.sums.hessian_sums import HessianSums
 from dpconvex.sums.linear_scores import linear_scores
 
 
@@ -285,3 +286,30 @@ def test_mixtures_have_a_column_for_each_component(features):
     scores = linear_scores(analyse(learner, dp.AdaptiveSteps()).form)
     assert scores.shape == ((features + 1) * (features + 2) // 2, 4)
     assert not scores.is_shared
+
+
+@pytest.mark.parametrize("fields", [0, 2])
+def test_records_that_read_different_parameters_move_along_these_at_once(fields, monkeypatch):
+    """Of 9 cells a loss reads one, or two that follow each other: Hessians take two directions, not nine."""
+    W = cp.Variable((9, max(fields, 1)), name="W")
+
+    def loss(cell, x=1.0):
+        scores = W @ x if fields else W[:, 0]
+        return cp.logistic(scores[cell] - (scores[cell + 1] if cell % 2 else 0.3))
+
+    record = {"cell": dp.Choice(range(8))} | ({"x": dp.Ball(fields)} if fields else {})
+    template = dp.Template(dp.Record(**record), loss, cp.sum_squares(W))
+    check(template)
+    rng, space, calls = np.random.default_rng(1), Space(template.variables), []
+    batch, slopes = template.record.sample(40, rng), HessianSums._slopes
+    monkeypatch.setattr(HessianSums, "_slopes", lambda *args: calls.append(args[1].shape[1]) or slopes(*args))
+    losses, theta = BatchedLoss(template, space, batch), rng.normal(size=space.dim)
+    whole = losses.hessian(theta)
+    assert calls == [40, 40]
+    table, bends = losses.factors(theta, 40)
+    maps = losses.form.map.toarray().reshape(-1, table.shape[1], space.dim)
+    rows = np.einsum("rm,fmd->rfd", table, maps)
+    np.testing.assert_allclose(np.einsum("rfd,rfg,rge->de", rows, bends, rows), whole, atol=1e-5)
+    if (found := losses.grid(theta, 40)) is not None:
+        kinds = losses.form.grid[1]
+        np.testing.assert_allclose(found[2], kinds @ bends.mean(axis=0) @ kinds.T, atol=1e-6)
