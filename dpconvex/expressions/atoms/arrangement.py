@@ -49,11 +49,17 @@ def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
     return [everything[k] for k in places(expression)]
 
 
+@once
+def adding_back(expression: Expression) -> sp.csr_array:
+    """Return the matrix that adds up the entries of a rearrangement where they come from, for all arguments together."""
+    shape = sum(argument.size for argument in expression.args), expression.size
+    return sp.csr_array((np.ones(shape[1]), (places(expression), np.arange(shape[1]))), shape=shape)
+
+
 def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) -> list[Any]:
-    sizes, count, records = [argument.size for argument in expression.args], expression.size, slope.shape[-1]
-    places_in = sp.csr_array((np.ones(count), (places(expression), np.arange(count))), shape=(sum(sizes), count))
-    parts = np.split(places_in @ slope.reshape((count, records), order="F"), np.cumsum(sizes)[:-1])
-    return [part.reshape((*a.shape, records), order="F") for part, a in zip(parts, expression.args, strict=True)]
+    ends, flat = np.cumsum([argument.size for argument in expression.args]), (expression.size, slope.shape[-1])
+    parts = np.split(adding_back(expression) @ slope.reshape(flat, order="F"), ends[:-1])
+    return [part.reshape((*a.shape, flat[1]), order="F") for part, a in zip(parts, expression.args, strict=True)]
 
 
 def slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
