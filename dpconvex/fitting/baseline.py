@@ -77,9 +77,10 @@ def solve_without_privacy(
     check_template(template)
     chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
     batch = template.record.validate(data, clip=clip)
-    space = Space(template.variables)
-    feasible = FeasibleSet(space, template.constraints)
-    if analysis is not None:
+    if analysis is None:
+        space = Space(template.variables)
+        feasible = FeasibleSet(space, template.constraints)
+    else:
         space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
     theta, distance, gap, said = None, np.inf, None, ["no noise was added"]
     # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
