@@ -209,7 +209,7 @@ def rounded_sums(values: Array, starts: Indices) -> Ends:
     units = np.ldexp(values, FRACTION)
     whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
     error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
-    for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size)):
+    for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size) & (size < np.inf)):
         total[k] = math.fsum(values[starts[k] : ends[k]])
         error[k] = 0.0 if whole[k] else EPSILON * abs(total[k])
     return total, error

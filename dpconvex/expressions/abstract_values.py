@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpconvex.errors import MissingRule
 from dpconvex.expressions.expression import Expression
-from dpconvex.numerics import Interval
+from dpconvex.numerics import Ends, Interval
 from dpconvex.util.arrays import Array
 
 LARGEST_HULL = 4096
@@ -171,8 +171,28 @@ class AbstractValue:
         return AbstractValue(value, terms, pieces, sign, self.kink or kink, mean)
 
 
+class AffineEntries(Sequence[AbstractValue]):
+    """Entries of an affine leaf, each made when a rule asks for it: losses of many labels have very many."""
+
+    def __init__(self, ends: Ends, rows: Array, length: Callable[[list[int]], float] | None) -> None:
+        self.ends, self.rows, self.length = ends, rows, length
+        self.made: dict[int, AbstractValue] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, k: Any) -> Any:
+        if k not in self.made:
+            together = None if self.length is None else (self.length, k)
+            value = Interval(*(float(end[k]) for end in self.ends))
+            self.made[k] = AbstractValue(value, (GradientSet(self.rows[k][None, :]),), together=together)
+        return self.made[k]
+
+
 def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
     """Return one hull that contains every convex combination of the scalars' gradients."""
+    if isinstance(scalars, AffineEntries):
+        return merged_hull(scalars.rows, None, 0)
     width = max((term.rows.shape[1] for scalar in scalars for term in scalar.terms), default=0)
     vertices, masses, merged = [], [], 0
     for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once

@@ -1,11 +1,11 @@
-"""Values of core expressions at given values of their leaves, and expressions with other leaves."""
+"""Values and slopes of core expressions at given values of their leaves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpconvex.expressions.expression import Constant, Expression, Variable, postorder
+from dpconvex.expressions.expression import Constant, Expression, postorder
 from dpconvex.util.arrays import Array
 
 # At a point this far off the real line, imaginary parts are derivatives: exact, for no two numbers are subtracted from each
@@ -46,16 +46,6 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
     return found
 
 
-def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
-    """Return an expression with others, of the same shapes, in the place of some of its leaves."""
-    found: dict[Expression, Expression] = {}
-    for node in postorder([root]):
-        args = [found[argument] for argument in node.args]
-        kept = all(new is old for new, old in zip(args, node.args, strict=True))
-        found[node] = leaves.get(node, node) if kept or node.atom is None else node.atom(*args, **dict(node.options))
-    return found[root]
-
-
 def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression) -> dict[Expression, Any]:
     """Return the slopes of the sum of an expression's entries by its nodes in `order`, whose values are known."""
     known: dict[Expression, Any] = {root: np.ones((*root.shape, 1))}
@@ -67,20 +57,3 @@ def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: E
             if argument.variables and part is not None:
                 known[argument] = known[argument] + part if argument in known else part
     return known
-
-
-def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Variable, Array]:
-    found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
-    with np.errstate(all="ignore"):
-        known = slopes(list(found), found, root)
-    return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
-
-
-def bent(
-    root: Expression, leaves: Mapping[Expression, Array], moves: Mapping[Variable, Array]
-) -> dict[Variable, Array]:
-    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
-    found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
-    with np.errstate(all="ignore"):
-        known = slopes(list(found), found, root)
-    return {leaf: np.imag(known[leaf]) / STEP for leaf in root.variables if leaf in known}

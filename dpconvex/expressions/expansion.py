@@ -326,7 +326,7 @@ class Expander:
     def sizes(self) -> "Sizes":
         return Sizes(self)
 
-    def applied(self, expression: Expression, arguments: list[list[AbstractValue]]) -> list[AbstractValue]:
+    def applied(self, expression: Expression, arguments: Sequence[Sequence[AbstractValue]]) -> list[AbstractValue]:
         """Apply an atom's rule to what is known of its arguments, if they are in its domain for every record and on all of K."""
         atom, inside = expression.operation, []
         for argument, kind, entries in zip(expression.args, atom.domain(expression), arguments, strict=True):

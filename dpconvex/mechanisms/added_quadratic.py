@@ -64,20 +64,21 @@ def hinged(analysis: Analysis) -> bool:
 def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
-    distinct = {bytes(row): row for row in np.concatenate(gram.rows) + 0.0}  # -0 is 0
-    lengths = np.sqrt(gram.squared_norms(np.array(list(distinct.values()))))
-    longest = dict(zip(distinct, lengths.tolist(), strict=True))
-    margin = hinge = target = 0.0
-    floor = CANCELLED * max(longest.values(), default=0.0)
-    for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
-        for low, high, row in zip(*analysis.offset_range(leaf), table, strict=True):
-            norm = longest[bytes(row + 0.0)]
-            if norm > floor and high - low > CANCELLED * (abs(low) + abs(high)):  # else it is what rounding left
-                target = max(target, FOLLOWED * float(high - low) / norm)
-            elif norm > floor:
-                margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)
-                hinge = max(hinge, HINGE * float(abs(low)) / norm)
-    return TypicalLengths(margin, hinge, target)
+    rows = np.concatenate(gram.rows) + 0.0  # -0 is 0
+    _, first, number = np.unique(rows.view(f"V{rows[0].nbytes}").ravel(), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    norm = np.empty(len(order))
+    norm[order] = np.sqrt(gram.squared_norms(rows[first[order]]))
+    norm = norm[number]
+    offsets = [analysis.offset_range(leaf) for group in form.leaves for leaf in group]
+    low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
+    moves = norm > CANCELLED * norm.max(initial=0.0)
+    low, high, norm = low[moves], high[moves], norm[moves]
+    spread = high - low > CANCELLED * (abs(low) + abs(high))  # else it is what rounding left
+    size, own = abs(low[~spread]), norm[~spread]
+    margin, hinge = MARGIN * np.maximum(size, 1.0) / own, HINGE * size / own
+    target = FOLLOWED * (high - low)[spread] / norm[spread]
+    return TypicalLengths(*(float(found.max(initial=0.0)) for found in (margin, hinge, target)))
 
 
 def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:

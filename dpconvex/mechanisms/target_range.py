@@ -16,13 +16,14 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.expressions.atoms.extremes import is_hinge, is_zero
 from dpconvex.expressions.atoms.powers import ABS, HUBER, POWER, huber
-from dpconvex.expressions.evaluate import evaluations, substituted
+from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.expressions.rewriting import PASSING
 from dpconvex.mechanisms.private_selection import rate, select
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.own_fields import substituted
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet, NormBall
 from dpconvex.sets.feasible_set import FeasibleSet

@@ -14,7 +14,7 @@ from dpconvex.expressions.abstract_values import AbstractValue, NonsmoothPoint
 from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.privacy import ONE_ROW, Person
-from dpconvex.numerics import SUM_SLACK, Ends, Interval, float_down, intervals, norm_up
+from dpconvex.numerics import SUM_SLACK, Ends, float_down, norm_up
 from dpconvex.sensitivity.curvature import Curvature, Joint, MeanJoint, curvature_bound, joint_form
 from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
@@ -76,7 +76,7 @@ class Analysis:
         return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
 
     @cached_property
-    def ranges(self) -> dict[int, tuple[Ends, list[Interval]]]:
+    def ranges(self) -> dict[int, tuple[Ends, Ends]]:
         form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.everything]
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
@@ -110,7 +110,7 @@ class Analysis:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
         return self.ranges[id(self.expander.expand(leaf))][0]
 
-    def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
+    def reach(self, polynomial: Polynomial, rows: Array) -> Ends:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges[id(polynomial)][1]
 
@@ -123,9 +123,7 @@ class Analysis:
     @cached_property
     def largest_drop(self) -> float:
         """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
-        at_zero = AbstractInterpreter(
-            self.expander, self.rows, lambda polynomial, rows: intervals(*self.ranges[id(polynomial)][0])
-        )
+        at_zero = AbstractInterpreter(self.expander, self.rows, lambda leaf, rows: self.ranges[id(leaf)][0])
         drop = 0.0
         for loss, bounds in zip(self.form.losses, self.losses, strict=True):
             try:

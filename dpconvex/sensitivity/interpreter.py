@@ -8,14 +8,13 @@ import numpy as np
 
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.errors import NotPrivate
-from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
+from dpconvex.expressions.abstract_values import AbstractValue, AffineEntries
+from dpconvex.expressions.atoms.rules import Entries, entry_ends
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.numerics import Interval, intervals
+from dpconvex.numerics import Ends, intervals
 from dpconvex.util.arrays import Array
-
-Entries = list[AbstractValue]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class AbstractInterpreter:
         self,
         expander: Expander,
         leaves: Mapping[Expression, Array],
-        reach: Callable[[Polynomial, Array], list[Interval]],
+        reach: Callable[[Polynomial, Array], Ends],
         length: Callable[..., float] | None = None,
     ) -> None:
         self.expander, self.leaves, self.reach, self.length = expander, leaves, reach, length
@@ -70,30 +69,29 @@ class AbstractInterpreter:
         entries = self.expander.applied(expression, [entries for entries, _ in walked])
         curved = atom.affine == "curved"
         name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
-        values = [entry.value for entry in entries]
-        check_finite(values, expression)
-        ends = {"least value": min(value.low for value in values), "largest value": max(v.high for v in values)}
+        low, high = entry_ends(entries)
+        check_finite(low, high, expression)
+        ends = {"least value": low.min(), "largest value": high.max()}
         claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
         return entries, Step(name, expression, claims, source, children)
 
     def _leaf(self, expression: Expression) -> tuple[Entries, Step]:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[expression]
-        values = self.reach(polynomial, rows)
-        check_finite(values, expression)
+        low, high = self.reach(polynomial, rows)
+        lost = np.isnan(low) | np.isnan(high)  # then nothing is known
+        low, high = np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
+        check_finite(low, high, expression)
         array = None
         if self.length is not None and len(rows) > 1:
             array = partial(self.length, polynomial, rows)
-        entries = [
-            AbstractValue(value, (GradientSet(row[None, :]),), together=None if array is None else (array, k))
-            for k, (value, row) in enumerate(zip(values, rows, strict=True))
-        ]
+        entries = AffineEntries((low, high), rows, array)
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
         return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
 
 
-def check_finite(values: list[Interval], expression: Expression) -> None:
+def check_finite(low: Array, high: Array, expression: Expression) -> None:
     """Refuse ranges that overflowed."""
-    if not all(value.low <= value.high for value in values):
+    if not (low <= high).all():
         why = "the range of a term overflows, so nothing bounds it"
         raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
-from dpconvex.numerics import APART, BOUND_SLACK, Ends, Interval, interval_product, interval_sums, intervals, sum_ends
+from dpconvex.numerics import APART, BOUND_SLACK, Ends, interval_product, interval_sums, sum_ends
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
@@ -20,7 +20,7 @@ def leaf_ranges(
     bases: RecordVariables,
     blurred: bool,
     rounding: Array,
-) -> dict[int, tuple[Ends, list[Interval]]]:
+) -> dict[int, tuple[Ends, Ends]]:
     """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
 
     If they are `blurred`, ranges contain computed values, at computed points of K, which may miss it by rounding.
@@ -54,8 +54,8 @@ def leaf_ranges(
     near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0)) if blurred else 0.0
     near += rounding  # of terms that cancel
     least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
-    values, spans = intervals(least, most), zip(leaves, ends, ends[1:], strict=False)
-    return {id(leaf): ((offset[0][a:b], offset[1][a:b]), values[a:b]) for leaf, a, b in spans}
+    spans = zip(leaves, ends, ends[1:], strict=False)
+    return {id(leaf): ((offset[0][a:b], offset[1][a:b]), (least[a:b], most[a:b])) for leaf, a, b in spans}
 
 
 def leaf_length(

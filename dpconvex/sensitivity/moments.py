@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.expressions.evaluate import substituted
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Expression, Field
 from dpconvex.expressions.parameter_space import Space
@@ -21,6 +20,7 @@ from dpconvex.expressions.polynomial import Polynomial, numbered_rows
 from dpconvex.model.template import Template
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.own_fields import substituted
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 

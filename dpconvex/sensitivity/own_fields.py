@@ -11,7 +11,6 @@ from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
 from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE
 from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TRANSPOSE
-from dpconvex.expressions.evaluate import substituted
 from dpconvex.expressions.expression import Constant, Expression, Field, postorder
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.runtime import once
@@ -72,3 +71,13 @@ def is_own(function: Expression) -> bool:
         node.atom is ADD or any(isinstance(side, Constant) and side.size > 1 for side in node.args) for node in inner
     )
     return changed and all(node.atom in ENTRYWISE for node in inner)
+
+
+def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
+    """Return an expression with others, of the same shapes, in the place of some of its leaves."""
+    found: dict[Expression, Expression] = {}
+    for node in postorder([root]):
+        args = [found[argument] for argument in node.args]
+        kept = all(new is old for new, old in zip(args, node.args, strict=True))
+        found[node] = leaves.get(node, node) if kept or node.atom is None else node.atom(*args, **dict(node.options))
+    return found[root]

@@ -1,6 +1,7 @@
 """How curved the public regularizer is at least over K, and how steep at most, term by term."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +23,6 @@ from dpconvex.numerics import (
     Ends,
     float_down,
     interval_product,
-    intervals,
     norm_up,
     plus,
     root_up,
@@ -207,12 +207,10 @@ def steepness(expression: Expression, form: LossForm, ball: float) -> float:
         return math.inf
 
 
-def walked(expression: Expression, form: LossForm, ball: float) -> tuple[list[AbstractValue], GradientGram]:
+def walked(expression: Expression, form: LossForm, ball: float) -> tuple[Sequence[AbstractValue], GradientGram]:
     """Apply the rules for losses to a public expression over the points of K of norm at most `ball`."""
     leaves = affine_leaves(expression)
     gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
     known = dict(zip(leaves, gram.rows, strict=True))
-    walker = AbstractInterpreter(
-        form.expander, known, lambda leaf, rows: intervals(*reach_of(leaf, form.feasible, ball)[:2])
-    )
+    walker = AbstractInterpreter(form.expander, known, lambda leaf, rows: reach_of(leaf, form.feasible, ball)[:2])
     return walker.walk(expression)[0], gram

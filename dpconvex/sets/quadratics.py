@@ -15,6 +15,7 @@ from dpconvex.expressions.atoms.arrangement import reshape, vec
 from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
 from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
 from dpconvex.expressions.atoms.powers import ABS, POWER
+from dpconvex.expressions.evaluate import STEP, over_records, slopes
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, Variable, constant
 from dpconvex.expressions.parameter_space import Space
@@ -259,3 +260,20 @@ def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None
     if part.atom is QUAD_OVER_LIN and inner.is_affine and part.args[1].is_constant:
         return inner, (weights / float(part.args[1].number))[groups(part)]
     return None
+
+
+def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Variable, Array]:
+    found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
+    with np.errstate(all="ignore"):
+        known = slopes(list(found), found, root)
+    return {leaf: np.broadcast_to(known.get(leaf, np.zeros(1))[..., 0], leaf.shape) for leaf in root.variables}
+
+
+def bent(
+    root: Expression, leaves: Mapping[Expression, Array], moves: Mapping[Variable, Array]
+) -> dict[Variable, Array]:
+    """Return the Hessian of a scalar expression times m directions, shape (..., m) for each variable, where it is smooth."""
+    found = over_records([root], {leaf: leaves[leaf][..., None] + 1j * STEP * move for leaf, move in moves.items()})
+    with np.errstate(all="ignore"):
+        known = slopes(list(found), found, root)
+    return {leaf: np.imag(known[leaf]) / STEP for leaf in root.variables if leaf in known}

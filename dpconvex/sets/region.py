@@ -18,7 +18,7 @@ from dpconvex.expressions.atoms.arrangement import hstack, reshape, transpose, v
 from dpconvex.expressions.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.expressions.atoms.norms import norm
 from dpconvex.expressions.atoms.powers import ABS
-from dpconvex.expressions.evaluate import bent, over_records, subgradient
+from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Constraint, Expression, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
@@ -33,6 +33,7 @@ from dpconvex.sets.quadratics import (
     Parts,
     Reading,
     affine_map,
+    bent,
     expanded,
     groups,
     is_euclidean,
@@ -42,6 +43,7 @@ from dpconvex.sets.quadratics import (
     read,
     squares,
     stacked,
+    subgradient,
     taken,
     turned,
     weighted,

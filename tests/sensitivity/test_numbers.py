@@ -105,7 +105,7 @@ def test_gradients_and_their_differences(seed):
 def ranges(form):
     """The leaves of the first loss as polynomials, each with the ends of its range."""
     known, polynomials = Analysis(form).ranges, [form.polynomial(leaf) for leaf in form.leaves[0]]
-    return [(p, [i.low for i in known[id(p)][1]], [i.high for i in known[id(p)][1]]) for p in polynomials]
+    return [(p, *known[id(p)][1]) for p in polynomials]
 
 
 def sets(w, P, t, r):

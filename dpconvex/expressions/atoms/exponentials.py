@@ -191,7 +191,7 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
 def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
     if len(group) == 2:
-        for base, other in (group, group[::-1]):
+        for base, other in ([*group], [*group][::-1]):
             if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
                 still = AbstractValue(base.value)
                 return still + logistic_rule(expression, other + still.scaled(rules.MINUS))
@@ -199,8 +199,9 @@ def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     largest = float(np.abs(ends[np.isfinite(ends)]).max(initial=1.0))
     value = Interval(*np.logaddexp.reduce(ends, axis=1).tolist()).rounded(len(group) * largest)
     pieces = (HessianTerm((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-    mean = Mean(1.0, pieces[0]) if pieces and all(entry.is_affine for entry in group) else None
-    return AbstractValue(value, (hull,), pieces + rules.pieces_of(group), 1, rules.kink_of(group), mean)
+    curved, kink = rules.pieces_of(group), rules.kink_of(group)
+    mean = Mean(1.0, pieces[0]) if pieces and not curved and kink is None else None
+    return AbstractValue(value, (hull,), pieces + curved, 1, kink, mean)
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:

@@ -152,7 +152,7 @@ def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> 
     if table is None:
         terms = rules.ball_of(entries, "the sum of the largest of many entries", float(np.sqrt(k)))
     else:
-        sums = [reduce(operator.add, [entries[j] for j in np.flatnonzero(row)]) for row in table]
+        sums = [reduce(operator.add, [entries[j] for j in np.flatnonzero(row).tolist()]) for row in table]
         if len(sums) == 1:
             return [replace(sums[0], value=value)]
         terms = hull_of(sums)

@@ -62,7 +62,7 @@ def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
     if order >= 2 and value.low > 0:
         pieces = tuple(HessianTerm((GradientSet(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = ~rows.any(axis=1)
-        moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still) for t in group[k].terms)
+        moved = any(t.mass is not None and t.mass.any() for k in np.flatnonzero(still).tolist() for t in group[k].terms)
         least = length(sizes[0][still]) * (1 - BOUND_SLACK * len(group))
         turn = (1.0, least) if least > 0 and order == 2 and not moved else None
         return AbstractValue(value, (term,), pieces, turn=turn)

@@ -11,13 +11,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.expressions.abstract_values import AbstractValue, GradientSet, HessianTerm, NonsmoothPoint
+from dpconvex.expressions.abstract_values import AbstractValue, AffineEntries, GradientSet, HessianTerm, NonsmoothPoint
 from dpconvex.expressions.atom import AtomDefinition
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
 from dpconvex.numerics import APART, BOUND_SLACK, EPSILON, Interval
 from dpconvex.util.arrays import Array
 
-Entries = list[AbstractValue]
+Entries = Sequence[AbstractValue]
 Write = Callable[[Expression, int], str]
 
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
@@ -59,7 +59,9 @@ def reduction(
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         entries, *others = arguments
         firsts = [other[0] for other in others]
-        return [one(expression, [entries[k] for k in line], *firsts) for line in lines(expression)]
+        table = lines(expression)
+        groups = [entries] if len(table) == 1 else [[entries[k] for k in line] for line in table.tolist()]
+        return [one(expression, group, *firsts) for group in groups]
 
     return AtomDefinition(name=name, value=kept, vjp=pulled, bounds=rule, **{**usual, **slots})
 
@@ -137,6 +139,8 @@ def sizes(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def entry_ends(group: Sequence[AbstractValue]) -> tuple[Array, Array]:
+    if isinstance(group, AffineEntries):
+        return group.ends
     return np.array([entry.value.low for entry in group]), np.array([entry.value.high for entry in group])
 
 
@@ -181,11 +185,11 @@ def in_any_order(total: Interval, parts: Sequence[Interval]) -> Interval:
 
 def pieces_of(group: Sequence[AbstractValue]) -> tuple[HessianTerm, ...]:
     """Return pieces whose bounds hold for every convex combination of Hessians: all of them."""
-    return tuple(piece for entry in group for piece in entry.pieces)
+    return () if isinstance(group, AffineEntries) else tuple(piece for entry in group for piece in entry.pieces)
 
 
 def kink_of(group: Sequence[AbstractValue]) -> NonsmoothPoint | None:
-    return next((entry.kink for entry in group if entry.kink), None)
+    return None if isinstance(group, AffineEntries) else next((entry.kink for entry in group if entry.kink), None)
 
 
 def is_one_row(entry: AbstractValue) -> bool:
