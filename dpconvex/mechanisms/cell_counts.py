@@ -17,9 +17,13 @@ STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole s
 SCORES = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 LIKELY = (0.001, 0.003, 0.01, 0.03, *(k / 10 for k in range(1, 10)), 0.95, 0.99)
 ALIVE = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
-RESIDUALS = (-1.0, -0.5, -0.3, -0.2, -0.15, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+BESIDE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+RESIDUALS = (*(-far for far in BESIDE[::-1]), 0.0, *BESIDE)
 ROUGHLY = (-1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-PREDICTIONS, TARGETS = (0.2, 0.4, 0.6, 0.8), tuple(k / 10 for k in range(11))
+PREDICTIONS = (0.2, 0.4, 0.6, 0.8)
+SQUARED = "residuals", "targets"  # Shared so that means of squares are exact
+CENTRES = tuple(k / 16 for k in range(17))  # Knots by which the middle of the labels is found first,
+CENTRING = 0.125  # ... from this share of the guarantee
 DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
 FINE, RATIO = 8, 1.25  # Counts up to the first number have a knot each; beyond, each knot is larger by this factor
 # Weights of tables by default, and tables of what is asked for alone.
@@ -32,6 +36,7 @@ ALONE = {  # By the kind, and what is asked for
     ("numbers", "deviance"): ("deviance", "counts"),
 }
 FAINT = 2.0**-10  # The smallest prediction of a count, in parts of the largest count, of which a deviance is computed
+SHARED = 0.1  # Records so far on the way to a knot count as beyond it: those before it are shared with it
 CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot must exceed
 
 
@@ -51,10 +56,13 @@ class Cells:
     known: bool = False  # whether the number of records is public, and there are no groups
     measures: tuple[str, ...] = ()  # which were asked for alone
     upper: float = 1.0  # the largest label, up to which counts have knots
+    centre: float | None = 0.5  # from which labels are measured, in parts of their range; None to find it
 
     @cached_property
     def weights(self) -> dict[str, int]:
         """Of each table, the whole weight with which its counts are released."""
+        if self.centre is None:
+            return {"centre": 1}
         if not self.measures:
             return DEFAULTS.get(self.kind, {self.kind: 1}) | ({"likelihood": 1} if self.likelihood else {})
         if wrong := [measure for measure in self.measures if (self.kind, measure) not in ALONE]:
@@ -78,8 +86,15 @@ class Cells:
     @cached_property
     def knots(self) -> dict[str, tuple[float, ...]]:
         """Of each table of numbers, the knots by which records are shared."""
-        known = {"error": (0.0, 1.0), "residuals": RESIDUALS, "by_prediction": ROUGHLY, "targets": TARGETS}
-        return known | {"deviance": DEVIANCES, "counts": self.count_knots}
+        low = -(self.centre or 0.0)
+        targets = low, *(knot for knot in RESIDUALS if low < knot < 1 + low), 1 + low
+        known = {"error": (0.0, 1.0), "residuals": RESIDUALS, "by_prediction": ROUGHLY, "targets": targets}
+        return known | {"deviance": DEVIANCES, "counts": self.count_knots, "centre": CENTRES}
+
+    @cached_property
+    def rulers(self) -> dict[str, tuple[float, ...]]:
+        """Places of the knots by which a number is shared, or its square with its sign."""
+        return {name: tuple(k * abs(k) for k in own) if name in SQUARED else own for name, own in self.knots.items()}
 
     @cached_property
     def count_knots(self) -> tuple[float, ...]:
@@ -124,8 +139,11 @@ class Cells:
         return one * int(privacy.person.weight) * self.steps(privacy)
 
     def noise(self, privacy: Privacy) -> IntegerNoise:
-        """Return the noise on every count, which makes all of them together epsilon-private."""
-        return replace(laplace_count(privacy.epsilon, self.sensitivity(privacy)), dimension=self.noisy)
+        """Return the noise on every count, which makes all of them epsilon-private, together with those that found the centre."""
+        epsilon = privacy.epsilon * (CENTRING if self.centre is None else 1.0)
+        if "targets" in self.tables:
+            epsilon = math.nextafter((1 - CENTRING) * epsilon, 0.0)
+        return replace(laplace_count(epsilon, self.sensitivity(privacy)), dimension=self.noisy)
 
     def sums(self, counts: dict[str, Indices]) -> Array:
         """Return the weighted counts that are released, without noise, those of all groups one after the other."""
@@ -133,6 +151,14 @@ class Cells:
             self.weights[name] * counts[name].reshape(self.groups, -1)[:, own] for name, own in self.released.items()
         )
         return np.concatenate([part.ravel() for part in parts]).astype(float)
+
+    def middle(self, sums: Array) -> float:
+        """Return about the median of labels, as the mean of those near it, from their noisy numbers at `CENTRES`."""
+        found = on_simplex(sums[None], np.maximum(sums.sum(keepdims=True), 1.0))[0]
+        below = np.cumsum(found) - found / 2
+        best = int(np.argmin(np.abs(below - found.sum() / 2)))
+        near = slice(max(best - 1, 0), best + 2)
+        return round(1024 * float(np.average(CENTRES[near], weights=found[near]))) / 1024
 
     def estimates(
         self, sums: Array, total: int | None, scale: float, clusters: int, replicates: int
@@ -181,30 +207,32 @@ class Cells:
         whole = np.maximum(noisy.sum(axis=1), 1.0) if total is None else np.full(len(noisy), float(total))
         # Of deviances the roots are lengths, and counts have longer tails than residuals.
         roots = {"deviance": np.sqrt(DEVIANCES), "counts": np.sqrt(self.count_knots)}
-        knots = roots.get(name, np.array(RESIDUALS) if name == "residuals" else None)
+        knots = roots.get(name, np.array(self.knots[name]) if name in SQUARED else None)
         if knots is None:
             return on_simplex(noisy, whole)
-        found = np.maximum(thinned(noisy, whole, spread, knots), 0.0)
+        found = np.maximum(thinned(noisy, whole, spread, knots, name in roots), 0.0)
         return np.asarray(found * (whole / np.maximum(found.sum(axis=1), 1e-9))[:, None])
 
 
-def thinned(noisy: Array, total: Array, spread: float, knots: Array) -> Array:
+def thinned(noisy: Array, total: Array, spread: float, knots: Array, light: bool) -> Array:
     """Return counts at knots whose tails, where noise hides them, are taken to fall at least as fast as an exponential.
 
-    With a share q of records at knots from r on, at most q^(s/r) are taken to lie at knots beyond s > r, unless more clearly do.
+    With a share q of records at knots from r on, at most q^(s/r) are taken to lie beyond s > r, for the last r that has clearly
+    more, or, of light tails, for the one that says least.
     """
-    found, middle = noisy.copy(), int(np.argmin(np.abs(knots)))
-    sides = [sorted({abs(middle - k), middle + k}) if middle else [k] for k in range(len(knots) - middle)]
-    beyond = np.cumsum(np.stack([noisy[:, own].sum(axis=1) for own in sides[::-1]], axis=1), axis=1)[:, ::-1]
-    several = np.cumsum([len(own) for own in sides[::-1]])[::-1]
+    away, side = np.unique(np.abs(knots), return_inverse=True)
+    member = np.eye(len(away))[side]
+    beyond = np.cumsum((noisy @ member)[:, ::-1], axis=1)[:, ::-1]
+    several = np.cumsum(member.sum(axis=0)[::-1])[::-1]
     clear = np.maximum.accumulate((beyond > CLEAR * spread * np.sqrt(several))[:, ::-1], axis=1)[:, ::-1]
-    shares = np.where(clear, np.clip(beyond / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0), 1.0)
-    for k in range(2, len(sides)):
-        own, far = sides[k], knots[middle + k - 1] / knots[middle + 1 : middle + k]
-        most, held = total * np.min(shares[:, 1:k] ** far, axis=1), np.maximum(noisy[:, own], 0.0)
-        held *= np.minimum(1.0, most / np.maximum(held.sum(axis=1), 1e-9))[:, None]
-        found[:, own] = np.where(clear[:, [k]], noisy[:, own], held)
-    return found
+    shares = np.clip(beyond[:, 1:] / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0)
+    rates = np.where(clear[:, 1:], np.log(shares) / away[1:], 0.0)
+    last = np.take_along_axis(rates, np.maximum(clear.sum(axis=1) - 2, 0)[:, None], axis=1)
+    held, before = np.maximum(noisy, 0.0), away[1:-1] + (0.0 if light else SHARED) * np.diff(away)[1:]
+    rate = rates.min(axis=1, keepdims=True) if light else last
+    most = total[:, None] * np.exp(rate * np.concatenate([np.zeros(2), before]))
+    held *= np.minimum(1.0, most / np.maximum(held @ member, 1e-9))[:, side]
+    return np.where(clear[:, side], noisy, held)
 
 
 def on_simplex(values: Array, total: Array) -> Array:

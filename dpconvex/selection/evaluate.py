@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -111,17 +112,22 @@ def evaluate(
     counter.check("evaluate")
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
-    noise = counter.cells.noise(paid)
+    first, noise = replace(counter, centre=None, group=None), counter.cells.noise(paid)
     options = FitOptions(None, None, None, size, clip, budget, entry, seed, unit=unit, units=True)
     call = FitJob(data, paid, [template], options, record, release=release)
-    noise.check()
-    measurement(noise.noise, noise.scale)
+    for each in (noise, first.cells.noise(paid)):
+        each.check()
+        measurement(each.noise, each.scale)
     call.check()
     call.pay(Pure(paid.epsilon))
     batch = call.cut(record.validate(call.data, clip=clip, empty=protected))
     people = batch.size if call.people is None else call.people.size
     said = "the number of records changed; data must not change during an evaluation."
     require(protected or people == call.size, said, DomainError)
+    if "targets" in counter.cells.tables:
+        noisy = perturb(first.cells.sums(first.counts(batch)), first.cells.noise(paid), call.source.seeded)
+        counter = replace(counter, centre=first.cells.middle(noisy))
+        noise = counter.cells.noise(paid)
     noisy = perturb(counter.cells.sums(counter.counts(batch)), noise, call.source.seeded)
     domain: Any = record.fields[label]
     one = counter.largest

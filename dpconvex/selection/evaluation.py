@@ -13,7 +13,7 @@ from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import StatedNumbers
-from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, TARGETS, Cells
+from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
@@ -186,7 +186,9 @@ class Evaluation(StatedNumbers):
     def auc(self) -> Estimate:
         """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say."""
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
-        return share(*measures.label_pairs(no, yes, self.cells.edges))
+        several = max(len(self.groups), 1) if self.chosen is None else 1
+        noise = 2 * several * self.scale**2 / self.clusters
+        return share(*measures.label_pairs(*measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges))
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""
@@ -247,13 +249,14 @@ class Evaluation(StatedNumbers):
     @property
     def r2(self) -> Estimate:
         """One minus the ratio of the mean squared error to the mean's."""
-        return estimate(1 - ratio(self._squares, self._variances), 1.0, -np.inf)
+        found = measures.quotient(self._squares, self._variances)
+        return Estimate(1 - found, (1 - found.interval[1], 1 - found.interval[0]))
 
     @property
     def absolute_error(self) -> Estimate:
         """Mean absolute error."""
         table = self._table("residuals")
-        return share(self._range * (table @ np.abs(RESIDUALS)), table, self._range)
+        return share(self._range * (table @ measures.lengths(RESIDUALS)), table, self._range)
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
@@ -313,16 +316,15 @@ class Evaluation(StatedNumbers):
     @property
     def _squares(self) -> Array:
         table = self._table("residuals")
-        found = ratio(table @ np.square(RESIDUALS) - table @ measures.bends(RESIDUALS), whole(table))
-        # The mean of squares is no less than the square of the mean.
-        return np.maximum(found, ratio(table @ np.abs(RESIDUALS), whole(table)) ** 2) * self._range**2
+        return ratio(table @ np.square(RESIDUALS), whole(table)) * self._range**2
 
     @property
     def _variances(self) -> Array:
-        # Labels may lie on knots, such as counts, or between them: half of what sharing adds is taken off.
         table = self._table("targets")
-        second = ratio(table @ np.square(TARGETS) - table @ measures.bends(TARGETS) / 2, whole(table))
-        return np.maximum(second - ratio(table @ np.array(TARGETS), whole(table)) ** 2, 1e-12) * self._range**2
+        knots = self.cells.knots["targets"]
+        mean = ratio(table @ (np.sign(knots) * measures.lengths(knots)), whole(table))
+        second = ratio(table @ np.square(knots), whole(table))
+        return np.maximum(second - mean**2, 1e-12) * self._range**2
 
     def summary(self) -> dict[str, Estimate]:
         """Return the main numbers that these counts tell, by name; the error, and that of a constant, come first."""

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logit, xlogy
+from scipy.special import expit, logit, xlogy
 
 from dpconvex.util.arguments import FRACTION, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real
 
 STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
+TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 BINS = 10  # of a calibration curve, at most
 FINE = 4  # Parts of cells of predictions, whose order counts
@@ -61,6 +62,16 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     reach = np.hypot(spread, WITHIN * bias)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
     return Estimate(value, (low, high))
+
+
+def quotient(part: Array, whole: Array) -> Estimate:
+    """Return the ratio of two positive numbers; its interval holds those of the ratio and of its logarithm."""
+    found = (
+        estimate(ratio(part, whole), np.inf),
+        estimate(np.log(np.maximum(ratio(part, whole), 1e-12)), np.inf, -np.inf),
+    )
+    ends = [(one, np.exp(other)) for one, other in zip(*(value.interval for value in found), strict=True)]
+    return Estimate(found[0], (min(ends[0]), max(ends[1])))
 
 
 def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
@@ -127,9 +138,14 @@ def between(place: float, edges: Array, values: Array) -> Array:
     return np.asarray(values[..., right - 1] * (1 - along) + values[..., right] * along)
 
 
-def bends(knots: Sequence[float]) -> Array:
-    """Return what sharing records by knots adds to their squares, at each knot, if they are spread evenly."""
-    return at_knots(np.diff(knots) ** 2 / 6)
+def lengths(knots: Sequence[float]) -> Array:
+    """Return mean lengths of records whose squares are shared by knots, at each knot, if they are spread evenly."""
+    return np.abs(knots) + at_knots(np.diff(knots) ** 2 / (6 * np.abs(np.add(knots[1:], knots[:-1]))))
+
+
+def squares(values: ArrayLike) -> Array:
+    """Return squares with the signs of the numbers, by which numbers between knots are shared."""
+    return np.asarray(values * np.abs(values))
 
 
 def entropy_bends(knots: Array) -> Array:
@@ -154,6 +170,36 @@ def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
     off = place - ratio(weight @ place, weight.sum(axis=1))[:, None]
     slope = ratio((weight * off * odds).sum(axis=1), (weight * off**2).sum(axis=1))
     return np.minimum(np.clip(np.nan_to_num(slope), 1.0, STEEPEST)[:, None] * rate / 12, 0.25)
+
+
+def calibrated(no: Array, yes: Array, edges: Array, noise: float) -> tuple[Array, Array]:
+    """Return counts of both labels nearer to a logistic curve of scores, by how much noise is in their distance from it.
+
+    The slope of the curve is near 1, that of calibrated probabilities, unless counts clearly say another one.
+
+    Parameters
+    ----------
+    no, yes : ndarray, shape (1 + replicates, cells)
+        Counts.
+    noise : float
+        The variance of the noise on each, next to that of one record's chance.
+    """
+    total, place = np.maximum(no + yes, 1e-9), logit(middles(edges))
+    columns, tight = np.stack([np.ones_like(place), place], axis=1), np.zeros((len(no), 2))
+    curve, calm = np.tile([0.0, 1.0], (len(no), 1)), 1e-3 * np.eye(2)
+    for step in range(2 * SWEEPS):
+        rate = expit(np.clip(curve @ columns.T, -15, 15))
+        apart, chance, spread = yes - total * rate, total * rate * (1 - rate), noise * (rate**2 + (1 - rate) ** 2)
+        weight = chance / (chance + spread)
+        pull = (weight * apart) @ columns - tight * (curve - [0.0, 1.0])
+        bent = np.einsum("rk,ki,kj->rij", weight * chance, columns, columns) + calm + tight[:, None] * np.eye(2)
+        if step == SWEEPS:
+            tight[:, 1] = 1 / np.maximum((curve[:, 1] - 1) ** 2 - np.linalg.inv(bent)[:, 1, 1], TRUE**2)
+        curve += np.clip(np.linalg.solve(bent, pull[..., None])[..., 0], -0.7, 0.7)
+    both = np.maximum(chance + spread, 1e-9)
+    off = ratio(((apart**2 - both) * (chance / both) ** 2).sum(axis=1), (chance**4 / both**2).sum(axis=1))
+    moved = apart * noise / (both + np.nan_to_num(np.maximum(off, 0.0))[:, None] * chance**2)
+    return np.maximum(no + moved * rate, 0.0), np.maximum(yes - moved * (1 - rate), 0.0)
 
 
 def label_pairs(no: Array, yes: Array, edges: Array) -> tuple[Array, Array]:
@@ -197,7 +243,8 @@ def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:
     Parts of the gaps get records in the way that makes their shares at the knots likeliest (Richardson and Lucy).
     """
     places = np.interp(np.arange(FINER * (len(knots) - 1) + 1) / FINER, np.arange(len(knots)), knots)
-    hats = np.stack([np.interp(middles(places), knots, hat) for hat in np.eye(len(knots))], axis=1)
+    known = squares(middles(places)), squares(np.array(knots))
+    hats = np.stack([np.interp(*known, hat) for hat in np.eye(len(knots))], axis=1)
     even = hats * np.diff(places)[:, None]
     found = table @ (even / even.sum(axis=0)).T
     for _ in range(SWEEPS):

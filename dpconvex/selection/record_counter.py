@@ -15,7 +15,7 @@ from dpconvex.data.domains import Box, Choice
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PREDICTIONS, ROUGHLY, SCORES, Cells
+from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PREDICTIONS, ROUGHLY, SCORES, SQUARED, Cells
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import one_of, require
@@ -43,6 +43,7 @@ class RecordCounter:
     measures: tuple[str, ...] = MISTAKES
     cuts: tuple[float, ...] | None = None  # by default those of the kind of cells
     group: str | None = None
+    centre: float | None = 0.5  # as in `Cells`
 
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
@@ -96,7 +97,7 @@ class RecordCounter:
         if self.survives:
             return made("survival", self.cuts or ALIVE, labels=domain.shape[0])
         if not isinstance(domain, Choice):
-            return made("numbers", labels=0, upper=float(domain.upper))
+            return made("numbers", labels=0, upper=float(domain.upper), centre=self.centre)
         own, count = release.labels == domain.values, len(domain.values)
         models = own and release.probabilities is not None
         if own and count == 2 and not measures and (models or release.decision is not None):
@@ -124,7 +125,7 @@ class RecordCounter:
 
     @property
     def moved(self) -> int:
-        """How far a person, or a record where nobody has several, moves the number of mistakes (docs/theory.md, section 21)."""
+        """Bound on how far a person, or a single record, moves the number of mistakes (docs/theory.md, section 21)."""
         return int(self.privacy.person.weight) * self.largest
 
     def mistakes(self, batch: Batch) -> int:
@@ -140,7 +141,10 @@ class RecordCounter:
 
     def places(self, row: Array, truth: Any, steps: int) -> list[dict[int, int]]:
         """Return the cells of one record in each table, of its group, with its steps in each."""
-        found, domain = self.safely(self.predicted, row), self.record.fields[self.label]
+        found, domain = (
+            None if self.centre is None else self.safely(self.predicted, row),
+            self.record.fields[self.label],
+        )
         if isinstance(domain, Choice):
             return [{self._of_label(name, row, domain.values, truth, found): steps} for name in self.cells.tables]
         if self.cells.kind == "numbers":
@@ -155,14 +159,16 @@ class RecordCounter:
         true = (truth - lower) / wide
         said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
         apart = true - said if value is not None else 1.0 - 2 * said
-        known, found = {"error": apart**2, "targets": true, "counts": truth}, []
+        known, found = {"error": apart**2, "centre": true, "counts": truth}, []
+        known["targets"] = true - (self.cells.centre or 0.0)
         if "deviance" in self.cells.tables:  # in parts of the largest, as both counts are
             least = max(said, FAINT)
             far = 2 * self.cells.upper * (float(xlogy(true, true / least)) - true + least)
             known["deviance"] = 1.0 if value is None else far / self.cells.largest_deviance
         for name in self.cells.tables:
             start = cell(PREDICTIONS, said) * len(ROUGHLY) if name == "by_prediction" else 0
-            shared = knots(self.cells.knots[name], known.get(name, apart), steps)
+            far = known.get(name, apart)
+            shared = knots(self.cells.rulers[name], far * abs(far) if name in SQUARED else far, steps)
             found.append({start + place: count for place, count in shared.items()})
         return found
 
