@@ -167,7 +167,7 @@ class Entry:
 
 
 class Basic:
-    """How a ledger adds up, against a total: `price` adds up, from `nothing`; here, epsilons and deltas, as exact decimals."""
+    """The rule by which a ledger adds up, from `nothing` by `price`; here, epsilons and deltas, as exact decimals."""
 
     name, says = "basic", "basic composition: epsilons and deltas add up"
     nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))
@@ -183,7 +183,7 @@ class Basic:
         return tuple(map(sum, zip(*map(self.price, entries), strict=True), sums)) if entries else sums
 
     def fits(self, sums: tuple[Any, ...], reading: bool = False) -> bool:
-        """Whether sums of prices are within the total; what is only read has been accepted before."""
+        """Say whether sums of prices are within the total; what is only read has been accepted before."""
         return min(self._left(sums)) >= 0
 
     def spent(self, sums: tuple[Any, ...]) -> Amount:

@@ -150,7 +150,7 @@ class Objective:
         return self.report(case, how, max(worst, 0.0), 0.0 if worst <= self.epsilon else math.nan)
 
     def inside(self, points: Array) -> NDArray[np.bool_]:
-        """Whether no face of K is active at points of K, as far as the noise can tell."""
+        """Say whether no face of K is active at points of K, as far as the noise can tell."""
         beyond = points * (1 + 1e-9)
         return (self.search.enter(beyond) == beyond).all(axis=1) | self.free | (not self.everything)
 

@@ -55,7 +55,7 @@ def amounts(event: Event) -> list[Array]:
 
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:
-    """Whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
+    """Say whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
     if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < TAIL_SLACK:
         return False
     bend = math.log1p(certificate.hessian_bound / (certificate.strong_convexity or 5e-324))
@@ -66,7 +66,7 @@ def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bo
 
 
 def is_complete(hull: Hull, curvature: float, length: float) -> bool:
-    """Whether differences have this curvature and length, and what else is known of them is not shorter, or less curved."""
+    """Say whether differences have this curvature and length, and what else is known of them is not shorter, or less curved."""
     longest, bent = max(hull.lengths or (hull.length,)), True
     if hull.slopes is not None:
         up, down, flattest, ratio = hull.slopes

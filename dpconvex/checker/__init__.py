@@ -129,7 +129,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
 
 
 def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
-    """Whether every loss is a weight from 0 to 1 times what has no weight, and every moment has one."""
+    """Say whether every loss is a weight from 0 to 1 times what has no weight, and every moment has one."""
     record, nodes = template.declared, template.nodes
     start = record.starts.get(WEIGHT, -1)
     if start < 0 or (record.lower[start], record.upper[start]) != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:

@@ -213,7 +213,7 @@ def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def covers(hull: dict[str, Any], kind: PairKind) -> bool:
-    """Whether all that an event says of differences holds for a kind of neighbours."""
+    """Say whether all that an event says of differences holds for a kind of neighbours."""
     bounds = zip(("dimension", "length", "curvature"), kind.bounds, strict=True)
     holds = all(Fraction(hull[name]) * NEAR >= least for name, least in bounds)
     if hull.get("lengths") is not None:
@@ -229,7 +229,7 @@ def covers(hull: dict[str, Any], kind: PairKind) -> bool:
 
 
 def as_many(given: Iterable[tuple[Fraction, Fraction]], known: Lengths | None) -> bool:
-    """Whether there are as many lengths as are known, from each length on."""
+    """Say whether there are as many lengths as are known, from each length on."""
     have, less = sorted(given, reverse=True), ZERO
     for length, count in known or ():
         less -= count

@@ -23,7 +23,7 @@ def values(found: Claim, keys: str) -> list[Fraction]:
 
 
 def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
-    """Whether noise is enough for what neighbours move by so many scales of it."""
+    """Say whether noise is enough for what neighbours move by so many scales of it."""
     return shift <= epsilon if law == "gamma" else law == "gaussian" and gaussian_delta(epsilon, up(shift)) <= delta
 
 

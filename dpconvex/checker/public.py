@@ -25,7 +25,7 @@ def constant(node: Node) -> Fraction:
 
 
 def is_whole(node: Node, inner: Node) -> bool:
-    """Whether an expression takes every entry of its argument, and once."""
+    """Say whether an expression takes every entry of its argument, and once."""
     whole = [*range(inner.size)]
     taken = [node.options.get("places", [])] if node.name in REARRANGED else node.options.get("groups", [whole])
     return sorted(j for group in taken for j in group) == [*range(inner.size)]
@@ -103,7 +103,7 @@ def curvature(
 def is_modulus(
     template: TemplateGraph, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
-    """Whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
+    """Say whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
     if template.nodes[regularizer].size != 1:
         raise Unreplayed("a regularizer that is no number")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
@@ -120,7 +120,7 @@ def is_modulus(
 
 
 class Feasible:
-    """What the constraints say of K: bounds of coordinates, of norms, and of sums of what is not negative."""
+    """Bounds on K by the constraints: of coordinates, of norms, and of sums of what is not negative."""
 
     def __init__(self, template: TemplateGraph, constraints: Any) -> None:
         self.template = template

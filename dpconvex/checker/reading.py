@@ -32,7 +32,7 @@ class Unreplayed(Said):
 
 
 class Steps:
-    """How many steps are left, of some 3 microseconds each: a hostile proof ends.  And what its functions returned."""
+    """The steps that are left, of some 3 microseconds each, so that a hostile proof ends; with results of functions."""
 
     left = MOST_STEPS
     coarse = False  # whether a bound of many numbers was no sharp one

@@ -79,7 +79,7 @@ class Rules:
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
     def is_rank_one(self, layout: list[list[int]], rows: int, columns: int) -> bool:
-        """Whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
+        """Say whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
         weights, places = self.template.weights, [tuple(item) for item in layout]
         require(all(max(place, default=0) < len(weights) for place in places), "a place is beyond the coordinates")
         require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")

@@ -24,7 +24,7 @@ def is_column(value: Any) -> bool:
 
 
 def has_partitions(data: Any) -> bool:
-    """Whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
+    """Say whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
     return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 

@@ -43,7 +43,7 @@ def draft(data: Any, label: str) -> str:
 
 
 def identifies(values: list[Any], column: Column) -> bool:
-    """Whether the entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
+    """Say whether entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
     least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)

@@ -10,7 +10,7 @@ from dpconvex.util.arguments import require
 
 @dataclass(frozen=True)
 class Learnt:
-    """How the bounds and levels of a schema were paid for.
+    """The price of a schema's bounds and levels.
 
     Attributes
     ----------

@@ -83,7 +83,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
 
 
 def has_masked(column: Any) -> bool:
-    """Whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
+    """Say whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
@@ -174,7 +174,7 @@ def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None)
 
 
 class Gate:
-    """What records pass whenever they are read from memory that may change: copied, unless `fresh`, and checked one by one."""
+    """A check of records that are read from memory that may change: it copies them, unless `fresh`, and looks at each."""
 
     def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:
         self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh

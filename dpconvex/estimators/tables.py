@@ -184,7 +184,7 @@ def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
 
 
 def learns(step: Any) -> bool:
-    """Whether a step learns from values, as its class and options say; what chooses columns by a function may."""
+    """Say whether a step learns from values, as its class and options say; what chooses columns by a function may."""
     from sklearn.compose import ColumnTransformer
 
     if step in SKIPPED:

@@ -34,7 +34,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 class ArgumentRange(NamedTuple):
-    """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
+    """Ranges of the argument of an atom over K: of its entries, in column order, and of their Euclidean norm."""
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -42,7 +42,7 @@ class ArgumentRange(NamedTuple):
 
 
 class LeastCurvature(NamedTuple):
-    """How curved an atom is at least, as a function of its first argument, which is affine: `statement` claims a Hessian.
+    """The least curvature of an atom as a function of its first argument, which is affine: `statement` claims a Hessian.
 
     ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of
     `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h); None claims nothing.

@@ -33,7 +33,7 @@ GUESS = number("finite and positive", lambda value: 0 < value <= LARGEST).or_non
 
 
 class TypicalLengths(NamedTuple):
-    """How long parameters are that move leaves as far as is usual; 0 where there is no leaf of that kind."""
+    """Lengths of parameters that move leaves as far as is usual; 0 where there is no leaf of that kind."""
 
     margin: float
     hinge: float

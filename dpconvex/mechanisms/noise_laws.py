@@ -26,7 +26,7 @@ Tally = tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class NoiseCalibration:
-    """How much noise a guarantee needs."""
+    """The noise that a guarantee needs."""
 
     scale: float  # 1/beta or sigma
     sensitivity: float  # In the norm that the law charges for

@@ -167,7 +167,7 @@ def bend_of(form: LossForm, radius: float) -> Bend:
 
 
 def bends(form: LossForm) -> bool:
-    """Whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
+    """Say whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
     return parts(form)[2] is not None
 
 

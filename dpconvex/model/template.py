@@ -330,7 +330,7 @@ def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], kno
 
 
 def odd(node: Any, read: Expression, values: list[Any]) -> bool:
-    """Whether CVXPY has values of no meaning: of matrices that are not symmetric, and of norms of nearly the same order."""
+    """Say whether CVXPY has values of no meaning: of matrices that are not symmetric, and of norms of nearly the same order."""
     pairs = zip(read.atom.domain(read) if read.atom is not None else (), values, strict=False)
     skew = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
     return skew or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))

@@ -148,7 +148,7 @@ class Profile:
             middle[0] = 0.0
 
         def fails(log_mu: float) -> bool:
-            """Whether a tangent of the Gaussian's curve lies below an end of a piece."""
+            """Say whether a tangent of the Gaussian's curve lies below an end of a piece."""
             mu = math.exp(log_mu)
             value, slope = gaussian_delta(middle, mu, -1), -scipy.special.ndtr(-mu / 2 - middle / mu) * (1 + SUM_SLACK)
             sides = ((ends[:-1], bounds[:-1]), (ends[1:], bounds[1:]))

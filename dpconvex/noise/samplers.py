@@ -44,7 +44,7 @@ def seeded_generator(seed: int) -> np.random.Generator:
 
 
 class NoiseSource:
-    """Where the noise of one release comes from: the operating system, or a seed, and then the outcome is not private."""
+    """The source of the noise of one release: the operating system, or a seed, and then the outcome is not private."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed

@@ -90,7 +90,7 @@ def revealed(values: Array, edge: float) -> Array:
 
 
 class ScoreModel(NamedTuple):
-    """Where steps end: the table of the scores, the Hessian by one of its columns, and what noise of the steps moved it by.
+    """The end of the steps: the table of the scores, the Hessian by one of its columns, and how far noise of the steps moved it.
 
     The table's columns are moved by ``noise @ z`` for standard normal z, at most.  `longer` is the table before it is shortened.
     """

@@ -48,7 +48,7 @@ def constant_alone(looks: PrivateLooks) -> Array:
 
 
 class Start(NamedTuple):
-    """Where the constant is before anything else moves, the curvature there, what it cost, and the clip for a loudness."""
+    """The constant before anything else moves, the curvature there, its cost, and the clip for a loudness."""
 
     place: float
     bend: float

@@ -139,7 +139,7 @@ def step(composite: Composite, point: Array, value: float, gradient: Array, lips
 
 
 def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
-    """How far the distance of a step moves with its end; where no L_f is proved, which no release lacks, L estimates it."""
+    """The rate at which the distance of a step moves with its end; estimated by L where no L_f is proved, as for no release."""
     curvature = composite.curvature_at(theta) if np.isfinite(composite.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / composite.problem.strong_convexity
 

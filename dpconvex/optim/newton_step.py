@@ -36,7 +36,7 @@ HIDDEN = 0.5  # The part of a variance that directions without curvature may hav
 
 
 class NewtonPoint(NamedTuple):
-    """Where the step ends, shape (dim,), its covariance by sampling and by noise, (dim, dim), and what it does not show."""
+    """The end of the step, shape (dim,), its covariance by sampling and by noise, (dim, dim), and the coordinates it hides."""
 
     theta: Array
     of_records: Array

@@ -144,7 +144,7 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
 
 @dataclass(eq=False)
 class Models:
-    """Which model comes next: second moments, where losses have that form, then samples, each larger than the last if need be."""
+    """The models one after the other: second moments, where losses have that form, then samples, each larger if need be."""
 
     composite: Composite
     plain: Coordinates

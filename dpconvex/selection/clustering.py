@@ -211,7 +211,7 @@ def cluster(
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which field of a record is clustered, and which one holds its class, if any."""
+    """The field of a record that is clustered, and the one that holds its class, if any."""
 
     record: Record
     features: str

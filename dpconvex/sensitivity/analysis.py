@@ -43,7 +43,7 @@ class LossBounds:
 
     @cached_property
     def derivation(self) -> Derivation:
-        """How the constants were derived, in words."""
+        """The derivation of the constants, in words."""
         return self.step.written()
 
 

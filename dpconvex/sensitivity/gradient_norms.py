@@ -31,7 +31,7 @@ class Gradients:
 
     @cached_property
     def slacks(self) -> Array:
-        """How far each vertex may be from its generator coordinates; one number for all if they are not enumerated."""
+        """Bounds on the distance of each vertex from its generator coordinates; one for all if they are not enumerated."""
         grown = 1 + len(self.terms) / 256  # a sum of many terms is rounded more often
         if not self._few:
             return np.array([grown * self.gram.term_slack(self.terms)])

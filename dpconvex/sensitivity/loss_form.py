@@ -76,7 +76,7 @@ class LossForm:
 
     @cached_property
     def reach(self) -> Array:
-        """How far from 0 each coordinate is at most, on K."""
+        """Bounds on the absolute value of each coordinate on K."""
         return np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
 
     @cached_property
@@ -97,7 +97,7 @@ class LossForm:
 
     @cached_property
     def lengths(self) -> SumLengths:
-        """How long the sums are that make a gradient of the objective."""
+        """Lengths of the sums that make a gradient of the objective."""
         products, sums = longest_sums(self.template.losses)
         projected = 0.0 if self.projection is None else self.projection.reach
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
@@ -121,7 +121,7 @@ class LossForm:
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
-        """How long what is added up is beside the slopes of leaves, and beside what does not move."""
+        """Lengths of the terms of sums next to the slopes of leaves, and next to what does not move."""
         leaves = [leaf for group in self.leaves for leaf in group]
         still, slope = self.sizes
         mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in leaves])

@@ -15,7 +15,7 @@ from dpconvex.util.arrays import Array, Indices
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
+    """Say whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
     room = 8 * EPSILON * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 

@@ -184,7 +184,7 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
 
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
-    """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
+    """Say whether projecting on K after a proximal map is the map of both: problems of one variable each, or K is free there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
     singles = isinstance(term, Groups) and term.singles
     return not near or (singles and all(isinstance(piece, IntervalSet) for piece in near))
@@ -220,7 +220,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
 
 
 def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
-    """Whether a term has kinks, or bends without bound at an end of its domain from which K does not keep it away."""
+    """Say whether a term has kinks, or bends without bound at an end of its domain from which K does not keep it away."""
     if part.is_affine:
         return False
     if part.atom is NORM or has_kinks(part):
@@ -232,7 +232,7 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
 
 
 def is_reached(part: Expression) -> bool:
-    """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
+    """Say whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its atom."""
     # A p-norm with p below 2 bends without bound on every axis.
     if part.atom is NORM_NUC or (part.atom is NORM and part.option("p") < 2):
         return False

@@ -316,7 +316,7 @@ class Region:
 
     @cached_property
     def depth(self) -> Array:
-        """How far the conditions are from equality at `inside`."""
+        """The distance of the conditions from equality at `inside`."""
         return -self.excess(self.inside)
 
     @cached_property

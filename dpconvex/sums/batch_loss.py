@@ -97,7 +97,7 @@ class BatchedLoss:
 
     @property
     def monomials(self) -> int:
-        """How many products of its scalars the losses read of a record."""
+        """The number of products of its scalars that losses read of a record."""
         return self.form.design.count
 
     @property

@@ -122,7 +122,7 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
 
 
 def on_devices(batch: Batch) -> bool:
-    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
+    """Say whether devices sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
     if isinstance(batch, PartitionedBatch) or not batch.size:
         return False
     dense = all(isinstance(column, np.ndarray | Stored) for column in batch.fields.values())

@@ -34,7 +34,7 @@ CACHED = 2**18  # Numbers that are made of rows at a time
 
 @dataclass(frozen=True)
 class ExactRows:
-    """How rows are made of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
+    """A rule that makes rows of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
 
     Where scores share parameters, a record has several rows: what a Jacobian makes of x and 1.
     """
@@ -57,7 +57,7 @@ class ExactRows:
 
     @property
     def each(self) -> int:
-        """How many rows a record has."""
+        """The number of rows of a record."""
         return 1 if self.jacobian is None else self.jacobian.each
 
     @property
@@ -66,7 +66,7 @@ class ExactRows:
 
     @property
     def in_cache(self) -> int:
-        """How many records' rows fit in the cache."""
+        """The number of records whose rows fit in the cache."""
         return max(CACHED // max(self.count * self.each, 1), 1)
 
     def squared_norm(self, radius: float) -> float:
@@ -99,7 +99,7 @@ def rounded(column: Any, grid: float) -> Any:
 
 @dataclass(frozen=True)
 class Leverage:
-    """How long a record's rows are in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
+    """The length of a record's rows in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
 
     The matrix has integer entries of `MATRIX_BITS` bits, shape (rows, rows).
     """

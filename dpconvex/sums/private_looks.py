@@ -72,7 +72,7 @@ class PrivateLooks:
 
     @property
     def sides(self) -> int:
-        """How many times its length a clipped vector moves by between neighbours."""
+        """The sensitivity of a sum of clipped vectors, in lengths of the clip."""
         return 2 if self.replaced else 1
 
     def counted(self, one: float, apart: float) -> float:

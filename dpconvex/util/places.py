@@ -56,7 +56,7 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
 
 
 def leads_to(file: Path, other: Path) -> bool:
-    """Whether a path leads to a file, or into a folder, through links of any kind; it need not be there yet."""
+    """Say whether a path leads to a file, or into a folder, through links of any kind; it need not be there yet."""
     with suppress(OSError, ValueError):
         mine, its = Path(os.path.realpath(file)), Path(os.path.realpath(other))
         entries = its.iterdir() if its.is_dir() else [its]

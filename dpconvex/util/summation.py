@@ -66,7 +66,7 @@ def public_norms(data: float, noise: float, quadratic: float, whole: float, regu
 
 @dataclass(frozen=True)
 class SumLengths:
-    """How long the sums are that make a gradient, of public numbers alone."""
+    """Lengths of the sums that make a gradient, of public numbers alone."""
 
     scalars: int  # Terms of the longest inner product: scalars of one record, or monomials of these
     entries: int  # Entries of the leaves of one record's loss
