@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import with_own_fields
+from dpconvex.sensitivity.picked_parameters import with_picked_fields
 from dpconvex.sensitivity.public_terms import pulls
-from dpconvex.sums.functions_of_records import with_functions
+from dpconvex.sums.functions_of_records import Made, with_functions
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
 
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
@@ -100,14 +102,32 @@ def release_steps(
 
 
 def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
-    """Return the form and records in which entrywise functions of a record, such as those that centre it, are fields."""
-    own, functions = with_own_fields(form)
-    try:
-        linear_scores(own)
-    except DPConvexError:  # Scores of declared fields were written down before anything was paid
-        return form, batch
-    domains = {name: own.template.record.continuous[name] for name in functions}
-    return own, batch.mapped(with_functions, batch.share((functions, domains))) if functions else batch
+    """Return the form and records in which functions of a record are fields: those that centre it, and those of its levels."""
+    own, every = own_form(form)
+    for given in every:
+        batch = batch.mapped(with_functions, batch.share(given))
+    return own, batch
+
+
+@once
+def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
+    """Return the form in which functions of a record are fields, and these; of levels, where scores would share parameters."""
+    every = list[Made]()
+    for with_fields in (with_own_fields, with_picked_fields):
+        picks = with_fields is with_picked_fields
+        if picks and (not form.template.record.discrete or has_own_rows(form)):
+            continue
+        own, functions = with_fields(form)
+        with suppress(DPConvexError):  # Scores of declared fields are written down, whatever others are
+            if functions and (has_own_rows(own) or not picks):
+                form, groups = own, own.made and own.made.groups
+                every.append((functions, own.template.record, groups))
+    return form, tuple(every)
+
+
+def has_own_rows(form: LossForm) -> bool:
+    scores = linear_scores(form)
+    return not scores.is_shared and scores.shape[0] > 1
 
 
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:

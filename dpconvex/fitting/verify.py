@@ -11,6 +11,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
+from dpconvex.fitting.adaptive import own_form
 from dpconvex.fitting.proof import proof_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
@@ -232,7 +233,7 @@ class FitOptions:
         """
         with suppress(DPConvexError):  # told when they are proved
             form = form_of(template)
-            scores = linear_scores(form)
+            scores = linear_scores(own_form(form)[0])
             usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
             usual = usual or (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
             usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)

@@ -102,7 +102,7 @@ def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: P
     refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
     if refused or all(loss.is_affine for loss in separated(form.template).losses):
         return False
-    cells = tells_classes(form) and not weighs_features(form)
+    cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
     if cells and plenty(form, privacy, size) >= ENOUGH and bounded(analysed):
         return False  # As each parameter has records of its own, of which noise on all hides less
     if is_constrained(form):

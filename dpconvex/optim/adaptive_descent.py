@@ -372,7 +372,7 @@ def regularized(
     if ridge is not None and not ridge.any():
         return theta
     block = hessian / np.outer(units, units)
-    if ridge is not None:
+    if ridge is not None and not scores.is_implied:
         found = table * units
         pulled = block @ found
         for own, more in alike(size * scores.squares(ridge)):

@@ -11,7 +11,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import dense, flattened
 from dpconvex.errors import DPConvexError
 from dpconvex.expressions.expression import postorder
 from dpconvex.mechanisms.adaptive_steps import tells_classes
@@ -22,6 +25,7 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
+from dpconvex.sums.functions_of_records import with_functions
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.public_rows import DomainMetric
@@ -44,6 +48,7 @@ WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
 # settle outside of the last bounds, scores are in a unit of their own.
 RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
 ALIKE = 4.0  # How much wider one column's scores may be than another's
+SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
 
@@ -54,7 +59,18 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     scores = linear_scores(form)
     record = form.template.record
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    batch = on_grid(record.sample(each * len(record.combinations), np.random.default_rng(0)), ExactRows.of(scores))
+    random = np.random.default_rng(0)
+    batch = record.sample(each * len(record.combinations), random)
+    if form.made:
+        levels = random.integers(0, len(form.made.groups), batch.size)
+        batch = with_functions(Batch(batch.fields, levels), (form.made.fields, record, form.made.groups))
+    batch = on_grid(batch, ExactRows.of(scores))
+    if (
+        form.made
+        and any(own.is_constant for own in form.made.fields.values())
+        and not tells_classes(form, scores.fields)
+    ):
+        scores = with_constant(scores, batch)
     engine = RecordSums(scores.form, batch)
     seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
@@ -72,12 +88,25 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     is_link = public.is_balanced and not (plain.width if scores.shape[1] == 1 else public.is_flat)
     if is_link or tells_classes(form, scores.fields) or scores.is_shared:  # Shared scores have no middles of their own
         return plain, public
+    if units := units_of_columns(slopes_at, scores):
+        scores = scores.in_units(units)
+        slopes_at = partial(at, *seen, scores=scores)
+        plain, public = seen_from(form, scores, slopes_at, measured)
     middle, unit = middle_of(slopes_at, scores)
     if not middle.any() and (record.discrete or not (unit := wide_unit(slopes_at, scores))):
         return plain, public
     secant = -np.median(slopes_at(np.zeros((scores.form.forms, 1))), axis=1) / middle
     scores, public = seen_from(form, scores, slopes_at, measured, middle, unit)
     return scores, replace(public, secant=np.where(np.isfinite(secant), secant, 0.0))
+
+
+def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
+    """Return scores with a constant, where rows of levels make one."""
+    if scores.has_constant or scores.is_shared or scores.shape[1] > 1:
+        return scores
+    rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
+    along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+    return scores.with_constant(along) if np.abs(rows @ along - 1).max() < SAME else scores
 
 
 def seen_from(
@@ -135,6 +164,14 @@ def fades(bent_at: Callable[[float], Any]) -> bool:
 
 def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, float]:
     """Return the middles of scores at which slopes have both signs, by column, where 0 is none of them; and half the width."""
+    middle, half, moved = middles_of(slopes_at, scores)
+    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
+        moved[:] = False
+    return np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
+
+
+def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return the middles of scores at which slopes have both signs, half the widths, and where 0 is none of them, by column."""
 
     def seen(places: Array, sign: int) -> Array:
         return np.asarray((sign * slopes_at((scores.kinds.T @ places)[:, None]) > 0).mean(axis=1))
@@ -150,10 +187,23 @@ def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Ar
     middle, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
     # Bounds may be targets, where slopes jump.
     near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]
-    moved = (np.minimum(*near) < SIDED) & (half > 0)
-    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
-        moved[:] = False
-    return np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
+    return middle, half, (np.minimum(*near) < SIDED) & (half > 0)
+
+
+def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores) -> list[float]:
+    """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
+    middle, half, _ = middles_of(slopes_at, scores)
+    if len(half) == 1 or not np.all(half > 0):
+        return []
+    away, bends = (scores.kinds.T @ middle)[:, None], list[float]()
+    for j, far in enumerate(half / 4):
+        probe = far * scores.kinds.T[:, [j]].toarray()
+        rise = slopes_at(away + probe)[j] - slopes_at(away - probe)[j]
+        bends.append(float(rise.mean()) / (2 * far))
+    found = np.array(bends)
+    if not (found > 0).all() or found.max() < ALIKE**2 * found.min():
+        return []
+    return [float(unit) for unit in 2.0 ** np.rint(np.log2(found / found.max()) / -2)]
 
 
 def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:

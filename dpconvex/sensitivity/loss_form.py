@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -41,11 +42,12 @@ class LossForm:
     """A template, split.
 
     `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `losses` are those of all
-    combinations of discrete fields, and `leaves` for each of these the affine leaves of its loss.
+    combinations of discrete fields, and `leaves` for each of these the affine leaves of its loss.  `made` are fields that levels
+    of the record make (`picked_parameters`).
     """
 
-    def __init__(self, template: Template, convex: bool = True) -> None:
-        self.template = template
+    def __init__(self, template: Template, convex: bool = True, made: Any = None) -> None:
+        self.template, self.made = template, made
         check_public(template)
         check_loss(template, convex)
         self.space = Space(template.variables)

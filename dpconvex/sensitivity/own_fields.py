@@ -74,10 +74,11 @@ def is_own(function: Expression) -> bool:
 
 
 def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
-    """Return an expression with others, of the same shapes, in the place of some of its leaves."""
+    """Return an expression with others, of the same shapes, in the place of some of its nodes."""
     found: dict[Expression, Expression] = {}
     for node in postorder([root]):
         args = [found[argument] for argument in node.args]
         kept = all(new is old for new, old in zip(args, node.args, strict=True))
-        found[node] = leaves.get(node, node) if kept or node.atom is None else node.atom(*args, **dict(node.options))
+        same = node if kept or node.atom is None else node.atom(*args, **dict(node.options))
+        found[node] = leaves.get(node, same)
     return found[root]

@@ -214,12 +214,18 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
     # A coefficient counts with the size of its monomial; powers of two keep all digits.
     extents, sizes = np.abs(expander.bases.monomial_range(terms.monomial)).max(axis=0), np.ones(count)
     sizes[place] = 2.0 ** np.rint(np.log2(np.where(extents > 0, extents, 1.0)))
-    scaled = replace(terms, coefficient=terms.coefficient * sizes[place])
+    # So does that of a parameter: scores that share some would be told apart by those alone that are in small units.
+    largest = np.zeros(dim)
+    np.maximum.at(largest, terms.coordinate[moving], np.abs(terms.coefficient * sizes[place])[moving])
+    units = 2.0 ** np.rint(np.log2(np.where(largest > 0, largest, 1.0)))
+    scaled = replace(
+        terms, coefficient=terms.coefficient * sizes[place] / np.where(moving, units[terms.coordinate], 1.0)
+    )
     basis = row_basis(coefficients(scaled, place * dim + terms.coordinate, moving, count * dim), ends)
     if basis is None:
         return None
     forms, combine = basis
-    forms.data /= sizes[forms.indices // dim]
+    forms.data *= units[forms.indices % dim] / sizes[forms.indices // dim]
     offsets = coefficients(terms, place, ~moving, count)
     labels = []
     for loss, group, first in zip(losses, leaves, ends, strict=False):

@@ -1,4 +1,4 @@
-"""Entrywise functions of records as further fields, in their bounds."""
+"""Functions of records as further fields, in their bounds: entrywise ones, and those that a record's levels pick."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,31 +7,49 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Columns, Stored, dense, in_memory
-from dpconvex.data.domains import Box
+from dpconvex.data.domains import Ball, Box
+from dpconvex.data.record import Record
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression
-from dpconvex.util.arrays import Array, frozen
+from dpconvex.sensitivity.picked_parameters import Picked
+from dpconvex.util.arrays import Array, Indices, frozen
+
+# Functions by the names of their fields, the record that has these, and, by combination of levels, which is left of them.
+Made = tuple[Mapping[str, Expression | Picked], Record, Indices | None]
 
 
-def with_functions(batch: Batch, given: tuple[Mapping[str, Expression], Mapping[str, Box]]) -> Batch:
+def with_functions(batch: Batch, given: Made) -> Batch:
     """Return the records with functions of theirs: at once where they are in memory, else when they are read."""
-    functions, domains = given
+    functions, record, groups = given
     fields = dict(batch.fields)
     for name, function in functions.items():
-        columns = Columns(tuple(batch.fields[field] for field in names_in(function)))
-        made = Stored(columns, partial(values, function, domains[name]), (batch.size, *function.shape))
+        columns = Columns((*(batch.fields[field] for field in names_in(function)), batch.group))
+        made = Stored(
+            columns, partial(values, function, record.continuous[name]), (batch.size, *record.continuous[name].shape)
+        )
         fields[name] = frozen(made[:]) if in_memory(made) else made
-    return Batch(fields, batch.group)
+    return Batch(fields, batch.group if groups is None else frozen(groups[batch.group]))
 
 
-def names_in(function: Expression) -> list[str]:
+def names_in(function: Expression | Picked) -> list[str]:
+    function = function.function if isinstance(function, Picked) else function
     return sorted(field.name for field in function.fields)
 
 
-def values(function: Expression, domain: Box, columns: list[Array]) -> Array:
+def values(function: Expression | Picked, domain: Ball | Box, columns: list[Array]) -> Array:
     """Return a function of some records, each a number for number operation on its record alone."""
-    given = dict(zip(names_in(function), columns, strict=True))
-    leaves: dict[Expression, Array] = {}
-    leaves |= {field: np.moveaxis(dense(given[field.name]).astype(float), 0, -1) for field in function.fields}
-    found = over_records([function], leaves)[function]
-    return domain.project(np.ascontiguousarray(np.moveaxis(found, -1, 0)))
+    *given, group = columns
+    if isinstance(function, Picked):
+        inner = values_of(function.function, given) if given else function.function.number[None]
+        found = (function.table[group][:, :, None] * inner[:, None, :]).reshape(len(group), -1)
+    else:
+        found = values_of(function, given)
+    return domain.project(np.ascontiguousarray(found))
+
+
+def values_of(function: Expression, columns: list[Array]) -> Array:
+    leaves: dict[Expression, Array] = {
+        field: np.moveaxis(dense(column).astype(float), 0, -1)
+        for field, column in zip(sorted(function.fields, key=lambda field: field.name), columns, strict=True)
+    }
+    return np.asarray(np.moveaxis(over_records([function], leaves)[function], -1, 0))

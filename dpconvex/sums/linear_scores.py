@@ -46,6 +46,7 @@ class LinearScores:
     bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
     lift: sp.csr_array  # To coordinates, shape (dim, parameters): of those that enter in proportion, the shortest ones
     width: float = 0.0  # Half of how far apart slopes are whose difference is a curvature; 0 for derivatives
+    is_implied: bool = False  # Whether the constant is that of other rows, as of levels, and no parameter of its own
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -70,7 +71,10 @@ class LinearScores:
     @cached_property
     def reading(self) -> sp.csr_array:
         """The map from coordinates to the table, column by column, shape (rows * columns, dim)."""
-        return sp.csr_array(sp.diags_array(1 / self.shortest.power(2).sum(axis=0)) @ self.shortest.T)
+        found = sp.csr_array(sp.diags_array(1 / self.shortest.power(2).sum(axis=0)) @ self.shortest.T)
+        if self.is_implied:
+            found = sp.vstack([found[:-1], sp.csr_array((1, found.shape[1]))], format="csr")
+        return found
 
     def table(self, theta: Array) -> Array:
         """Return the table of parameters that coordinates have, shape (rows, columns)."""
@@ -100,6 +104,20 @@ class LinearScores:
         radius = min(self.radius, norm_up(self.widest[features])) or float(self.widest.max())
         own: Any = {"inside": self.inside[features], "places": self.places[rows], "scale": self.scale[rows]}
         return replace(self, radius=radius, **own)
+
+    def in_units(self, units: list[float]) -> "LinearScores":
+        """Return scores whose columns are in other units: powers of two, which change no rounding."""
+        return replace(self, kinds=sp.csr_array(sp.diags_array(units) @ self.kinds), scale=self.scale / units)
+
+    def with_constant(self, along: Array) -> "LinearScores":
+        """Return one column with a constant beside rows whose products with a vector, shape (rows,), are 1 for each record.
+
+        It is found first, and from few records; it is added to the parameters of these rows in the end.
+        """
+        lift = sp.hstack([self.lift, sp.csr_array(self.shortest @ along[:, None])], format="csr")
+        places, scale = np.append(self.places[:, 0], lift.shape[1] - 1), np.append(self.scale[:, 0], 1.0)
+        parts: Any = {"places": places[:, None], "scale": scale[:, None], "lift": lift}
+        return replace(self, has_constant=True, is_implied=True, **parts)
 
     @cached_property
     def onto_kinds(self) -> Array:

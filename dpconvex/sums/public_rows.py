@@ -33,8 +33,10 @@ class DomainMetric:
     def of(cls, batch: Batch, scores: LinearScores) -> "DomainMetric | None":
         """Return it from records of the domain, which `on_grid` made; None if rows are about round as they are."""
         rows = ExactRows.of(scores)
-        if scores.is_shared or rows.count > MOST:
+        if rows.count > MOST:
             return None
+        if scores.is_shared:
+            return cls.of_shared(batch, rows)
         x = dense(flattened(batch.fields[rows.name][:])).astype(float)[:, rows.inside]
         means, spread = x.mean(axis=0), x.var(axis=0)
         moving = spread > EMPTY * (means**2 + spread).max(initial=0.0)
@@ -50,7 +52,21 @@ class DomainMetric:
         matrix = np.diag(np.append(1 / units, [1.0] * bool(constant)))
         if constant:
             matrix[:-1, -1] = -means / units
-        turn = cls(matrix, 0.0).of_rows(constant)
-        factor = 2.0**MATRIX_BITS / float(np.abs(turn).max())
-        lengths = Leverage(rows, np.rint(turn * factor))(batch.fields[rows.name])
-        return cls(matrix, float(lengths.max()) * rows.grid / factor)
+        return cls(matrix, longest(cls(matrix, 0.0).of_rows(constant), batch, rows))
+
+    @classmethod
+    def of_shared(cls, batch: Batch, rows: ExactRows) -> "DomainMetric | None":
+        """Return it where a record has several rows: in the eigenvectors of their second moment."""
+        found = rows.read(batch.fields[rows.name][:])
+        values, vectors = np.linalg.eigh(found.T @ found / batch.size)
+        if values[-1] < UNEVEN * values[0]:
+            return None
+        matrix = vectors.T / np.sqrt(np.maximum(values, EMPTY * values[-1]))[:, None]
+        return cls(matrix, longest(matrix, batch, rows))
+
+
+def longest(matrix: Array, batch: Batch, rows: ExactRows) -> float:
+    """Return how long a matrix makes all rows of a record, at most."""
+    factor = 2.0**MATRIX_BITS / float(np.abs(matrix).max())
+    lengths = Leverage(rows, np.rint(matrix * factor))(batch.fields[rows.name])
+    return float(lengths.max()) * rows.grid / factor

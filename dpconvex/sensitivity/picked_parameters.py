@@ -1,0 +1,163 @@
+"""Parameters that a `Choice` picks, as ``a[g]`` of ``x @ w + a[g]``, as products ``h @ a`` with a field h of the record.
+
+A record has one row of parameters then.  Otherwise it has one for each level, all as long, and steps hardly see its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpconvex.data.domains import Ball, Choice
+from dpconvex.data.record import Record
+from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY
+from dpconvex.expressions.atoms.arrangement import hstack, vec
+from dpconvex.expressions.evaluate import over_records
+from dpconvex.expressions.expression import Expression, Field, Variable, constant
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.own_fields import substituted
+from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.runtime import once
+
+MOST = 1024  # Levels of a field, times entries of what is multiplied
+SAME = 1e-9  # Of singular values, next to the largest one
+ONE = constant(np.ones(1))
+
+
+class Picked(NamedTuple):
+    """A field: a row for each combination of a record's levels, times the entries of a function of its other fields."""
+
+    function: Expression  # shape (d,)
+    table: Array  # shape (combinations, m)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the entries of each record's field add up to the same number."""
+        return self.function is ONE and float(np.ptp(self.table.sum(axis=1))) == 0
+
+
+class MadeFields(NamedTuple):
+    """Fields that a record's levels pick, and what combination of levels is left."""
+
+    fields: Mapping[str, Picked]
+    groups: Indices  # By combination of the levels that there were, shape (combinations,)
+
+
+class Term(NamedTuple):
+    """A part of a score: parameters alone, or times a function of a record."""
+
+    function: Expression
+    parameters: Expression
+
+
+@once
+def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
+    """Return the form of losses that differ by no parameters, and what its new fields are; the same form if there are none.
+
+    Discrete fields that no loss depends on any more are none of its record's: `groups` are the combinations of those that are.
+    """
+    parts, template = [dict(terms(loss)) for loss in form.losses], form.template
+    common = set.intersection(*(set(part.values()) for part in parts))
+    keys = dict.fromkeys(key(term) for part in parts for term in part.values() if term not in common)
+    found, domains = dict[str, Picked](), dict[str, Ball]()
+    replaced: list[dict[Expression, Expression]] = [{} for _ in parts]
+    for own in keys:
+        chosen = [[node for node, term in part.items() if key(term) == own and term not in common] for part in parts]
+        if max(map(len, chosen)) > 1:
+            continue
+        basis, table = factors(
+            [part[nodes[0]].parameters if nodes else None for part, nodes in zip(parts, chosen, strict=True)]
+        )
+        low, high = form.expander.bounds(own[0])
+        size = np.maximum(np.abs(low), np.abs(high))
+        if not basis or len(basis) * size.size > MOST or not size.any():
+            continue
+        # Rows are whole multiples of the largest bound's.
+        units = np.where(size > 0, 2.0 ** np.rint(np.log2(np.where(size > 0, size, 1.0))), 1.0)
+        field = Field.of((len(basis) * size.size,), f" picked {len(found)}")
+        domains[field.name] = Ball(
+            field.size, float(np.linalg.norm(table, axis=1).max() * np.linalg.norm(size / units))
+        )
+        found[field.name] = Picked(vec(own[0]) / units, table)
+        product = MATMUL(field, hstack(*(vec(parameters) * units for parameters in basis)))
+        for nodes, leaves in zip(chosen, replaced, strict=True):
+            leaves.update(dict.fromkeys(nodes, product))
+    if not found:
+        return form, {}
+    every = [substituted(loss, leaves) for loss, leaves in zip(form.losses, replaced, strict=True)]
+    losses, groups, chosen_by = without_idle(every, template.record.discrete)
+    read = {field.name for loss in losses for field in loss.fields} | {*chosen_by}
+    fields = {name: domain for name, domain in template.record.fields.items() if name in read}
+    moved = template.with_parts(record=Record(**fields, **domains), losses=losses)
+    return LossForm(moved, convex=False, made=MadeFields(found, groups)), found
+
+
+def without_idle(
+    losses: Sequence[Expression], discrete: Mapping[str, Choice]
+) -> tuple[tuple[Expression, ...], Indices, list[str]]:
+    """Return the losses by discrete fields that they differ by, for each old combination the new one, and those fields."""
+    numbers: dict[Expression, int] = {}
+    grid = np.array([numbers.setdefault(loss, len(numbers)) for loss in losses])
+    grid = grid.reshape([len(choice.values) for choice in discrete.values()])
+    varies = [bool(np.ptp(grid, axis=axis).any()) for axis in range(grid.ndim)]
+    one = grid[tuple(slice(None) if own else slice(1) for own in varies)]
+    groups = np.broadcast_to(np.arange(one.size).reshape(one.shape), grid.shape).ravel()
+    every = [*numbers]
+    kept = [name for name, own in zip(discrete, varies, strict=True) if own]
+    return tuple(every[number] for number in one.ravel()), groups, kept
+
+
+def key(term: Term) -> tuple[Expression, frozenset[Variable]]:
+    return term.function, term.parameters.variables
+
+
+def terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
+    """Yield the largest parts of a loss that are parameters, affine, or these times a function of the record."""
+    seen, waiting = set[Expression](), [loss]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not node.variables:
+            continue
+        seen.add(node)
+        if term := term_of(node):
+            yield node, term
+        else:
+            waiting.extend(node.args)
+
+
+def term_of(node: Expression) -> Term | None:
+    if not node.is_scalar or not node.is_affine or node.atom is ADD:
+        return None
+    if not node.fields:
+        return Term(ONE, node)
+    if node.atom in (MATMUL, MULTIPLY):
+        one, other = sorted(node.args, key=lambda side: len(side.variables))
+        if not one.variables and not other.fields and one.ndim <= 1 and one.shape == other.shape:
+            return Term(one, other)
+    return None
+
+
+def factors(every: list[Expression | None]) -> tuple[list[Expression], Array]:
+    """Return some of these parameters, and a matrix that makes all from them, shape (all, some); none if they are no products."""
+    nodes = list(dict.fromkeys(node for node in every if node is not None))
+    random, count = np.random.default_rng(0), len(nodes) + 2
+    leaves: dict[Expression, Array] = {v: random.normal(size=(*v.shape, count)) for v in nodes[0].variables}
+    for drawn in leaves.values():
+        drawn[..., 0] = 0.0
+    values = over_records(nodes, leaves)
+    rows = np.stack([np.broadcast_to(values[node], (*node.shape, count)).reshape(-1, count) for node in nodes])
+    if rows[..., 0].any() or not rows.any():
+        return [], rows[:, 0]
+    rows = rows.reshape(len(nodes), -1)
+    basis = list[int]()
+    left = rows.copy()
+    largest = np.linalg.norm(rows, axis=1).max()
+    for k in range(len(nodes)):
+        length = np.linalg.norm(left[k])
+        if length > SAME * largest:
+            basis.append(k)
+            way = left[k] / length
+            left = left - np.outer(left @ way, way)
+    made = np.eye(len(nodes)) if len(basis) == len(nodes) else np.linalg.lstsq(rows[basis].T, rows.T, rcond=None)[0].T
+    zero = np.zeros(len(basis))
+    return [nodes[k] for k in basis], np.stack([zero if node is None else made[nodes.index(node)] for node in every])
