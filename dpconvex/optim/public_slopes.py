@@ -59,24 +59,22 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     scores = linear_scores(form)
     record = form.template.record
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    random = np.random.default_rng(0)
-    batch = record.sample(each * len(record.combinations), random)
+    declared = form.made.before if form.made else record
+    batch = declared.sample(each * len(record.combinations), np.random.default_rng(0))
     if form.made:
-        levels = random.integers(0, len(form.made.groups), batch.size)
-        batch = with_functions(Batch(batch.fields, levels), (form.made.fields, record, form.made.groups))
-    batch = on_grid(batch, ExactRows.of(scores))
-    if (
-        form.made
-        and any(own.is_constant for own in form.made.fields.values())
-        and not tells_classes(form, scores.fields)
-    ):
-        scores = with_constant(scores, batch)
+        batch = with_functions(batch, (form.made.fields, record, form.made.groups))
+    batch, levels = on_grid(batch, ExactRows.of(scores)), None
+    if form.made and not tells_classes(form, scores.fields):
+        constants = [name for name, own in form.made.fields.items() if own.is_constant]
+        scores = with_constant(scores, batch) if constants else scores
+        levels = form.made.fields[scores.name].table if scores.name in constants else None
     engine = RecordSums(scores.form, batch)
     seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
     measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
+    measured["levels"] = levels
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)

@@ -41,6 +41,7 @@ class MadeFields(NamedTuple):
 
     fields: Mapping[str, Picked]
     groups: Indices  # By combination of the levels that there were, shape (combinations,)
+    before: Record
 
 
 class Term(NamedTuple):
@@ -89,7 +90,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
     read = {field.name for loss in losses for field in loss.fields} | {*chosen_by}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read}
     moved = template.with_parts(record=Record(**fields, **domains), losses=losses)
-    return LossForm(moved, convex=False, made=MadeFields(found, groups)), found
+    return LossForm(moved, convex=False, made=MadeFields(found, groups, template.record)), found
 
 
 def without_idle(

@@ -38,6 +38,7 @@ INTEGER, SAME = 1e-9, 1e-10
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
 LARGEST_BASIS = 600  # With more forms than this none are shared
 NARROW = 64  # Random combinations of columns that are tried first: most rows span fewer dimensions
+UNEVEN = 16.0  # How much larger one parameter's coefficients are than another's where each has a unit of its own
 SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
 
 
@@ -217,7 +218,8 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
     # So does that of a parameter: scores that share some would be told apart by those alone that are in small units.
     largest = np.zeros(dim)
     np.maximum.at(largest, terms.coordinate[moving], np.abs(terms.coefficient * sizes[place])[moving])
-    units = 2.0 ** np.rint(np.log2(np.where(largest > 0, largest, 1.0)))
+    units = 2.0 ** np.rint(np.log2(np.where(largest > 0, largest, largest.max(initial=0.0) or 1.0)))
+    units = units if units.max() > UNEVEN * units.min() else np.ones(dim)
     scaled = replace(
         terms, coefficient=terms.coefficient * sizes[place] / np.where(moving, units[terms.coordinate], 1.0)
     )

@@ -1,0 +1,99 @@
+"""What adaptive steps learn of parameters that levels pick, and of several targets, whatever the units are."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+SIZE, GROUPS = 20_000, 6
+RANDOM = np.random.default_rng(0)
+AGE, RARE = RANDOM.integers(18, 95, SIZE).astype(float), (RANDOM.random(SIZE) < 0.2) * 1.0
+X, GROUP, OTHER = np.stack([AGE, RARE], axis=1), RANDOM.integers(0, GROUPS, SIZE), RANDOM.integers(0, 3, SIZE)
+LEVELS, NOISE = np.linspace(-2, 2, GROUPS), RANDOM.normal(size=SIZE)
+WIDE = {"x": dp.Box([18, 0], [100, 1]), "g": dp.Choice(range(GROUPS))}
+PRIVACY = dp.Privacy(1.0, 1e-6)
+
+
+def fit(record, loss, data, **options):
+    return dp.solve(dp.Template(dp.Record(**record), loss, **options), data, PRIVACY, seed=0)
+
+
+@pytest.mark.parametrize("loss", [cp.square, cp.abs, lambda r: cp.huber(r, 400.0)], ids=["squares", "lengths", "huber"])
+@pytest.mark.parametrize("most", [10_000, 100_000])
+def test_groups_have_levels_beside_features_in_natural_units(loss, most):
+    """A record had a row for each group, all as long: answers were worse than a constant at any epsilon."""
+    w, a = cp.Variable(2, name="w"), cp.Variable(GROUPS, name="a")
+    y = np.clip(4000 + 20 * (AGE - 50) + 500 * RARE + 300 * LEVELS[GROUP] + 200 * NOISE, 0, most)
+    record = WIDE | {"y": dp.Box(0, most)}
+    found = fit(record, lambda x, g, y: loss(x @ w + a[g] - y), {"x": X, "g": GROUP, "y": y})
+    missed = y - X @ found["w"] - found["a"][GROUP]
+    assert (missed**2).mean() <= 1.2 * 200**2
+
+
+def test_levels_may_be_few_multiples_of_one_parameter_products_and_pairs():
+    """Of d * b the field is d; of x[0] * s[g] it has an entry for each group; a and c have fields of their own."""
+    s, a, c, b = (cp.Variable(size, name=name) for size, name in ((GROUPS, "s"), (GROUPS, "a"), (3, "c"), ((), "b")))
+    score = 0.02 * LEVELS[GROUP] * (AGE - 50) + LEVELS[GROUP] + OTHER + 2.0 * (GROUP + OTHER)
+    record = WIDE | {"h": dp.Choice(range(3)), "y": dp.Box(-50, 50)}
+    loss = lambda x, g, h, y: cp.square(x[0] * s[g] + (a[g] + c[h]) + (g + h) * b - y)  # noqa: E731
+    found = fit(record, loss, {"x": X, "g": GROUP, "h": OTHER, "y": np.clip(score + 0.3 * NOISE, -50, 50)})
+    fitted = AGE * found["s"][GROUP] + found["a"][GROUP] + found["c"][OTHER] + (GROUP + OTHER) * found["b"]
+    assert ((fitted - score) ** 2).mean() <= 0.02
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+@pytest.mark.parametrize("loss", [cp.square, cp.abs])
+def test_cells_are_means_or_medians_of_their_records(loss, unit):
+    """Of wide bounds answers were 0; medians had no default."""
+    f = cp.Variable(GROUPS, name="f")
+    y = np.clip(unit * (5 + LEVELS[GROUP] + NOISE), 0, 100 * unit)
+    record = {"g": dp.Choice(range(GROUPS)), "y": dp.Box(0, 100 * unit)}
+    found = fit(record, lambda g, y: loss(f[g] - y), {"g": GROUP, "y": y})
+    np.testing.assert_allclose(found["f"], unit * (5 + LEVELS), atol=0.15 * unit)
+
+
+def test_strata_of_classes_have_levels():
+    w, a = cp.Variable(2, name="w"), cp.Variable(GROUPS, name="a")
+    score = 0.04 * (AGE - 50) + RARE + LEVELS[GROUP]
+    y = np.where(RANDOM.random(SIZE) < 1 / (1 + np.exp(-score)), 1, -1)
+    record = WIDE | {"y": dp.Choice([-1, 1])}
+    found = fit(record, lambda x, g, y: cp.logistic(-y * (x @ w + a[g])), {"x": X, "g": GROUP, "y": y})
+    assert np.abs(X @ found["w"] + found["a"][GROUP] - score).mean() <= 0.15
+
+
+def test_a_regularizer_and_constraints_on_levels_hold():
+    w, a = cp.Variable(2, name="w"), cp.Variable(GROUPS, name="a")
+    y = np.clip(50 + 0.2 * (AGE - 50) + LEVELS[::-1][GROUP] + NOISE, 0, 100)
+    record, data = WIDE | {"y": dp.Box(0, 100)}, {"x": X, "g": GROUP, "y": y}
+    loss = lambda x, g, y: cp.square(x @ w + a[g] - y)  # noqa: E731
+    template = dp.Template(dp.Record(**record), loss, 0.1 * cp.sum_squares(a - 45), [cp.diff(a) >= 0])
+    found, exact = dp.solve(template, data, PRIVACY, seed=0), dp.solve_without_privacy(template, data)
+    assert np.diff(found["a"]).min() >= -1e-6
+    np.testing.assert_allclose(found["a"], exact["a"], atol=0.5)
+
+
+def test_thresholds_and_times_have_levels_beside_features_in_natural_units():
+    """Scores that share parameters were told apart by those in small units alone: errors did not fall with the noise."""
+    w, t = cp.Variable(2, name="w"), cp.Variable(3, name="t")
+    score = 0.05 * (AGE - 50) + RARE + RANDOM.logistic(size=SIZE)
+    y = (score[:, None] > [-1, 0, 2]).sum(axis=1)
+    grades = lambda x, y: sum(cp.logistic(x @ w - t[k] if y <= k else t[k] - x @ w) for k in range(3))  # noqa: E731
+    income = np.exp(RANDOM.normal(10, 0.5, SIZE)).clip(0, 5e5)  # says nothing, and its unit is small
+    record = {"x": dp.Box([18, 0], [100, 5e5]), "y": dp.Choice(range(4))}
+    found = fit(record, grades, {"x": np.stack([AGE, income], axis=1), "y": y}, constraints=[cp.diff(t) >= 0])
+    assert found["w"][0] == pytest.approx(0.05, abs=0.01)
+    assert abs(found["w"][1]) * income.std() <= 0.1
+
+
+def test_targets_and_places_may_have_units_of_their_own():
+    """One curvature for all of them lost those in which it is small."""
+    W, b, c = cp.Variable((2, 2), name="W"), cp.Variable(2, name="b"), cp.Variable(2, name="c")
+    mean = np.stack([120 + 0.5 * (AGE - 50), 2e4 - 150 * (AGE - 50)], axis=1)
+    y = np.clip(mean + [10, 6e3] * RANDOM.normal(size=(SIZE, 2)), [50, 0], [260, 2e5])
+    record, units = {"y": dp.Box([50, 0], [260, 2e5])}, np.array([10, 6e3])
+    squares = lambda x, y: cp.sum_squares(cp.multiply(x @ W + b - y, 1 / units))  # noqa: E731
+    found = fit({"x": WIDE["x"]} | record, squares, {"x": X, "y": y})
+    assert (((X @ found["W"] + found["b"] - mean) / units) ** 2).mean() <= 0.02
+    middle = fit(record, lambda y: cp.norm(cp.multiply(y - c, 1 / units)), {"y": y})["c"]
+    np.testing.assert_allclose((middle - np.median(y, axis=0)) / units, 0, atol=0.2)
