@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
@@ -191,7 +192,8 @@ def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[A
 def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores) -> list[float]:
     """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
     middle, half, _ = middles_of(slopes_at, scores)
-    if len(half) == 1 or not np.all(half > 0):
+    apart = bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())  # No score is one of two columns
+    if len(half) == 1 or not apart or not np.all(half > 0):
         return []
     away, bends = (scores.kinds.T @ middle)[:, None], list[float]()
     for j, far in enumerate(half / 4):
