@@ -29,7 +29,7 @@ FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
-LEAST_EDGE = 1e-6  # Next to the largest eigenvalue
+LEAST_EDGE = 1e-6  # Next to the trace of a moment without noise
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 # Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
 # is asked; bins; how many records may be cut, and by how many deviations more stand out.
@@ -66,7 +66,6 @@ class Metric:
     ) -> "Metric":
         """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
-        edge = max(edge, LEAST_EDGE * values[-1])
         likely, ridge = revealed(values, edge), part * edge
         kept = likely if denoised else np.maximum(values, 0.0)
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
@@ -298,7 +297,8 @@ def metric_of(
         alone, share = True, CURVATURES
     if public.levels is not None:  # All rows are known but for how many there are of each
         alone, share = True, 0.0
-        rough, counted, deviation = Metric.of(size * public.moment(looks.constant), 0.0, ridge, most), size, 0.0
+        moment = size * public.moment(looks.constant)
+        rough, counted, deviation = Metric.of(moment, LEAST_EDGE * np.trace(moment), ridge, most), size, 0.0
     else:
         rough, counted, deviation = whole_rows(looks, level * math.sqrt(share), ridge, public, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
