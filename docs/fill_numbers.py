@@ -1,8 +1,9 @@
 """Fills the numbers of the pages: ``python docs/fill_numbers.py [--check] [--all] [program ...]`` (``make numbers``).
 
 A number that a command prints stands between markers, ``<!-- number: NAME -->2,600<!-- /number -->``; a table likewise, with
-an empty line at either end.  NAME is one of `NUMBERS`, or a program of `benchmarks/` whose printed table the page shows.  By
-default those are filled that take about a second.  ``--all`` fills all of `NUMBERS`, and programs run where they are named.
+an empty line at either end.  NAME is one of `NUMBERS`, or a program of `benchmarks/`, with its options, whose printed table the
+page shows.  By default those are filled that take about a second.  ``--all`` fills all of `NUMBERS`, and programs run where they
+are named.
 Timings are those of the last ``make bench``.  ``--check`` writes nothing, and fails if a number is off by more than a tenth.
 """
 
@@ -85,7 +86,7 @@ NUMBERS: dict[str, Number] = {
 
 def printed(program: str) -> str:
     """Run a benchmark, and return the table that it prints."""
-    command = [sys.executable, "-m", "benchmarks", program]
+    command = [sys.executable, "-m", "benchmarks", *program.split()]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return block(*(line for line in found.splitlines() if line.startswith("|")))
 
