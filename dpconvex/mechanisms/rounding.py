@@ -108,15 +108,14 @@ def minimiser_norm(
     """Bound the norm of the minimiser (docs/release.md, section 4).
 
     With s the slope of the public part at theta_0, the point of K next to 0, its distance r has ``mu r <= nG + s + ||b||``; and
-    if theta_0 is 0, the objective is no larger: ``mu r^2/2 - (s + ||b||) r <= n D``, D the largest drop of a loss.
+    if theta_0 is 0, ``mu r^2 - (s + ||b||) r <= n D``, D the largest drop of a loss, as losses are convex.
     """
     start, slope = public_start(analysis, size, added)
     pull = slope + noise
     reach = (records * gradient_bound + pull) / mu
     if not start.any():
-        reach = min(
-            reach, (pull + math.sqrt(pull**2 + 2 * mu * records * analysis.largest_drop)) / mu * (1 + NORM_SLACK)
-        )
+        root = math.sqrt(pull**2 + 4 * mu * records * analysis.largest_drop)
+        reach = min(reach, (pull + root) / (2 * mu) * (1 + NORM_SLACK))
     return min(float(np.linalg.norm(start)) + reach, analysis.form.feasible.norm_bound)
 
 

@@ -185,7 +185,7 @@ def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal
 
 def test_residual_noise_counts_where_it_is_the_larger_one():
     """Where an exponential bends over all that noise on the objective may reach, noise on the answer needs far less."""
-    template = logistic(3, lambda w: 1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.3 * w[0]))
+    template = logistic(3, lambda w: 1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.5 * w[0]))
     chosen, named = (dp.verify(template, PURE, 2000, m) for m in (None, dp.ObjectivePerturbation()))
     assert named.is_drowned
     assert "residual noise is larger" in named.advice[-1]
