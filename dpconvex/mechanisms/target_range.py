@@ -195,11 +195,13 @@ def is_symmetric(piece: ConvexSet, region: Region) -> bool:
 def target_of(form: LossForm) -> Target | None:
     """Read a loss as one of residuals; None if it is another one, predictions are one number, or K is of another kind."""
     box, feasible = form.template.record.continuous.get(TARGET), form.feasible
+    if not isinstance(box, Box) or box.shape:
+        return None
     usual = feasible.has_projection and FeasibleSet(form.space, ()).is_space
     usual = usual and all(is_symmetric(piece, feasible.region) for piece in feasible.pieces)
     usual = usual and ridge_of(form, free=False) is not None and all(map(scales, postorder(form.losses)))
     usual = usual and len({power for loss in form.losses for power in powers(loss)}) == 1
-    if not isinstance(box, Box) or box.shape or not usual:
+    if not usual:
         return None
     smooth = [node for node in postorder(form.losses) if node.atom is HUBER and is_hinge(node.args[0])]
     moves = {residual_of(node): node.option("M") / 2 for node in smooth}  # of the corners of smoothed hinges

@@ -38,9 +38,14 @@ class Reading(NamedTuple):
     missed: Array
 
 
+@once
+def public(space: Space) -> Expander:
+    return Expander(space, RecordVariables({}))
+
+
 def read(expression: Expression, space: Space) -> Polynomial:
     """Read a public affine expression, with bounds on what rounding did to its coefficients."""
-    return Expander(space, RecordVariables({})).expand(expression)
+    return public(space).expand(expression)
 
 
 def affine_map(expression: Expression, space: Space) -> Affine:
