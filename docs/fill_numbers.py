@@ -99,7 +99,7 @@ NUMBERS: dict[str, Number] = {
 
 def printed(program: str) -> str:
     """Run a benchmark, and return the table that it prints."""
-    command = [sys.executable, "-m", "benchmarks", *program.split()]
+    command = [sys.executable, "-m", *f"benchmarks.{program}".split()]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return block(*(line for line in found.splitlines() if line.startswith("|")))
 
