@@ -45,6 +45,8 @@ OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps
 TRUSTED, NOISY = 0.5, 0.1
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
 FALLING = 2**0.25  # By how much the curvature falls in one step at most
+# The least clip next to the curvature where the constant begins, where slopes balance.
+LEAST_CLIP = 0.5
 # What counts of directions at least; the part of noise that shortens the steps, less where there are more records than so many
 # for each unit of the level; and the least factor.
 SMALLEST_KEPT, SHORTER, FEWER, LEAST_SHARE = 1e-3, 0.75, 60.0, 0.1
@@ -146,13 +148,14 @@ def model_of(
     lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
-    slow, moved, way = 1.0, 1.0, np.zeros(scores.shape)
+    slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, variance, likely = np.zeros(scores.shape), np.zeros(len(metric.kept)), np.zeros(len(metric.kept))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    least_clip = LEAST_CLIP * start.bend if start and balanced else 0.0
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
-        bend, clip = start.bend, start.clip(loud * 4)
+        bend, clip = start.bend, max(start.clip(loud * 4), least_clip)
         moved = min(1.0, clip / max(start.hidden, 1e-300))
     first = point if start and not public.is_bent else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
@@ -163,7 +166,7 @@ def model_of(
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
             asked = lengths.clip(counts, loud * (4 if t < rounds / 2 else 1), clip, clip if t else 0.0)
-            last, clip = clip, min(asked, RISING * clip) if t else asked
+            last, clip = clip, max(min(asked, RISING * clip) if t else asked, least_clip)
             moved = min(1.0, clip / max(lengths.hidden(counts, last)[1], 1e-300))
         probe: Any = {"probe": probe_of(scores, t, before), "cap": RISING * bend, "along_level": curvature_level}
         wide = max(clip, float(np.linalg.norm(public.secant * public.middle))) if leaps and not t else clip
@@ -184,7 +187,7 @@ def model_of(
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
             noise = rate * deviation * math.sqrt(metric.directions * columns / number) * public.is_balanced
-            most = min(farthest(public, bend), public.unit if leaps else math.inf)
+            most = min(public.farthest(bend), public.unit if leaps else math.inf)
             rate *= min(1.0, most / max(change / TRUSTED, noise / NOISY, 1e-300))
         if not t and leaps:  # To the middle, where the sum of rows tells it: it is the gradient, next to the slope at 0
             point = first = point - gradient / np.where(public.secant > 0, cut * public.secant, bend)
@@ -195,6 +198,7 @@ def model_of(
         if public.start is not None:  # K holds most of a gradient back
             slow *= SLOWER if opposed(point - here, way) else 1.0
             way = point - here
+        still *= abs(1 - rate * moved)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
@@ -206,9 +210,12 @@ def model_of(
     if start and constant is not None and public.is_bent:
         fixed = centre(point, metric.kept, constant)
         spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
-        moving, far = matrix.T @ (point - fixed), farthest(public, bend)
+        moving, place = matrix.T @ (point - fixed), float((matrix.T @ fixed)[-1, 0]) * looks.constant
+        along = metric.kept * constant
+        away = math.sqrt(float(along**2 @ variance)) / max(float(along @ constant), 1e-300) * looks.constant
+        away /= max(1 - still, 1e-9)
         table, length = last_steps(
-            looks, table, moving, spread, start, level, clip, number * bend, lengths, 1 / many, far
+            looks, table, moving, spread, place, away, start, level, clip, number, bend, lengths, 1 / many, public
         )
         shorter *= length
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
@@ -228,11 +235,6 @@ def pulled_by(
         table = scores.table(theta) / row_units(scores, looks.constant)
         return np.asarray(np.linalg.solve(matrix.T, table))
     return point
-
-
-def farthest(public: Public, bend: float) -> float:
-    """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
-    return public.most_slope / bend if public.vanishes else public.unit
 
 
 def whole_rows(

@@ -21,20 +21,22 @@ AVERAGED, WORTH_ASKING, EXPECTED = 0.12, 0.01, 0.15
 SIDED, GUESSES = 0.6, 12
 # As FINE and GUESSES, where the curvature vanishes far from the answer, and the interval that need not be halved.
 ROUGH, NARROWEST, HALVES = 0.05, 1e-4, 16
-# Where slopes balance: how many mean slopes are asked for before the last one, what each costs at most, and the last one, and the
-# noise, next to the short side, that a clip of 1 needs then.
-MEANS, CHEAP, CLOSE, SHARP, SHARPEST = 8, 0.012, 0.05, 40.0, 200.0
-# The noise that a clip has, in 1 / PLAIN, and the least clip; the deviations that a mean stands out by; and how far a step goes.
-PLAIN, NARROW, CALM, DAMPED = 2.0, 1.5, 1.5, 0.7
+# Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
+SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
+# The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
+PLAIN, NARROW, ENOUGH = 4.0, 1.5, 12.0
+# Before anything is asked, how far constants are from 0; their grid; how wrong the model of mean slopes is, and what clips cut.
+SPREAD, FINEST, WRONG, CUT = 1.5, 50, 0.25, 0.6
+# Where steps end: how near, and how near to a known curvature, in squares; the largest spread, and what it says of doubts.
+NEAR, PARTS, MOST, DOUBTS = 0.02, 0.5, 2.0, 10.0
+# The mean slope there, in deviations of its noise and next to the curvature, that doubts the clip.
+SURE, LOWER = 2.0, 0.2
 # What a curvature costs there, the farthest score and the shortest slopes that it may have, and the clip if nothing is seen.
-BENDS, FARTHEST, SHORTEST, USUALLY = 0.015, 16, 1e-9, 2.0
+BENDS, FARTHEST, SHORTEST, USUALLY = 0.015, 40, 1e-9, 2.0
 # What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
 LAST, FEW, ALL_LAST, EARLY, ROUGHLY = 0.06, 80.0, 0.15, 0.25, 0.5
-# How much wider their clip is at least than others, and than the least length of hidden slopes; the longest move of each; and
-# the noise of a step that halves it.
-WIDER, FURTHER, LONGEST, UNSURE = 1.5, 2.0, 2.0, 0.5
-# The noise and the clip, next to the curvature, up to which the clip of the very last step is wider, and the noise that counts.
-BEARABLE, ENOUGH, SURE = 0.4, 12.0, 2.0
+# How much wider their clip is at least than others, and than the least length of hidden slopes.
+WIDER, FURTHER = 1.5, 2.0
 # How far the length of all else may be wrong, next to directions for each record and unit of the level, at most, and at least if
 # it is asked for; and by how much it grows in a step at most.
 DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.3, 0.5
@@ -57,6 +59,12 @@ class Start(NamedTuple):
     clip: Callable[[float], float]
     last: float  # Of the squared level, for the last steps
     hidden: float  # The least length of slopes that nothing is seen of
+    belief: "Belief"
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether histograms say little of long slopes: there are few records."""
+        return self.share >= COSTLY
 
 
 def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
@@ -70,11 +78,11 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
     needed = (1 / (FINE * people * level)) ** 2
     fine, averaged, probe = min(needed, COSTLY), min(needed, AVERAGED), np.ones(int(public.vanishes))
     low, high, usual, cap = -math.inf, math.inf, USUAL * public.slope, public.most_curvature
-    place, bend, spent = 0.0, public.curvature, 0.0
+    place, bend, spent, belief = 0.0, public.curvature, 0.0, Belief()
     if public.vanishes:
         place, spent = halved(looks, level, people, public, begin, turn)
     elif public.is_balanced:
-        place, bend, spent = balanced(looks, level, number, public, begin, turn)
+        place, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
         usual = USUALLY * public.short_side(place)
     for guess in range(GUESSES):
         share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
@@ -98,48 +106,81 @@ def find_constant(looks: PrivateLooks, level: float, number: float, public: Publ
         step = float(looks.look(begin + turn.T * place, wide, 1.0, own).gradient[0, 0]) / bent
         place, spent = place - certain(step, looks.sides * wide / own / bent, expected), spent + averaged
     last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
-    return Start(place, bend, spent, fine, clip, last, lengths.hidden(answer.histogram, size)[1])
+    return Start(place, bend, spent, fine, clip, last, lengths.hidden(answer.histogram, size)[1], belief)
 
 
 def balanced(
-    looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, turn: Array
+    looks: PrivateLooks,
+    level: float,
+    number: float,
+    public: Public,
+    begin: Array | float,
+    turn: Array,
+    belief: "Belief",
 ) -> tuple[float, float, float]:
     """Return a constant where slopes balance, the mean curvature there, and what they cost, of the squared level.
 
-    Next to the length of slopes on their short side, 1 - y / mean for log links, a mean slope tells the distance in logarithms.
-    One number tells it where few records leave nothing of a histogram.  Its clip is as wide as noise allows.
+    Mean slopes tell it where few records leave nothing of a histogram.  All that they say is kept as a belief.
     """
-    few = people_of(looks, number) * level / looks.sides
-    usual = min((SHARP / few) ** 2, CHEAP)
-    spent, calm = 0.0, 0
+    few, spent = people_of(looks, number) * level / looks.sides, 0.0
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
-    for guess in range(MEANS + 1):
-        last = guess == MEANS or calm > 1
-        share = max(min((SHARPEST / few) ** 2, CLOSE), usual) if last else usual
-        unit, own, bears = public.short_side(place), level * math.sqrt(share), few * math.sqrt(share)
-        clip = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW)
-        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, own).gradient[0, 0]) / (number * unit)
-        noise, spent = clip / bears, spent + share
-        slope = certain(slope, noise, math.inf) if last else slope
-        calm = calm + 1 if abs(slope) < CALM * noise else 0
-        move = (
-            -math.log(max(1 - slope, noise)) if slope > CALM * noise else math.copysign(math.log1p(abs(slope)), slope)
-        )
-        before, place = place, place - DAMPED * move
-        while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
-            place = (before + place) / 2
-        if last:
-            break
-    unit, noise = public.short_side(place), public.slope / (few * math.sqrt(CLOSE))
-    if unit < noise:  # Few records may have all of the mean, and no clip near it sees them
-        slope = float(looks.look(begin + turn.T * place, public.slope, 1.0, level * math.sqrt(CLOSE)).gradient[0, 0])
-        place += math.log1p(-slope / number / unit) if -slope > SURE * noise * number else 0.0
-        spent += CLOSE
+    bears = few * math.sqrt(sum(SHARES))
+    for most in SHARES:
+        place = seen_from(belief.middle, place, public)
+        unit, clip = public.short_side(place), widest_clip(bears, place, public)
+        share = most * min((LOOSE * clip / few) ** 2, 1.0)
+        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, level * math.sqrt(share)).gradient[0, 0])
+        belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
+        spent += share
+    place = seen_from(belief.middle, place, public)
     own, cap = level * math.sqrt(BENDS), RISING * public.short_side(place)
     answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
     told, doubt = float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
     return place, max(min(cap / RISING, max(told, 0.0) + doubt), told - doubt), spent + BENDS
+
+
+def seen_from(place: float, before: float, public: Public) -> float:
+    """Return a place, nearer to one before where slopes are no numbers."""
+    while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
+        place = (before + place) / 2
+    return place
+
+
+def widest_clip(bears: float, place: float, public: Public) -> float:
+    """Return as wide a clip as noise allows, next to the short side; below 0 targets are rarer, and fall more slowly than it."""
+    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * math.exp(max(-place, 0.0) / 2)
+    return min(allowed, max(public.slope / public.short_side(place), ENOUGH))
+
+
+class Belief:
+    """How likely each constant is the one where slopes balance.
+
+    At any other place the mean slope is about ``r (1 - exp(constant - place))``, next to the largest slope on the short side: so
+    it is with log links, where a slope is the prediction less the target.  The part r is not known either.
+    """
+
+    def __init__(self) -> None:
+        self.places = np.arange(-FARTHEST, FARTHEST, 1 / FINEST)
+        self.parts = 2.0 ** -np.arange(0, 6, 0.5)[:, None]
+        self.log = np.log(self.parts) - 2 * np.log1p((self.places / SPREAD) ** 2)
+
+    def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
+        """Learn from a noisy mean of clipped slopes; long slopes may be cut where the place is too low."""
+        told = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
+        cut = np.where(told > 0, 1.0, 1 - min(CUT, NARROW / clip)) * told
+        missed = np.maximum(told - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
+        self.log = self.log - missed**2 / (noise**2 + (WRONG * told) ** 2) / 2
+
+    def near(self, place: float, noise: float, part: float, doubt: float) -> None:
+        """Learn that steps ended at a place, where r is about a part; what was known before is doubted."""
+        self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (NEAR + noise)) ** 2)
+        self.log = self.log - np.log(self.parts / part) ** 2 / PARTS
+
+    @property
+    def middle(self) -> float:
+        likely = np.exp(self.log - self.log.max()).sum(axis=0).cumsum()
+        return float(self.places[np.searchsorted(likely, likely[-1] / 2)])
 
 
 def certain(step: float, noise: float, expected: float) -> float:
@@ -171,48 +212,59 @@ def last_steps(
     table: Array,
     moving: Array,
     spread: float,
+    place: float,
+    away: float,
     start: Start,
     level: float,
     clip: float,
-    curvature: float,
+    number: float,
+    bend: float,
     lengths: LengthHistograms,
     few: float,
-    farthest: float,
+    public: Public,
 ) -> tuple[Array, float]:
     """Move two numbers at the end, the constant and the length of all else: their noise is small, so the clip is wide.
 
-    All else is a table `moving`, whose scores have the root mean square `spread`.  Return the table, and the factor of all else.
-    Moves of the constant are logarithms where slopes balance: where curvature grows with it, these end nearer.  There a step
-    with the widest clip that noise allows comes last, and moves the constant if the noise does not explain it.
+    All else is a table `moving`, whose scores have the root mean square `spread` about their mean, which is `place`, with
+    noise `away`.  Return the table, and the factor of all else.
     """
     last, is_balanced, length, doubt = start.last, lengths.balanced, 1.0, min(DOUBTFUL, DOUBT * few)
-    constant_alone(looks)
+    only = constant_alone(looks).T
     # The clip for the constant: that of all directions loses what is far out on one side.
     own = level * math.sqrt(start.share)
     counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
     asked = there.clip(counts, (LOUD * looks.sides / level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
-    if count := int(is_balanced and doubt > DOUBTED and spread > 0):
+    if not is_balanced:
+        own = level * math.sqrt(last)
+        step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
+        step = certain(step, looks.sides * wide / own / (number * bend), math.inf)
+        return table - math.copysign(min(abs(step), public.farthest(bend)), step) * only, 1.0
+    if count := int(doubt > DOUBTED and spread > 0):
         both = np.zeros((2, looks.rows.count))
         both[0, -1], both[1] = 1 / looks.constant, moving[:, 0] / spread
         looks.in_metric(both)
-    is_rough = start.share >= COSTLY  # The histogram says little of long slopes
-    parts = ((1.0, ROUGHLY), (SURE, 1 - ROUGHLY)) if is_rough else ((1.0, EARLY), (1.0, 1 - EARLY))
-    for sure, part in parts if is_balanced else ((1.0, 1.0),):
+    belief, more = start.belief, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
+    lower = False
+    belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
+    for t, part in enumerate((ROUGHLY, 1 - ROUGHLY) if start.is_rough else (EARLY, 1 - EARLY)):
+        before, place = place, seen_from(belief.middle, place + more, public) - more
+        table, unit = table + (place - before) * only, public.short_side(place + more)
+        if t and (start.is_rough or lower):
+            bears = people_of(looks, number) * level * math.sqrt(last) / looks.sides
+            wide = max(wide, widest_clip(bears, place + more, public) * unit)
         own = level * math.sqrt(part * last)
-        slopes = looks.look(table, wide, math.sqrt(1 + count), own).gradient[:, 0] / curvature
-        noise = looks.sides * wide * math.sqrt(1 + count) / own / curvature
-        step = certain(slopes[0], sure * noise, UNSURE if is_balanced else math.inf)
-        longest = min(math.log1p(abs(step)), LONGEST) if is_balanced else min(abs(step), farthest)
+        slopes = looks.look(table, wide, math.sqrt(1 + count), own).gradient[:, 0] / number
+        noise = looks.sides * wide * math.sqrt(1 + count) / own / number
+        known, lower = belief.log, slopes[0] > max(SURE * noise, LOWER * bend)
+        belief.learn(place + more, float(slopes[0]) / unit, wide / unit, noise / unit)
+        if lower and not t:  # Unless the clip hides few long slopes
+            belief.log = known
         if count:
-            gain = doubt**2 / (doubt**2 + (noise / spread) ** 2)
-            change = min(max(-gain * slopes[1] / spread, -length), GROWS * length)
+            gain = doubt**2 / (doubt**2 + (noise / bend / spread) ** 2)
+            change = min(max(-gain * slopes[1] / bend / spread, -length), GROWS * length)
             length, table, count = length + change, table + change * moving, 0
+            more = min(length * spread, MOST) ** 2 / 2
             constant_alone(looks)
-        move = math.copysign(longest, step) / looks.constant
-        table = table - move * (np.arange(len(table)) == len(table) - 1)[:, None]
-        curvature *= math.exp(min(longest, LONGEST))
-        own = level * math.sqrt((1 - ROUGHLY) * last) / looks.sides
-        wide = max(wide, min(BEARABLE * own, ENOUGH / lengths.number) * curvature) if is_rough else wide
-    return table, length
+    return table + (belief.middle - more - place) * only, length

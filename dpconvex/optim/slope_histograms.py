@@ -65,6 +65,10 @@ class Public:
         """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
         return self.is_bent and not self.vanishes
 
+    def farthest(self, bend: float) -> float:
+        """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
+        return self.most_slope / bend if self.vanishes else self.unit
+
     @property
     def edges(self) -> Array:
         """The upper ends of the bins for lengths of slopes."""

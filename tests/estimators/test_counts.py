@@ -145,6 +145,19 @@ def test_a_mean_that_few_records_have_is_found(seed):
     assert 0.4 < model.fit(X, y).predict(X).mean() / y.mean() < 2.5
 
 
+def test_totals_of_rare_counts_are_near_where_bounds_are_wide():
+    """A fifth of a count a record, over exposures: totals were 2 to 14 times too high, as the constant was not reached."""
+    rng, apart = np.random.default_rng(2), []
+    x, years = dp.Ball(3).project(rng.uniform(-0.6, 0.6, (1000, 3))), rng.uniform(0.1, 1.0, 1000)
+    y = rng.poisson(years * np.exp(x @ [1.4, -0.9, 0.5] - 1.0)).clip(0, 100).astype(float)
+    for seed in range(6):
+        model = dp.PoissonRegressor(
+            epsilon=1.0, delta=1e-5, adjacency="add-remove", size=1000, bounds=(0, 100), exposure=1.0, seed=seed
+        )
+        apart.append(abs(np.log((years * model.fit(x, y, exposure=years).predict(x)).sum() / y.sum())))
+    assert np.mean(apart) < 0.15
+
+
 @EVERY
 def test_no_prediction_exceeds_the_bound_of_targets(kind):
     steep = {"w": np.full(3, 1e3), "b": 0.0}
