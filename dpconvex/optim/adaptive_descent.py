@@ -29,7 +29,8 @@ FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
-LEAST_EDGE = 1e-6  # Next to the trace of a moment without noise
+# The part of the squared level of counts by level, and the edge of a moment without noise, next to the number of records of a level.
+LEVELS, UNSEEN = 0.06, 1e-6
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 # Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
 # is asked; bins; how many records may be cut, and by how many deviations more stand out.
@@ -202,7 +203,8 @@ def model_of(
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
-    part, weights = SHORTER * min(1.0, FEWER * sides / (number * level)), np.maximum(metric.likely, SMALLEST_KEPT)
+    few = 1.0 if public.is_level else min(1.0, FEWER * sides / (number * level))
+    part, weights = SHORTER * few, np.maximum(metric.likely, SMALLEST_KEPT)
     point, shorter = (
         (point, 1.0) if form is not None else shortened(point, part * columns * likely, weights, constant, first)
     )
@@ -263,6 +265,25 @@ def whole_rows(
     return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
+def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, most: float) -> Metric:
+    """Return the metric of rows that say a record's level alone: of their second moment, only how many each level has is open."""
+    moment, deviation = looks.second_moment(level)
+    count = len(moment) - bool(looks.constant)
+    told, usual = np.diag(moment)[:count], size / count
+    apart = max(float(told.var()) - deviation**2, 0.0)
+    counts = np.maximum(usual + apart / (apart + deviation**2) * (told - usual), min(deviation, usual))
+    rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), looks.constant)])
+    known = (rows.T * counts) @ rows
+    if not looks.constant:
+        return Metric.of(known, UNSEEN * usual, ridge, most)
+    # Nothing is seen along what the constant and all levels say alike: it comes last, and counts for nothing.
+    alike = np.append(np.full(count, looks.constant), -1.0)
+    largest = 2 * float(np.trace(known))
+    found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
+    found.kept[-1] = found.likely[-1] = 0.0
+    return found
+
+
 def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
     """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
     share = min((1 / (COUNTED * size * level)) ** 2, COSTLY)
@@ -297,10 +318,9 @@ def metric_of(
     share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
-    if public.levels is not None:  # All rows are known but for how many there are of each
-        alone, share = True, 0.0
-        moment = size * public.moment(looks.constant)
-        rough, counted, deviation = Metric.of(moment, LEAST_EDGE * np.trace(moment), ridge, most), size, 0.0
+    if public.is_level:
+        alone, share = True, LEVELS
+        rough, counted, deviation = level_metric(looks, level * math.sqrt(share), size, ridge, most), size, 0.0
     else:
         rough, counted, deviation = whole_rows(looks, level * math.sqrt(share), ridge, public, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent

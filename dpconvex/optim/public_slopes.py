@@ -64,18 +64,18 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     batch = declared.sample(each * len(record.combinations), np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
-    batch, levels = on_grid(batch, ExactRows.of(scores)), None
+    batch, is_level = on_grid(batch, ExactRows.of(scores)), False
     if form.made and not tells_classes(form, scores.fields):
         constants = [name for name, own in form.made.fields.items() if own.is_constant]
         scores = with_constant(scores, batch) if constants else scores
-        levels = form.made.fields[scores.name].table if scores.name in constants else None
+        is_level = scores.name in constants and set(np.unique(form.made.fields[scores.name].table)) == {0.0, 1.0}
     engine = RecordSums(scores.form, batch)
     seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
     measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
-    measured["levels"] = levels
+    measured["is_level"] = is_level
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)

@@ -39,19 +39,13 @@ class Public:
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
     # In which rows of the declared domain are about round, where they are far from that.
     metric: DomainMetric | None = None
-    levels: Array | None = None  # Rows of levels alone, of which there are about as many of each, shape (levels, rows)
+    is_level: bool = False  # Whether rows say a record's level alone: they are 1 in one place
     apart: float = 1.0  # How much longer slopes at 0 are for one label than for another
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores
     start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
     begins: bool = True  # Whether losses are numbers there, or at scores of 0
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
-
-    def moment(self, constant: float) -> Array:
-        """Return the mean of ``row row'`` of records whose rows are levels alone."""
-        assert self.levels is not None
-        rows = np.column_stack([self.levels, np.full(len(self.levels), constant)]) if constant else self.levels
-        return np.asarray(rows.T @ rows / len(rows))
 
     @property
     def of_steps(self) -> "Public":
