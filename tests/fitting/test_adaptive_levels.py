@@ -97,3 +97,13 @@ def test_targets_and_places_may_have_units_of_their_own():
     assert (((X @ found["W"] + found["b"] - mean) / units) ** 2).mean() <= 0.02
     middle = fit(record, lambda y: cp.norm(cp.multiply(y - c, 1 / units)), {"y": y})["c"]
     np.testing.assert_allclose((middle - np.median(y, axis=0)) / units, 0, atol=0.2)
+
+
+def test_levels_may_have_very_different_numbers_of_records():
+    """Of rows that are taken to be as many of each level, those of a common one moved 30 times too far."""
+    f, shares = cp.Variable(60, name="f"), 1 / (1 + np.arange(60))
+    level = RANDOM.choice(60, SIZE, p=shares / shares.sum())
+    means = RANDOM.normal(size=60)
+    y = np.clip(5 + means[level] + NOISE, 0, 20)
+    found = fit({"g": dp.Choice(range(60)), "y": dp.Box(0, 20)}, lambda g, y: cp.square(f[g] - y), {"g": level, "y": y})
+    assert ((found["f"] - 5 - means)[level] ** 2).mean() <= 0.1
