@@ -29,7 +29,7 @@ FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
-# The part of the squared level of counts by level, and the edge of a moment without noise, next to the number of records of a level.
+# The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
 LEVELS, UNSEEN = 0.06, 1e-6
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 # Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
