@@ -6,7 +6,6 @@ Everything here is post-processing: the records are behind `PrivateLooks`, and n
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import scipy.sparse as sp
 from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.noisy_quadratic import least_point
+from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
@@ -29,8 +29,6 @@ FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
-# The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
-LEVELS, UNSEEN = 0.06, 1e-6
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 # Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
 # is asked; bins; how many records may be cut, and by how many deviations more stand out.
@@ -51,46 +49,6 @@ LEAST_CLIP = 0.5
 # What counts of directions at least; the part of noise that shortens the steps, less where there are more records than so many
 # for each unit of the level; and the least factor.
 SMALLEST_KEPT, SHORTER, FEWER, LEAST_SHARE = 1e-3, 0.75, 60.0, 0.1
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
-
-    kept: Array  # shape (rows,): the part of each direction that is not noise
-    root: Array  # shape (rows,): of the second moment with the ridge, by direction
-    vectors: Array
-    likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
-    turn: Array | None = None  # What rows are multiplied by first
-
-    @classmethod
-    def of(
-        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | None = None
-    ) -> "Metric":
-        """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
-        values, vectors = np.linalg.eigh(moment)
-        likely, ridge = revealed(values, edge), part * edge
-        kept = likely if denoised else np.maximum(values, 0.0)
-        while (kept / (kept + ridge)).sum() > max(most, 1.0):
-            ridge *= 1.25
-        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge), turn)
-
-    @property
-    def matrix(self) -> Array:
-        round_rows = self.vectors.T / self.root[:, None]
-        return np.asarray(round_rows if self.turn is None else round_rows @ self.turn)
-
-    @property
-    def directions(self) -> float:
-        """The effective number of directions."""
-        return max(float(self.kept.sum()), 1.0)
-
-
-def revealed(values: Array, edge: float) -> Array:
-    """Return the eigenvalues of a noisy moment, less what noise adds: those in its range share the rest of the trace."""
-    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
-    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
-    return np.maximum(clear, rest)
 
 
 class ScoreModel(NamedTuple):
@@ -263,25 +221,6 @@ def whole_rows(
         return metric, 0.0, 0.0
     along = (np.eye(len(moment)) if turn is None else np.linalg.inv(turn))[-1] / looks.constant
     return metric, float(along @ moment @ along), float(along @ along) * deviation
-
-
-def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, most: float) -> Metric:
-    """Return the metric of rows that say a record's level alone: of their second moment, only how many each level has is open."""
-    moment, deviation = looks.second_moment(level)
-    count = len(moment) - bool(looks.constant)
-    told, usual = np.diag(moment)[:count], size / count
-    apart = max(float(told.var()) - deviation**2, 0.0)
-    counts = np.maximum(usual + apart / (apart + deviation**2) * (told - usual), min(deviation, usual))
-    rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), looks.constant)])
-    known = (rows.T * counts) @ rows
-    if not looks.constant:
-        return Metric.of(known, UNSEEN * usual, ridge, most)
-    # Nothing is seen along what the constant and all levels say alike: it comes last, and counts for nothing.
-    alike = np.append(np.full(count, looks.constant), -1.0)
-    largest = 2 * float(np.trace(known))
-    found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
-    found.kept[-1] = found.likely[-1] = 0.0
-    return found
 
 
 def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:

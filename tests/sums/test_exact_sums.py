@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries
-from dpconvex.optim.adaptive_descent import Metric
+from dpconvex.optim.row_metrics import Metric
 from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
 from dpconvex.sums.exact_sums import SLOPE_BITS

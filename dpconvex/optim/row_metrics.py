@@ -1,0 +1,70 @@
+"""Metrics that make rows of records round, from noisy second moments or counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.util.arrays import Array
+
+# The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
+LEVELS, UNSEEN = 0.06, 1e-6
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
+
+    kept: Array  # shape (rows,): the part of each direction that is not noise
+    root: Array  # shape (rows,): of the second moment with the ridge, by direction
+    vectors: Array
+    likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
+    turn: Array | None = None  # What rows are multiplied by first
+
+    @classmethod
+    def of(
+        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | None = None
+    ) -> "Metric":
+        """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
+        values, vectors = np.linalg.eigh(moment)
+        likely, ridge = revealed(values, edge), part * edge
+        kept = likely if denoised else np.maximum(values, 0.0)
+        while (kept / (kept + ridge)).sum() > max(most, 1.0):
+            ridge *= 1.25
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge), turn)
+
+    @property
+    def matrix(self) -> Array:
+        round_rows = self.vectors.T / self.root[:, None]
+        return np.asarray(round_rows if self.turn is None else round_rows @ self.turn)
+
+    @property
+    def directions(self) -> float:
+        """The effective number of directions."""
+        return max(float(self.kept.sum()), 1.0)
+
+
+def revealed(values: Array, edge: float) -> Array:
+    """Return the eigenvalues of a noisy moment, less what noise adds: those in its range share the rest of the trace."""
+    clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
+    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
+    return np.maximum(clear, rest)
+
+
+def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, most: float) -> Metric:
+    """Return the metric of rows that say a record's level alone: of their second moment, only how many each level has is open."""
+    moment, deviation = looks.second_moment(level)
+    count = len(moment) - bool(looks.constant)
+    told, usual = np.diag(moment)[:count], size / count
+    apart = max(float(told.var()) - deviation**2, 0.0)
+    counts = np.maximum(usual + apart / (apart + deviation**2) * (told - usual), min(deviation, usual))
+    rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), looks.constant)])
+    known = (rows.T * counts) @ rows
+    if not looks.constant:
+        return Metric.of(known, UNSEEN * usual, ridge, most)
+    # Nothing is seen along what the constant and all levels say alike: it comes last, and counts for nothing.
+    alike = np.append(np.full(count, looks.constant), -1.0)
+    largest = 2 * float(np.trace(known))
+    found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
+    found.kept[-1] = found.likely[-1] = 0.0
+    return found
