@@ -11,6 +11,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
 from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MATMUL, MULTIPLY, NEGATE
 from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TRANSPOSE
+from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expression import Constant, Expression, Field, postorder
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.runtime import once
@@ -32,7 +33,9 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         boxes = [domain for domain in domains if isinstance(domain, Box)]
         if len(boxes) < len(domains) or not LEAST < width <= 2 * size < LARGEST:
             continue
-        if size / width <= max(box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes):
+        if bends(function) or size / width <= max(
+            box.norm_bound / np.linalg.norm(box.upper - box.lower) for box in boxes
+        ):
             found[function] = own = Field.of(function.shape, f" own {len(found)}")
             bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
     losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
@@ -70,7 +73,17 @@ def is_own(function: Expression) -> bool:
     changed = any(
         node.atom is ADD or any(isinstance(side, Constant) and side.size > 1 for side in node.args) for node in inner
     )
-    return changed and all(node.atom in ENTRYWISE for node in inner)
+    return (changed or bends(function)) and is_entrywise(function)
+
+
+def is_entrywise(function: Expression) -> bool:
+    """Say whether entries of a function of a record are numbers of that record, whatever is computed beside them."""
+    return all(node.atom is None or node.atom in ENTRYWISE or node.atom.entrywise for node in postorder([function]))
+
+
+def bends(function: Expression) -> bool:
+    """Say whether a function of a record is no polynomial, such as pos(t - 24) or log(t)."""
+    return any(node.atom is not None and node.atom not in (*ENTRYWISE, POWER) for node in postorder([function]))
 
 
 def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:

@@ -15,7 +15,7 @@ from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression, Field, Variable, constant
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.own_fields import substituted
+from dpconvex.sensitivity.own_fields import is_entrywise, substituted
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -133,7 +133,8 @@ def term_of(node: Expression) -> Term | None:
         return Term(ONE, node)
     if node.atom in (MATMUL, MULTIPLY):
         one, other = sorted(node.args, key=lambda side: len(side.variables))
-        if not one.variables and not other.fields and one.ndim <= 1 and one.shape == other.shape:
+        plain = not one.variables and not other.fields and one.ndim <= 1 and one.shape == other.shape
+        if plain and is_entrywise(one):
             return Term(one, other)
     return None
 

@@ -12,6 +12,7 @@ from dpconvex.data.record import Record
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression
 from dpconvex.sensitivity.picked_parameters import Picked
+from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices, frozen
 
 # Functions by the names of their fields, the record that has these, and, by combination of levels, which is left of them.
@@ -41,15 +42,18 @@ def values(function: Expression | Picked, domain: Ball | Box, columns: list[Arra
     *given, group = columns
     if isinstance(function, Picked):
         inner = values_of(function.function, given) if given else function.function.number[None]
-        found = (function.table[group][:, :, None] * inner[:, None, :]).reshape(len(group), -1)
+        found = function.table[group][:, :, None] * inner[:, None, :]
     else:
         found = values_of(function, given)
-    return domain.project(np.ascontiguousarray(found))
+    return domain.project(np.ascontiguousarray(found.reshape(len(group), *domain.shape)))
 
 
 def values_of(function: Expression, columns: list[Array]) -> Array:
+    """Return an entrywise function; records are filled up to a multiple of `LANES`, in which one is computed like any other."""
+    count = len(columns[0])
+    columns = [np.resize(dense(column), (count + -count % LANES, *column.shape[1:])) for column in columns]
     leaves: dict[Expression, Array] = {
-        field: np.moveaxis(dense(column).astype(float), 0, -1)
+        field: np.moveaxis(column.astype(float), 0, -1)
         for field, column in zip(sorted(function.fields, key=lambda field: field.name), columns, strict=True)
     }
-    return np.asarray(np.moveaxis(over_records([function], leaves)[function], -1, 0))
+    return np.asarray(np.moveaxis(over_records([function], leaves)[function], -1, 0)[:count])

@@ -59,9 +59,10 @@ class DomainMetric:
         """Return it where a record has several rows: in the eigenvectors of their second moment."""
         found = rows.read(batch.fields[rows.name][:])
         values, vectors = np.linalg.eigh(found.T @ found / batch.size)
-        if values[-1] < UNEVEN * values[0]:
+        seen = values > EMPTY * values[-1]  # Along others, as along equal changes of all levels, no row differs
+        if values[-1] < UNEVEN * values[seen].min():
             return None
-        matrix = vectors.T / np.sqrt(np.maximum(values, EMPTY * values[-1]))[:, None]
+        matrix = vectors.T / np.sqrt(np.where(seen, values, values[-1]))[:, None]
         return cls(matrix, longest(matrix, batch, rows))
 
 

@@ -107,3 +107,38 @@ def test_levels_may_have_very_different_numbers_of_records():
     y = np.clip(5 + means[level] + NOISE, 0, 20)
     found = fit({"g": dp.Choice(range(60)), "y": dp.Box(0, 20)}, lambda g, y: cp.square(f[g] - y), {"g": level, "y": y})
     assert ((found["f"] - 5 - means)[level] ** 2).mean() <= 0.1
+
+
+def test_parts_of_a_straight_line_are_functions_of_their_own():
+    """Of squares of u * pos(t - 24) errors were above those of a constant, whatever epsilon was."""
+    u, v = cp.Variable(2, name="u"), cp.Variable(name="v")
+    score = 20 - 0.5 * np.maximum(40 - AGE, 0) + 1.5 * np.log(AGE)
+    record = {"t": dp.Box(18, 100), "y": dp.Box(-50, 200)}
+    loss = lambda t, y: cp.square(u[0] * cp.pos(40 - t) + u[1] * cp.log(t) + v - y)  # noqa: E731
+    found = fit(record, loss, {"t": AGE, "y": score + NOISE})
+    fitted = found["u"][0] * np.maximum(40 - AGE, 0) + found["u"][1] * np.log(AGE) + found["v"]
+    assert ((fitted - score) ** 2).mean() <= 0.05
+
+
+def test_differences_of_levels_leave_what_no_score_sees():
+    """Along equal changes of all levels rows are 0, and noise was blown up there: errors of 1e7 for .1 at epsilon = 8."""
+    w, a, b = cp.Variable(2, name="w"), cp.Variable(3, name="a"), cp.Variable(name="b")
+    record = WIDE | {"g": dp.Choice(range(3)), "h": dp.Choice(range(3)), "y": dp.Box(-50, 50)}
+    group, levels = GROUP % 3, np.array([-1.0, 0.0, 1.0])
+    score = 0.1 * (AGE - 50) + RARE + levels[group] - levels[OTHER]
+    data = {"x": X, "g": group, "h": OTHER, "y": np.clip(score + 0.3 * NOISE, -50, 50)}
+    found = fit(record, lambda x, g, h, y: cp.square(x @ w + a[g] - a[h] + b - y), data)
+    fitted = X @ found["w"] + found["a"][group] - found["a"][OTHER] + found["b"]
+    assert ((fitted - score) ** 2).mean() <= 0.05
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (4, 0, 3)])
+def test_partitions_may_have_no_records(sizes):
+    """One record fewer raised after payment."""
+    a, record = cp.Variable(GROUPS, name="a"), dp.Record(g=dp.Choice(range(GROUPS)), y=dp.Box(-5, 5))
+    parts = [{"g": np.arange(size) % GROUPS, "y": np.ones(size)} for size in sizes]
+    privacy = dp.Privacy(1.0, 1e-6, "add-remove")
+    template = dp.Template(record, lambda g, y: cp.square(a[g] - y))
+    assert np.isfinite(
+        dp.solve(template, dp.Partitions(parts), privacy, dp.AdaptiveSteps(), size=10, seed=0)["a"]
+    ).all()

@@ -280,6 +280,21 @@ def test_functions_whose_products_are_too_many_are_none_once_a_fit_is_paid_for(m
     assert in_own_fields(form, batch) == (form, batch)
 
 
+def test_functions_that_add_up_entries_are_no_fields():
+    """A record alone in its block had other bits than beside others, as sums run in another order there."""
+    a, b = cp.Variable(4, name="a"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Box([-1, -1], [1, 1]), g=dp.Choice(range(4)), y=dp.Box(-5, 5))
+    template = dp.Template(record, lambda x, g, y: cp.square(cp.norm(x) * a[g] + b - y))
+    batch = record.validate({"x": np.array([[0.3, 0.1], [-0.7, 0.2], [0.9, -0.4]]), "g": [0, 3, 2], "y": np.zeros(3)})
+    form, _ = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch)
+    assert not any("picked" in name for name in form.template.record.fields)
+    plain = dp.Template(record, lambda x, g, y: cp.square(cp.exp(x[0]) * a[g] + b - y))
+    form, made = in_own_fields(analyse(plain, dp.AdaptiveSteps()).form, batch)
+    _, alone = in_own_fields(analyse(plain, dp.AdaptiveSteps()).form, batch.chosen(np.arange(3) == 2))
+    (name,) = (name for name in form.template.record.fields if "picked" in name)
+    assert np.array_equal(alone.fields[name][0], made.fields[name][2])
+
+
 @pytest.mark.parametrize("features", [2, 9])
 def test_mixtures_have_a_column_for_each_component(features):
     learner = dp.load("large_margin_gaussian_mixture", features=features)
