@@ -25,7 +25,7 @@ from dpconvex.util.arrays import Array, Indices
 
 # Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
 # and of curvatures.  Histograms have theirs, and the steps the rest.
-FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.2, 2.0
+FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.1, 5.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
@@ -43,12 +43,12 @@ OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps
 # How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
 TRUSTED, NOISY = 0.5, 0.1
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
-FALLING = 2**0.25  # By how much the curvature falls in one step at most
+# By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
+FALLING, STEADY = 2**0.25, 2.0
+# What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
+SMALLEST_KEPT, FEWER = 1e-3, 8.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
-# What counts of directions at least; the part of noise that shortens the steps, less where there are more records than so many
-# for each unit of the level; and the least factor.
-SMALLEST_KEPT, SHORTER, FEWER, LEAST_SHARE = 1e-3, 0.75, 60.0, 0.1
 
 
 class ScoreModel(NamedTuple):
@@ -133,7 +133,7 @@ def model_of(
         if not t % each:
             # What is known of the curvature stays as long as the noise of the answer explains the difference.
             told = float(answer.along[0]) / number
-            doubt = looks.counted(RISING * bend, 1.0) / (curvature_level * number)
+            doubt = (1.0 if public.is_bent else STEADY) * looks.counted(RISING * bend, 1.0) / (curvature_level * number)
             least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
             bend = max(min(max(bend, told - doubt), told + doubt), least)
         gradient = answer.gradient @ share
@@ -161,8 +161,8 @@ def model_of(
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
     longer = matrix.T @ point
-    few = 1.0 if public.is_level else min(1.0, FEWER * sides / (number * level))
-    part, weights = SHORTER * few, np.maximum(metric.likely, SMALLEST_KEPT)
+    part = min(1.0, FEWER / many) * (1 - 1 / (2 * metric.directions * columns))
+    weights = np.maximum(metric.likely, SMALLEST_KEPT)
     point, shorter = (
         (point, 1.0) if form is not None else shortened(point, part * columns * likely, weights, constant, first)
     )
@@ -268,7 +268,7 @@ def metric_of(
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
     single = starts and looks.constant and looks.scores.shape[1] == 1
-    start = find_constant(looks, level, number, public, begin) if single else None
+    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if single else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
@@ -305,7 +305,7 @@ def shortened(
         fixed = centre(point, weights, constant)
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
-    factor = max(LEAST_SHARE, 1 - noise / max(signal, 1e-300))
+    factor = max(0.0, 1 - noise / max(signal, 1e-300))
     return np.asarray(fixed + factor * moving), factor
 
 

@@ -8,19 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
+from dpconvex.optim.constant_search import ASKED, DEVIATION, search
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-# Noise of a count next to the number of records, what such a histogram costs at most, and all of them, of the squared level.
-FINE, COSTLY, ALL_COSTLY = 0.02, 0.03, 0.2
-# What the mean slope costs at most where curvature is constant, the share below which it is not worth a pass, and how large a
-# mean is expected to be, next to the largest slope.
-AVERAGED, WORTH_ASKING, EXPECTED = 0.12, 0.01, 0.15
-# Slopes are on one side if their sum is so much of the sum of their lengths, and how many histograms there are at most.
-SIDED, GUESSES = 0.6, 12
-# As FINE and GUESSES, where the curvature vanishes far from the answer, and the interval that need not be halved.
-ROUGH, NARROWEST, HALVES = 0.05, 1e-4, 16
+# Noise of a count next to the number of records, and what such a histogram costs at most, of the squared level.
+FINE, COSTLY = 0.02, 0.03
+# What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
+# left that they and all else that is asked of the constant cost at most.
+TOLD, SURELY, PART = 100.0, 0.02, 0.85
+CLIPPED = 1.2  # The clip of first steps, next to the deviation that the search finds
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
@@ -67,46 +65,52 @@ class Start(NamedTuple):
         return self.share >= COSTLY
 
 
-def find_constant(looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float) -> Start:
+def find_constant(
+    looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, most: float
+) -> Start:
     """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
 
-    A histogram of slopes is that of the first clip.  Where curvature is constant others follow, which cost little if there are
-    many records, and then a noisy mean slope if they are few: all later steps may turn out to be noise, and then this is the
-    prediction.
+    Mean slopes tell where it is, which cost little if there are many records.  If they are few, all later steps may turn out to
+    be noise, and then this is the prediction.  A histogram of slopes there is that of the first clip.  At most a part
+    of `most` of the squared level is spent.
     """
     turn, people = constant_alone(looks), people_of(looks, number)
-    needed = (1 / (FINE * people * level)) ** 2
-    fine, averaged, probe = min(needed, COSTLY), min(needed, AVERAGED), np.ones(int(public.vanishes))
-    low, high, usual, cap = -math.inf, math.inf, USUAL * public.slope, public.most_curvature
-    place, bend, spent, belief = 0.0, public.curvature, 0.0, Belief()
-    if public.vanishes:
-        place, spent = halved(looks, level, people, public, begin, turn)
-    elif public.is_balanced:
+    few, bend, probe = people * level / looks.sides, public.curvature, np.ones(int(public.vanishes))
+    belief = Belief()
+    share = max(min((1 / (FINE * people * level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
+    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
+    if public.is_balanced:
         place, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
         usual = USUALLY * public.short_side(place)
-    for guess in range(GUESSES):
-        share = fine if guess else max(fine, HISTOGRAMS / len(LOOKS))
-        own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
-        lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
-        asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * len(probe)}
-        answer = looks.look(begin + turn.T * place, probe=probe, **asked)
-        if len(probe):
-            bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
-        sided, net, size = lengths.sides(answer.histogram)
-        usual = USUAL * size if guess and size else usual
-        low, high = (place, high) if net < 0 else (low, place)
-        if not size or public.is_bent or spent > ALL_COSTLY or sided <= SIDED:
-            break
-        move = -net / (number * bend)
-        place = place + move if low < place + move < high else (low + high) / 2
-    clip = partial(lengths.clip, answer.histogram, usual=usual, last=size)
-    if averaged > WORTH_ASKING and not public.is_bent:
-        own, expected = level * math.sqrt(averaged), EXPECTED * public.slope / public.curvature
-        wide, bent = clip((LOUD * looks.sides / own) ** 2), number * bend
-        step = float(looks.look(begin + turn.T * place, wide, 1.0, own).gradient[0, 0]) / bent
-        place, spent = place - certain(step, looks.sides * wide / own / bent, expected), spent + averaged
-    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
-    return Start(place, bend, spent, fine, clip, last, lengths.hidden(answer.histogram, size)[1], belief)
+    else:
+        spent = min(
+            max(TOLD / few**2, SURELY), PART * most - share * (1 + len(probe)) - (last + share) * public.is_bent
+        )
+        each, own = number / people, level * math.sqrt(spent / ASKED)
+
+        def ask(tried: float, clip: float) -> float:
+            return float(looks.look(begin + turn.T * tried, clip, 1.0, own).gradient[0, 0]) / people
+
+        half = public.reach or public.slope / bend / 2
+        sharp, ends = public.most_curvature if public.vanishes else bend, public.longest
+        ends = each * ends[0], each * ends[1]
+        place, scale, count = search(ask, looks.sides / (people * own), half, each * sharp, ends)
+        spent *= count / ASKED
+        usual = min(CLIPPED * DEVIATION * scale * sharp, max(public.longest))
+    own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
+    lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
+    cap = public.most_curvature
+    asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * len(probe)}
+    answer = looks.look(begin + turn.T * place, probe=probe, **asked)
+    if len(probe):
+        bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
+    _, _, size = lengths.sides(answer.histogram)
+    near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
+
+    def clip(loud: float) -> float:
+        return near(loud) if public.is_balanced else max(min(near(loud), RISING * usual), usual / 2)
+
+    return Start(place, bend, spent, share, clip, last, lengths.hidden(answer.histogram, size)[1], belief)
 
 
 def balanced(
@@ -186,25 +190,6 @@ class Belief:
 def certain(step: float, noise: float, expected: float) -> float:
     """Return a step, shorter by what of it may be noise, and where noise exceeds what is expected."""
     return step * max(0.0, 1 - (noise / step) ** 2) / (1 + (noise / expected) ** 2) if step else 0.0
-
-
-def halved(
-    looks: PrivateLooks, level: float, people: float, public: Public, begin: Array | float, turn: Array
-) -> tuple[float, float]:
-    """Return a constant where slopes are on both sides, and what it cost, where the curvature far from there says nothing."""
-    share = min((1 / (ROUGH * people * level)) ** 2, COSTLY / 2)
-    lengths = LengthHistograms(public.edges, looks.deviation_of_counts(level * math.sqrt(share)), people, True)
-    place, low, high, reach, spent = 0.0, -math.inf, math.inf, public.unit, 0.0
-    for _ in range(HALVES):
-        asked: Any = {"edges": lengths.edges, "histogram_level": level * math.sqrt(share)}
-        sided, net, _ = lengths.sides(looks.look(begin + turn.T * place, **asked).histogram)
-        spent += share
-        if sided <= SIDED or high - low < NARROWEST * public.unit or spent > ALL_COSTLY / 2:
-            break
-        low, high = (place, high) if net < 0 else (low, place)
-        move, reach = -math.copysign(reach, net), 2 * reach
-        place = place + move if low < place + move < high else (low + high) / 2
-    return place, spent
 
 
 def last_steps(

@@ -44,6 +44,7 @@ BENDS, FADED = (
 NARROW = 1e4  # Curvature next to slopes, where none was found
 # Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
 WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
+SURELY = 16.0  # How much farther away slopes are at their ends
 # Slopes on one side, of records: fewer are not seen, or are on the other side as a rule.  How near 0 they are looked at, next to
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
@@ -151,6 +152,9 @@ def seen_from(
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
     no_curvature = min(least_bent) <= 1e-9 * max(most_bent)
     vanishes = is_flat and not record.discrete and (no_curvature or fades(bent_at))
+    if far < 2.0 ** KINKS[-1]:
+        ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
+        measured = measured | {"longest": (float(-ends.min()), float(ends.max())), "reach": unit * far}
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
 

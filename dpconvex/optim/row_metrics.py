@@ -1,5 +1,6 @@
 """Metrics that make rows of records round, from noisy second moments or counts."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,8 @@ class Metric:
 def revealed(values: Array, edge: float) -> Array:
     """Return the eigenvalues of a noisy moment, less what noise adds: those in its range share the rest of the trace."""
     clear = np.sqrt(np.maximum(values - edge, 0.0)) * np.sqrt(np.maximum(values + edge, 0.0))  # By noisy eigenvectors
-    rest = max(float(values.sum() - clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
+    seen = max(float(values.sum()), edge / math.sqrt(2))  # Of a trace no less is known than its deviation
+    rest = max(seen - float(clear.sum()), 0.0) / max(int((clear == 0).sum()), 1)
     return np.maximum(clear, rest)
 
 

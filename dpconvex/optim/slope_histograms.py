@@ -16,7 +16,7 @@ LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 # Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
 BINS, LARGEST, USUAL = 24, 2.0, 0.27
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
-STANDS_OUT, FAR_OUT, FAR = 2.0, 3.5, 4.0
+STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
 UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
@@ -45,6 +45,8 @@ class Public:
     unit: float = 1.0  # Of scores
     start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
     begins: bool = True  # Whether losses are numbers there, or at scores of 0
+    reach: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
+    longest: tuple[float, float] = (math.inf, math.inf)  # ... and slopes down and up there
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     @property
