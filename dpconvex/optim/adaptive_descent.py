@@ -120,7 +120,7 @@ def model_of(
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
-    leaps = np.any(public.secant > 0) and constant is None and not scores.is_shared
+    leaps = np.any(public.secant > 0) and constant is None
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram

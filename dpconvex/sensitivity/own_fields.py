@@ -14,6 +14,7 @@ from dpconvex.expressions.atoms.arrangement import BROADCAST, INDEX, RESHAPE, TR
 from dpconvex.expressions.atoms.powers import POWER
 from dpconvex.expressions.expression import Constant, Expression, Field, postorder
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.arrays import powers_of_two
 from dpconvex.util.runtime import once
 
 # Entry by entry, so that no bit of a record's values depends on other records.
@@ -44,7 +45,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
         domain = template.record.continuous.get(field.name)
         if isinstance(domain, Box) and len(domain.shape) and field.size <= MOST:
             sizes = np.maximum(np.abs(domain.lower), np.abs(domain.upper))
-            units = np.where(sizes > 0, 2.0 ** np.rint(np.log2(np.where(sizes > 0, sizes, 1.0))), 1.0)
+            units = powers_of_two(sizes)
             if LEAST < units.min() * UNEVEN < units.max() < LARGEST:
                 own = Field.of(field.shape, f" own {len(found)}")
                 found[field / units], uneven[field] = own, own * units

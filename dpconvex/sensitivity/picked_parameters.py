@@ -16,7 +16,7 @@ from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression, Field, Variable, constant
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import is_entrywise, substituted
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array, Indices, powers_of_two
 from dpconvex.util.runtime import once
 
 MOST = 1024  # Levels of a field, times entries of what is multiplied
@@ -74,7 +74,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
         if not basis or len(basis) * size.size > MOST or not size.any():
             continue
         # Rows are whole multiples of the largest bound's.
-        units = np.where(size > 0, 2.0 ** np.rint(np.log2(np.where(size > 0, size, 1.0))), 1.0)
+        units = powers_of_two(size)
         field = Field.of((len(basis) * size.size,), f" picked {len(found)}")
         domains[field.name] = Ball(
             field.size, float(np.linalg.norm(table, axis=1).max() * np.linalg.norm(size / units))

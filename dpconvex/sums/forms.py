@@ -27,7 +27,7 @@ from dpconvex.sensitivity.loss_form import LARGEST_DEGREE, affine_leaves, expand
 from dpconvex.sets.quadratics import Quadratic, quadratic
 from dpconvex.sums.design import TABLE, Design
 from dpconvex.sums.programs import Lowered, entry_rows, lowered
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array, Indices, powers_of_two
 from dpconvex.util.runtime import once
 
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
@@ -214,11 +214,11 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
     ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
     # A coefficient counts with the size of its monomial; powers of two keep all digits.
     extents, sizes = np.abs(expander.bases.monomial_range(terms.monomial)).max(axis=0), np.ones(count)
-    sizes[place] = 2.0 ** np.rint(np.log2(np.where(extents > 0, extents, 1.0)))
+    sizes[place] = powers_of_two(extents)
     # So does that of a parameter: scores that share some would be told apart by those alone that are in small units.
     largest = np.zeros(dim)
     np.maximum.at(largest, terms.coordinate[moving], np.abs(terms.coefficient * sizes[place])[moving])
-    units = 2.0 ** np.rint(np.log2(np.where(largest > 0, largest, largest.max(initial=0.0) or 1.0)))
+    units = powers_of_two(np.where(largest > 0, largest, largest.max(initial=0.0)))
     units = units if units.max() > UNEVEN * units.min() else np.ones(dim)
     scaled = replace(
         terms, coefficient=terms.coefficient * sizes[place] / np.where(moving, units[terms.coordinate], 1.0)

@@ -17,6 +17,11 @@ def squared_lengths(rows: Array) -> Array:
     return np.asarray(np.einsum("ij,ij->i", several, several)[: len(rows)])
 
 
+def powers_of_two(sizes: Array) -> Array:
+    """Return units near some sizes, in which numbers keep all digits; 1 for what has no size."""
+    return np.asarray(2.0 ** np.rint(np.log2(np.where(sizes > 0, sizes, 1.0))))
+
+
 class Owned(np.ndarray):
     """Memory that only `frozen` has written to: NumPy's own, which is faster to get and to read than that of bytes."""
 
