@@ -24,6 +24,11 @@ from dpconvex.util.arrays import Array
 POLISH_STEPS = 20000  # Unless the user gives fewer
 # Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
+TOO_LARGE = "the solver fails: losses are too large for it. Use other units, such as thousands of dollars"
+STRICT = {
+    "tol_infeas_abs": 1e-14,
+    "tol_infeas_rel": 1e-14,
+}  # Else residuals of 1e5 pass for constraints that nothing satisfies
 
 
 class SolverFailed(NotConverged):
@@ -128,11 +133,12 @@ def least(problem: Problem) -> tuple[Array, float]:
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)
     try:
-        data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, "accept_unknown": True})
+        data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, **STRICT, "accept_unknown": True})
     except (cp.SolverError, ValueError) as error:
         raise NotConverged(f"the solver failed: {error}. Check that the constraints can be satisfied.") from error
     if program.status == cp.INFEASIBLE:
-        raise NotConverged("nothing satisfies the constraints.")
+        free = problem.feasible.is_space
+        raise NotConverged(f"{TOO_LARGE if free else 'nothing satisfies the constraints'}.")
     if program.status == cp.UNBOUNDED:
         raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
     theta = packed(problem, fresh, program)

@@ -49,9 +49,12 @@ SURELY = 16.0  # How much farther away slopes are at their ends
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
 RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
+POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that neither settle nor are those of a link
 ALIKE = 4.0  # How much wider one column's scores may be than another's
 SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
+
+Middles = tuple[Array, Array, NDArray[np.bool_]]
 
 
 @once
@@ -85,18 +88,28 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
     measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
     plain, public = seen_from(form, scores, slopes_at, measured)
-    is_link = public.is_balanced and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if is_link or tells_classes(form, scores.fields) or scores.is_shared:  # Shared scores have no middles of their own
+    found = middles_of(slopes_at, scores)
+    rises = rises_slowly(slopes_at, scores, found)
+    is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
+    if is_link or tells_classes(form, scores.fields):
         return plain, public
-    if units := units_of_columns(slopes_at, scores):
+    if scores.is_shared and not plain.width * rises:  # They have no middles of their own
+        return plain, public
+    if scores.is_shared:
+        return seen_from(form, scores, slopes_at, measured, 0.0, rises, rises)
+    if units := units_of_columns(slopes_at, scores, found):
         scores = scores.in_units(units)
         slopes_at = partial(at, *seen, scores=scores)
         plain, public = seen_from(form, scores, slopes_at, measured)
-    middle, unit = middle_of(slopes_at, scores)
-    if not middle.any() and (record.discrete or not (unit := wide_unit(slopes_at, scores))):
+        found = middles_of(slopes_at, scores)
+    middle, half, moved = found
+    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
+        moved[:] = False
+    middle, unit = np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
+    if not middle.any() and (record.discrete or not (unit := rises or wide_unit(slopes_at, scores))):
         return plain, public
     secant = -np.median(slopes_at(np.zeros((scores.form.forms, 1))), axis=1) / middle
-    scores, public = seen_from(form, scores, slopes_at, measured, middle, unit)
+    scores, public = seen_from(form, scores, slopes_at, measured, middle, unit, rises)
     return scores, replace(public, secant=np.where(np.isfinite(secant), secant, 0.0))
 
 
@@ -116,6 +129,7 @@ def seen_from(
     measured: dict[str, Any],
     middle: Array | float = 0.0,
     unit: float = 1.0,
+    rises: float = 0.0,
 ) -> tuple[LinearScores, Public]:
     """Return what is seen from scores in the middle, so many by column, in a unit of scores."""
     record, along = form.template.record, probe_of(scores, 0)
@@ -128,7 +142,7 @@ def seen_from(
     def bent_at(place: float) -> Any:
         return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
-    far = farthest_kink(slopes_at, probe)
+    far = 1.0 if rises else farthest_kink(slopes_at, probe)
     # Bends that most records are far from are kinks, too.
     bent = 0.0 if record.discrete else np.median(np.abs(bent_at(0.0)))
     is_narrow = not record.discrete and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
@@ -147,12 +161,12 @@ def seen_from(
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    is_bent = max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
+    is_bent = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     most = max(map(np.max, steep.values())) if is_flat else math.inf
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
     no_curvature = min(least_bent) <= 1e-9 * max(most_bent)
     vanishes = is_flat and not record.discrete and (no_curvature or fades(bent_at))
-    if far < 2.0 ** KINKS[-1]:
+    if far < 2.0 ** KINKS[-1] and not rises:
         ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
         measured = measured | {"longest": (float(-ends.min()), float(ends.max())), "reach": unit * far}
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
@@ -165,15 +179,7 @@ def fades(bent_at: Callable[[float], Any]) -> bool:
     return bool((found[BENDS // 2] <= FADED * found.max(axis=0)).any())
 
 
-def middle_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, float]:
-    """Return the middles of scores at which slopes have both signs, by column, where 0 is none of them; and half the width."""
-    middle, half, moved = middles_of(slopes_at, scores)
-    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
-        moved[:] = False
-    return np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
-
-
-def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[Array, Array, NDArray[np.bool_]]:
+def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> Middles:
     """Return the middles of scores at which slopes have both signs, half the widths, and where 0 is none of them, by column."""
 
     def seen(places: Array, sign: int) -> Array:
@@ -193,9 +199,23 @@ def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> tuple[A
     return middle, half, (np.minimum(*near) < SIDED) & (half > 0)
 
 
-def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores) -> list[float]:
+def rises_slowly(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> float:
+    """Return half the width of scores at which slopes have both signs, if slopes far away are those of a power, or 0."""
+    middle, half, _ = found
+    if not (half > 0).all():
+        return 0.0
+    near, far = (
+        max(
+            float(np.abs(slopes_at((scores.kinds.T @ (middle + side * far * half))[:, None])).max()) for side in (-1, 1)
+        )
+        for far in (1.0, FAR)
+    )
+    return float(half.max()) if FAR ** POWERS[0] * near < far <= FAR ** POWERS[1] * near else 0.0
+
+
+def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> list[float]:
     """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
-    middle, half, _ = middles_of(slopes_at, scores)
+    middle, half, _ = found
     apart = bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())  # No score is one of two columns
     if len(half) == 1 or not apart or not np.all(half > 0):
         return []
@@ -204,10 +224,10 @@ def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores) -> l
         probe = far * scores.kinds.T[:, [j]].toarray()
         rise = slopes_at(away + probe)[j] - slopes_at(away - probe)[j]
         bends.append(float(rise.mean()) / (2 * far))
-    found = np.array(bends)
-    if not (found > 0).all() or found.max() < ALIKE**2 * found.min():
+    bent = np.array(bends)
+    if not (bent > 0).all() or bent.max() < ALIKE**2 * bent.min():
         return []
-    return [float(unit) for unit in 2.0 ** np.rint(np.log2(found / found.max()) / -2)]
+    return [float(unit) for unit in 2.0 ** np.rint(np.log2(bent / bent.max()) / -2)]
 
 
 def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:

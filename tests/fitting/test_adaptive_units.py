@@ -138,6 +138,36 @@ def test_answers_follow_the_units_of_targets(unit):
     np.testing.assert_allclose(found["b"] / unit, 0.3, atol=0.05)
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e5])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda r: 0.8 * cp.square(cp.pos(r)) + 0.2 * cp.square(cp.neg(r)),
+        lambda r: cp.power(cp.abs(r), 1.2),
+        lambda r: cp.power(cp.abs(r), 3),
+    ],
+    ids=["expectiles", "low power", "cubes"],
+)
+def test_losses_that_bend_follow_the_units_of_targets(loss, unit):
+    """They were taken for links, as of counts, whose scores are logarithms: answers were up to 1e7 times too far away."""
+    learner = scored(lambda score, y: loss(y - score), y=dp.Box(0, 8 * unit))
+    found = fit(learner, {"x": X, "y": unit * (TARGETS + 4)})
+    missed = X @ found["w"] / unit + found["b"] / unit - 4.3 - SCORES
+    assert missed.std() <= 0.1
+    assert abs(missed.mean()) <= 0.15
+
+
+def test_a_solver_is_not_believed_that_nothing_satisfies_no_constraints():
+    def asymmetric(score, y):
+        return 0.8 * cp.square(cp.pos(y - score)) + 0.2 * cp.square(cp.neg(y - score))
+
+    data = {"x": X, "y": 1e5 * (TARGETS + 4)}
+    found = dp.solve_without_privacy(scored(asymmetric, y=dp.Box(0, 8e5)), data)
+    np.testing.assert_allclose(found["w"] / 1e5, SLOPES, atol=0.05)
+    with pytest.raises(dp.NotConverged, match="units"):
+        dp.solve_without_privacy(scored(asymmetric, y=dp.Box(0, 8e7)), data | {"y": 1e2 * data["y"]})
+
+
 def test_bends_far_narrower_than_targets_are_those_of_kinks():
     """Of a logarithm of hyperbolic cosines no drawn record saw a curvature, and steps went by one unit of the score."""
     learner = scored(lambda r, y: cp.logistic(2 * (r - y)) - (r - y) - np.log(2), y=dp.Box(-4e6, 4e6))
