@@ -45,7 +45,8 @@ def values(function: Expression | Picked, domain: Ball | Box, columns: list[Arra
         found = function.table[group][:, :, None] * inner[:, None, :]
     else:
         found = values_of(function, given)
-    return domain.project(np.ascontiguousarray(found.reshape(len(group), *domain.shape)))
+    # Steps may overflow whose bounds do not, such as 0 * x**8: no number is taken to be 0.
+    return domain.project(np.nan_to_num(np.ascontiguousarray(found.reshape(len(group), *domain.shape))))
 
 
 def values_of(function: Expression, columns: list[Array]) -> Array:
