@@ -4,7 +4,7 @@ No objective value, iteration count or timing: each of these would be a further 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,17 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificates.bound_certificate import BoundCertificate
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of
+from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of, records_of
 from dpconvex.data.domains import Box
 from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.learnt import Learnt
-from dpconvex.data.record import feature_names
+from dpconvex.data.record import feature_names, same_length
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
-from dpconvex.model.template import Predict, Template
+from dpconvex.model.template import Predict, Template, further_fields
 from dpconvex.util.arguments import TEXT, instance, require
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.markup import aligned, details, paragraph
@@ -130,33 +130,49 @@ class Release(Released, Mapping[str, Array]):
         head = paragraph("Release", f", {self.status}", not self.private)
         return head + aligned(["parameter", "shape"], rows, numbers=()) + proof
 
-    def predict(self, x: ArrayLike) -> NDArray[Any]:
-        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy."""
-        return self._applied("predict", self.predictor, x)
+    def predict(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
+        """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy.
 
-    def decision_function(self, x: ArrayLike) -> NDArray[Any]:
+        `fields` are those that the template's function names after x, such as ``g=groups``, of shape (n, ...).
+        """
+        return self._applied("predict", x, fields)
+
+    def decision_function(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
         """Return scores: above 0 for the second of two `labels`, shape (n,), or one for each label, shape (n, labels)."""
-        return self._applied("decision_function", self.decision, x)
+        return self._applied("decision_function", x, fields)
 
-    def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
+    def predict_proba(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
         """Return probabilities of `labels`, in that order, shape (n, labels); for learners that model them."""
-        return self._applied("predict_proba", self.probabilities, x)
+        return self._applied("predict_proba", x, fields)
 
-    def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
-        if function is None:
+    def _applied(self, name: str, x: ArrayLike, fields: Mapping[str, ArrayLike]) -> NDArray[Any]:
+        if (function := self._function(name)) is None:
             raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
+        needed = further_fields(function)
+        said = f"{name}: pass {', '.join(('x', *(f'{field}=...' for field in needed)))}, and no other field."
+        require(set(needed) == set(fields), said)
         check_encoded(name, self.schema, getattr(x, "schema", None))
         self.check_names(name, names_of(x))
-        return self._called(name, function, finite_numbers("x", x))
+        further = {field: np.asarray(values) for field, values in fields.items()}
+        for field, values in further.items():
+            further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
+        features = finite_numbers("x", x)
+        if further:
+            lengths = {field: len(np.atleast_1d(values)) for field, values in further.items()}
+            same_length({"x": records_of(features)} | lengths)
+        return self._called(name, features, further)
 
-    def applied(self, name: str, x: Array) -> NDArray[Any]:
-        """Call `predict`, `decision_function` or `predict_proba` with features that passed a record's check."""
-        function: Any = {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
-        return self._called(name, function, x)
+    def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
+        """Call `predict`, `decision_function` or `predict_proba` with columns that passed a record's check."""
+        return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name))})
 
-    def _called(self, name: str, function: Predict, features: Any) -> NDArray[Any]:
+    def _function(self, name: str) -> Predict | None:
+        return {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
+
+    def _called(self, name: str, features: Any, fields: Mapping[str, Any]) -> NDArray[Any]:
+        function: Any = self._function(name)
         try:
-            found = by_blocks(partial(function, dict(self.parameters)), features)
+            found = by_blocks(partial(function, dict(self.parameters)), features, fields)
             require(not has_masked(found), f"{name}: the learner's function returned masked numbers.")
             return np.asarray(found)
         except DPConvexError:
@@ -184,6 +200,9 @@ class Release(Released, Mapping[str, Array]):
         from dpconvex.fitting.onnx_export import export
 
         given = (self.decision, self.predictor, self.probabilities)
+        needed = {field for function in given for field in further_fields(function)}
+        said = f"to_onnx: a graph predicts from x alone, and this release from {', '.join(sorted(needed))}, too."
+        require(not needed, said)
         functions = [None if f is None else partial(f, dict(self.parameters)) for f in given]
         known = self.names if self.schema is None else self.schema.feature_names
         widths = sorted({size - k for value in self.values() for size in value.shape for k in (0, 1)})
@@ -220,14 +239,16 @@ def functions_of(template: Template) -> dict[str, Any]:
     return {"source": template.source, "labels": choices.get("y", only), "scaled": scaled, **named}
 
 
-def by_blocks(function: Callable[[Any], Any], features: Any) -> Any:
+def by_blocks(function: Predict, features: Any, fields: Mapping[str, Any]) -> Any:
     """Return what a function makes of features; of sparse ones that it cannot take, in dense blocks of records."""
     try:
-        return function(features)
+        return function(features, **fields)
     except (TypeError, ValueError, LookupError, NotImplementedError):
         if not sp.issparse(features) or not features.shape[0]:
             raise
-        return np.concatenate([function(dense(block)) for block in blocks(features, at_once(features.shape[1:]))])
+        step = at_once(features.shape[1:])
+        parts = zip(*(blocks(column, step) for column in (features, *fields.values())), strict=True)
+        return np.concatenate([function(dense(x), **dict(zip(fields, own, strict=True))) for x, *own in parts])
 
 
 def finite(name: object, value: ArrayLike) -> Array:

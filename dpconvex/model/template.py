@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from inspect import Parameter, signature
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -26,23 +27,36 @@ from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.to_cvxpy import variable_like
 from dpconvex.model.batch_program import perturbed_program, problem_parts
-from dpconvex.util.arguments import NOT_AN_ARRAY, POSITIVE, Kind, instance, number
+from dpconvex.util.arguments import NOT_AN_ARRAY, POSITIVE, Kind, instance, number, require
 from dpconvex.util.arrays import Array
 
-Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
+Predict = Callable[..., NDArray[Any]]  # of the parameters, the features, and further fields by name
 
 
-def best_labels(decision: Predict, names: NDArray[Any], parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
+def further_fields(function: Predict | str | None) -> tuple[str, ...]:
+    """Return the fields that a function of (parameters, x, ...) names after x, without a default."""
+    while isinstance(function, partial) and function.func in (best_labels, softmax_of):
+        function = function.args[0]
+    with suppress(TypeError, ValueError):  # of functions that state no arguments
+        told = list(signature(function).parameters.values())[2:] if callable(function) else []
+        kinds = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+        return tuple(one.name for one in told if one.kind in kinds and one.default is Parameter.empty)
+    return ()
+
+
+def best_labels(
+    decision: Predict, names: NDArray[Any], parameters: Mapping[str, Array], x: Array, **fields: Any
+) -> NDArray[Any]:
     """Predict by scores: above 0 the second label, or that of the largest."""
-    scores = np.asarray(decision(parameters, x))
+    scores = np.asarray(decision(parameters, x, **fields))
     if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
         raise TemplateError(f"predict: a decision must score {len(names)} labels, not have shape {scores.shape}.")
     return names[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
 
 
-def softmax_of(decision: Predict, parameters: Mapping[str, Array], x: Array) -> NDArray[Any]:
+def softmax_of(decision: Predict, parameters: Mapping[str, Array], x: Array, **fields: Any) -> NDArray[Any]:
     """Return probabilities whose logarithms differ as the scores do, shape (n, labels)."""
-    scores = np.asarray(decision(parameters, x), dtype=float)
+    scores = np.asarray(decision(parameters, x, **fields), dtype=float)
     return np.asarray(softmax(np.stack([0 * scores, scores], 1) if scores.ndim == 1 else scores, axis=1))
 
 
@@ -88,10 +102,11 @@ class Template(Sealed):
     predict, decision : callable, optional
         NumPy functions of the released parameters and a batch of features.  ``decision(parameters, x)`` returns scores of shape
         (n,), above 0 for the second of two labels, or (n, labels), the largest for the predicted label.  If y is a number, it
-        returns predictions.  By default `predict` follows from it and the values of the field y.
+        returns predictions.  By default `predict` follows from it and the values of the field y.  A function gets further
+        fields of the record, such as a group or an offset, if it names them: ``predict(parameters, x, g)``.
     probabilities : callable or "softmax", optional
-        ``probabilities(parameters, x)`` returns shape (n, labels). "softmax" computes them from the scores, as logistic losses
-        do.
+        ``probabilities(parameters, x)``, with further fields as for `predict`, returns shape (n, labels). "softmax" computes
+        them from the scores, as logistic losses do.
     ratio : str
         What `exp` of a coefficient is, such as "odds ratio", for the intervals; empty if it has no name.
     source : tuple of (str, dict), optional
@@ -135,6 +150,11 @@ class Template(Sealed):
         Kind("a function of the record's fields", callable).check("Template", loss=loss)
         given = {"predict": predict, "decision": decision, "probabilities": probabilities}
         Kind("a function of (parameters, x)", callable).or_none.check("Template", **given)
+        for name, function in given.items():
+            for field in further_fields(function):
+                known = ", ".join(record.fields)
+                said = f"Template: {name} needs {field!r}, and the record's fields are {known}."
+                require(field in record.fields, f"{said} Give it a default value.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:
             instance(cp.Constraint).check("Template", constraint=constraint)

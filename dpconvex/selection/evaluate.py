@@ -14,7 +14,7 @@ from scipy.special import expit
 from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Pure
 from dpconvex.certificates.integer_noise import measurement, perturb
-from dpconvex.data.domains import Choice
+from dpconvex.data.domains import Box, Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.tables import text_of
@@ -44,6 +44,7 @@ def evaluate(
     *,
     features: str = "x",
     label: str = "y",
+    target: int | None = None,
     cells: ArrayLike | None = None,
     measures: Sequence[str] | None = None,
     group: str | None = None,
@@ -70,7 +71,10 @@ def evaluate(
     privacy : Privacy
         Guarantee of the counts; its delta is not used.  With a unit, docs/unit.md states the effect of a person's records.
     features, label : str
-        The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.
+        The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.  Predictions use further
+        fields that the template's `predict` names.
+    target : int, optional
+        Index of the number that is evaluated, if the label has several.
     cells : array_like, optional
         Public cut points of probabilities, or of scores if there are no probabilities; by default 0.05, multiples of 0.1, and
         0.95.  For survival, of mean probabilities to survive.
@@ -107,8 +111,10 @@ def evaluate(
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
+    check_target(label, fields.get(label), target)
     asked = (measures,) if isinstance(measures, str) else tuple(measures or ())
-    counter = RecordCounter(record, release, features, label, privacy, asked, cuts_of(release, cells), group)
+    cuts = cuts_of(release, cells)
+    counter = RecordCounter(record, release, features, label, privacy, asked, cuts, group, target=target)
     counter.check("evaluate")
     release.check_data("evaluate", data, features)
     paid, size = privacy.part(privacy.epsilon), 1 if protected else None
@@ -129,8 +135,7 @@ def evaluate(
         counter = replace(counter, centre=first.cells.middle(noisy))
         noise = counter.cells.noise(paid)
     noisy = perturb(counter.cells.sums(counter.counts(batch)), noise, call.source.seeded)
-    domain: Any = record.fields[label]
-    one = counter.largest
+    domain, one = counter.domain, counter.largest
     return Evaluation(
         counter.cells,
         tuple((noisy / one).tolist()),
@@ -138,11 +143,22 @@ def evaluate(
         total=None if protected else people,
         labels=getattr(domain, "values", ()),
         groups=() if group is None else record.discrete[group].values,
-        label=label,
+        label=label if target is None else f"{label}[{target}]",
         bounds=(float(domain.lower), float(domain.upper)) if counter.cells.kind == "numbers" else (0.0, 1.0),
         clusters=1 if privacy.keep == "weights" else privacy.most,
         **call.stated(paid),
     )
+
+
+def check_target(label: str, domain: Any, target: int | None) -> None:
+    """Refuse several numbers without the index of one, and an index that is none of theirs."""
+    several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
+    said = f"evaluate: {label!r} has {several or 'not several'} numbers."
+    said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
+    # Between -1 and 1 they say what was lived through, unless one is asked for.
+    lives = several and (domain.upper == 1).all() and (domain.lower == -1).all()
+    fits = is_whole(target, 0) and int(target or 0) < several
+    require(fits if target is not None else lives or not several, said)
 
 
 def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:

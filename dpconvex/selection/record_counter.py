@@ -1,23 +1,25 @@
 """Where one record lies in the public cells that an evaluation counts: by its label, its score, and how far a prediction errs."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit, xlogy
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import blocks, dense
-from dpconvex.data.domains import Box, Choice
+from dpconvex.data.domains import Box, Choice, Domain
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
 from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PREDICTIONS, ROUGHLY, SCORES, SQUARED, Cells
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
+from dpconvex.model.template import further_fields
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import Interrupt, one_blas_thread
@@ -44,13 +46,14 @@ class RecordCounter:
     cuts: tuple[float, ...] | None = None  # by default those of the kind of cells
     group: str | None = None
     centre: float | None = 0.5  # as in `Cells`
+    target: int | None = None  # which of several numbers the label is
 
     def check(self, caller: str, strict: bool = True) -> None:
         """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
         fields = self.record.fields
         one_of(fields).check(caller, label=self.label)
         one_of(fields).or_none.check(caller, "Declare the values of another column by groups=[...].", group=self.group)
-        domain: Any = fields[self.label]
+        domain = self.domain
         # The square of the range, too, is a number.
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
         what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
@@ -61,17 +64,23 @@ class RecordCounter:
         said += " Estimators scale counts: leave measures out, or fit dp.load('poisson_regression', target=...)."
         require(counts or "deviance" not in self.measures, said)
         one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
-        known = self.record.continuous[self.features]
-        lower, upper = known.bounds
-        rows = np.repeat((lower / 2 + upper / 2).reshape(1, *known.shape), 2, axis=0)
+        lacks = "the template declares no `predict` or `decision`. Pass it to dp.Template: a function of"
+        said = f"{caller}: {lacks} (parameters, {self.features}) that returns one value for each record."
+        require(self.release.predictor is not None, said)
+        for field in self.columns:
+            said = f"{caller}: predict needs the field {field!r}"
+            require(field in fields, f"{said}; add it to the data.")
+            require(field != self.label, f"{said}, which is to be predicted. Leave it out of the function's arguments.")
+        rows = {field: middle(fields[field]) for field in self.columns}
         try:
             with np.errstate(all="ignore"):
-                shape = self.release.predict(rows).shape
+                shape = np.shape(self.applied("predict", rows))
                 given = (self.likelihoods if self.cells.likelihood else self.predicted)(rows).shape
         except Exception as error:
             if not strict and not isinstance(error, DPConvexError):  # of parameters that nobody fitted
                 return
-            raise TemplateError(f"{caller}: the release does not predict for {known!r} ({error}).") from error
+            known = f"{self.features!r} in {fields[self.features]!r:.80}"
+            raise TemplateError(f"{caller}: the release does not predict for {known}: {error}") from error
         several = (2, self.cells.labels)
         what = f"{several[1]} probabilities to survive" if self.survives else "one value"
         said = f"{caller}: predict must return {what} for each record, not shape {shape} for 2."
@@ -83,13 +92,19 @@ class RecordCounter:
     def survives(self) -> bool:
         """Whether the label says of each of several intervals what was lived through, or 1 where the event happens."""
         domain: Any = self.record.fields[self.label]
-        several = isinstance(domain, Box) and len(domain.shape) == 1
+        several = isinstance(domain, Box) and len(domain.shape) == 1 and self.target is None
         return several and bool((domain.upper == 1).all() and (domain.lower == -1).all())
+
+    @cached_property
+    def domain(self) -> Any:
+        """The domain of the label, or of one of its numbers."""
+        known: Any = self.record.fields[self.label]
+        return known if self.target is None else Box(known.lower[self.target], known.upper[self.target])
 
     @cached_property
     def cells(self) -> Cells:
         """The cells, which follow from what is declared."""
-        domain: Any = self.record.fields[self.label]
+        domain = self.domain
         release, measures = self.release, self.measures
         groups = 1 if self.group is None else len(self.record.discrete[self.group].values)
         known = self.privacy.adjacency == "replace-one" and groups == 1
@@ -104,19 +119,31 @@ class RecordCounter:
             return made("probabilities" if models else "scores", self.cuts or SCORES)
         return made("labels", labels=count, likelihood=models and not measures)
 
-    def predicted(self, rows: Array) -> Any:
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The fields that predictions are made from: the features, and those that a function names."""
+        functions = self.release.predictor, self.release.decision, self.release.probabilities
+        further = (field for function in functions for field in further_fields(function))
+        return tuple(dict.fromkeys((self.features, *further)))
+
+    def applied(self, name: str, rows: Mapping[str, Array]) -> NDArray[Any]:
+        """Return what a function of the release makes of records, whose fields are named; of several targets, the one."""
+        found = self.release.applied(name, rows[self.features], rows)
+        return found if self.target is None else found[:, self.target]
+
+    def predicted(self, rows: Mapping[str, Array]) -> Any:
         """Return what is compared with labels: predictions, or scores between 0 and 1: of the second label, or to survive."""
-        kind, release = self.cells.kind, self.release
+        kind = self.cells.kind
         if kind == "scores":
-            found = np.asarray(release.applied("decision_function", rows), dtype=float)
+            found = np.asarray(self.applied("decision_function", rows), dtype=float)
             return expit(found[:, 1] - found[:, 0] if found.ndim == 2 else found)
         if kind == "survival":
-            return np.asarray(release.applied("predict", rows), dtype=float).mean(axis=1)
-        return self.likelihoods(rows)[:, 1] if kind == "probabilities" else release.applied("predict", rows)
+            return np.asarray(self.applied("predict", rows), dtype=float).mean(axis=1)
+        return self.likelihoods(rows)[:, 1] if kind == "probabilities" else self.applied("predict", rows)
 
-    def likelihoods(self, rows: Array) -> Array:
+    def likelihoods(self, rows: Mapping[str, Array]) -> Array:
         """Return the probabilities of all labels, shape (n, labels)."""
-        return np.asarray(self.release.applied("predict_proba", rows), dtype=float)
+        return np.asarray(self.applied("predict_proba", rows), dtype=float)
 
     @property
     def largest(self) -> int:
@@ -139,16 +166,14 @@ class RecordCounter:
         flat = found if isinstance(found, np.ndarray) else np.zeros(sum(every.values()), dtype=np.int64)
         return dict(zip(every, np.split(flat, np.cumsum([*every.values()])[:-1]), strict=True))
 
-    def places(self, row: Array, truth: Any, steps: int) -> list[dict[int, int]]:
+    def places(self, row: Mapping[str, Array], truth: Any, steps: int) -> list[dict[int, int]]:
         """Return the cells of one record in each table, of its group, with its steps in each."""
-        found, domain = (
-            None if self.centre is None else self.safely(self.predicted, row),
-            self.record.fields[self.label],
-        )
+        found, domain = None if self.centre is None else self.safely(self.predicted, row), self.domain
         if isinstance(domain, Choice):
             return [{self._of_label(name, row, domain.values, truth, found): steps} for name in self.cells.tables]
         if self.cells.kind == "numbers":
-            return self._of_number(domain, float(truth), steps, number_of(found))
+            one = truth if self.target is None else truth[self.target]
+            return self._of_number(domain, float(one), steps, number_of(found))
         # By the interval of the event, or by how many were lived through, and by the probability to survive.
         died, score = np.flatnonzero(truth > 0), number_of(found)
         outcome = int(died[0]) if len(died) else self.cells.labels + int(np.sum(truth <= -1))
@@ -172,7 +197,7 @@ class RecordCounter:
             found.append({start + place: count for place, count in shared.items()})
         return found
 
-    def _of_label(self, name: str, row: Array, labels: Any, truth: Any, found: Any) -> int:
+    def _of_label(self, name: str, row: Mapping[str, Array], labels: Any, truth: Any, found: Any) -> int:
         place = labels.index(truth)
         if name == "likelihood":
             other = self.safely(self.likelihoods, row)
@@ -195,6 +220,14 @@ class RecordCounter:
             return None
         finally:
             Interrupt.check()
+
+
+def middle(domain: Domain) -> Array:
+    """Return two records' values: the middle of a domain, or its first value."""
+    if isinstance(domain, Choice):
+        return np.array([domain.values[0]] * 2)
+    lower, upper = domain.bounds
+    return np.repeat((lower / 2 + upper / 2).reshape(1, *domain.shape), 2, axis=0)
 
 
 def cell(cuts: tuple[float, ...], value: float) -> int:
@@ -221,6 +254,9 @@ def number_of(found: Any) -> float | None:
 
 def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     record, label, cells = counter.record, counter.label, counter.cells
+
+    discrete = {name: record.values(batch, name).tolist() for name in counter.columns if name in record.discrete}
+    columns = [np.array(discrete[name]) if name in discrete else batch.fields[name] for name in counter.columns]
     known = record.values(batch, label) if label in record.discrete else batch.fields[label]
     whose = np.zeros(batch.size, dtype=np.int64)
     if counter.group is not None:
@@ -231,12 +267,14 @@ def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     if counter.privacy.keep == "weights":
         steps = np.floor(dense(batch.fields[WEIGHT][:]) * counter.largest).astype(np.int64)
     tables = [np.zeros((cells.groups, math.prod(shape)), dtype=np.int64) for shape in cells.tables.values()]
-    columns = (blocks(column, BLOCK) for column in (batch.fields[counter.features], known, whose, steps))
-    parts: Iterator[Any] = zip(*columns, strict=False)
+    parts: Iterator[Any] = zip(*(blocks(column, BLOCK) for column in (*columns, known, whose, steps)), strict=False)
     with one_blas_thread(), silence():
-        for x, truth, group, count in parts:
-            for row, y, mine, own in zip(frozen(dense(x)), dense(truth), group, count, strict=True):
-                for table, places in zip(tables, counter.places(row[None], y, int(own)), strict=True):
+        for *given, truth, group, count in parts:
+            # Integers and texts stay as they are: each record's are copied.
+            read = [frozen(found) if (found := dense(one)).dtype == float else found for one in given]
+            for *own, y, mine, weight in zip(*read, dense(truth), group, count, strict=True):
+                row = {field: np.asarray(value)[None] for field, value in zip(counter.columns, own, strict=True)}
+                for table, places in zip(tables, counter.places(row, y, int(weight)), strict=True):
                     for place, count in places.items():
                         table[mine, place] += count
     return np.concatenate([table.ravel() for table in tables])
