@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dpconvex.accounting.ledger import is_sealed
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.util.arguments import require, retold
 
@@ -227,6 +226,4 @@ def content_of(rows: Any, ledger: DatabaseLedger) -> bytes:
     require(rows, f"{ledger}: {why}; make one with its total, dp.Budget(total, address).", DPConvexError)
     if [row.position for row in rows] != list(range(len(rows))):
         raise DPConvexError(f"{ledger}: rows of this ledger are gone; restore the database.")
-    if not all(is_sealed(str(row.line).encode()) for row in rows):
-        raise DPConvexError(f"{ledger}: the checksum of a row is gone: it was changed; restore the database.")
     return "".join(f"{row.line}\n" for row in rows).encode("utf-8", errors="surrogateescape")

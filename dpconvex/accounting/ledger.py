@@ -6,7 +6,6 @@ A process that dies in the middle of a write leaves a torn last line, which `lin
 import errno
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,11 +31,10 @@ def last_of(content: bytes) -> bytes:
     return content[content.rfind(b"\n", 0, -1) + 1 : -1]
 
 
-def sealed(body: bytes, before: bytes = b"") -> bytes:
+def sealed(body: bytes, before: bytes) -> bytes:
     return body[:-1] + b', "sum": "%s"}' % sha256(before + body).hexdigest()[:16].encode()
 
 
-SEAL = re.compile(rb', "sum": "[0-9a-f]{16}"}$')
 REMEDIES = {
     errno.ENOENT: "restore it, or state a total (--budget 3) to make a new one in a folder that exists",
     errno.ELOOP: "its links lead in a circle; name a file",
@@ -44,10 +42,6 @@ REMEDIES = {
     errno.EROFS: "keep it on a disk that can be written",
     errno.ENOSPC: "make room on the disk",
 }
-
-
-def is_sealed(line: bytes) -> bool:
-    return bool(SEAL.search(line))
 
 
 def failed(path: Path, what: str, error: OSError) -> DPConvexError:
@@ -188,13 +182,7 @@ def decoded(line: bytes, before: bytes) -> Any:
         value = json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
-    # Earlier versions sealed each line alone, and before that none; a bare line may not follow, nor begin, sealed ones.
-    if SEAL.search(line):
-        body = line[:-28] + b"}"
-        good = line == sealed(body, before) or (line == sealed(body) and bool(SEAL.search(before)))
-        value.pop("sum")
-    else:
-        good = not (SEAL.search(before) or (isinstance(value, dict) and "sum" in value))
-    if not good:
+    if line != sealed(line[:-28] + b"}", before):
         raise ValueError("its checksum is another, or gone: a line was changed; restore the file from a copy")
+    value.pop("sum")
     return value

@@ -68,14 +68,6 @@ def test_a_ledger_moves_into_a_database_and_back_with_its_chain(address, tmp_pat
         Budget.open(address)
 
 
-def test_a_file_without_checksums_is_not_moved(tmp_path):
-    path = tmp_path / "old.jsonl"
-    path.write_text('{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 0.0, "adjacency": "replace-one"}\n')
-    with pytest.raises(TemplateError, match="have no checksums"):
-        Budget.move(path, f"sqlite:///{tmp_path}/spent.db")
-    assert Budget.open(path).remaining.epsilon == 1.0
-
-
 def test_a_move_that_crashed_in_between_leaves_no_two_ledgers_and_can_be_finished(tmp_path, monkeypatch):
     first, address = tmp_path / "first.jsonl", f"sqlite:///{tmp_path}/spent.db"
     Budget(Privacy(1), first).spend(Privacy(0.25), "a")
