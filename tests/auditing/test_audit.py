@@ -107,8 +107,8 @@ CASES = {
         mixture, dp.Privacy(3.0, 1e-4), GAMMA, smaller(samplers, "gaussian_sigma"), "clustering", share=0.5
     ),
     COVER: Case(logistic, PURE, OUTPUT, smaller(residual_noise, "calibrate_residual_noise"), COVER),
-    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers.Gamma), "noise as drawn", 0.9),
-    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.GaussianSampler), "noise as drawn", 0.9),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(samplers.Gamma), "noise as drawn", 0.88),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(samplers.GaussianSampler), "noise as drawn", 0.88),
 }
 LONG = {"pure clustering", "Gaussian clustering", "Gaussian noise as drawn", "clipped, and their length"}
 
