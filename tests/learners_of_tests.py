@@ -54,7 +54,10 @@ def logistic(shape=3, regularizer=ridge, constraints=free, score=linear, **attri
 
 
 def records_of(template, size=60, seed=0):
-    batch = template.record.sample(size, np.random.default_rng(seed))
+    return fields_of(template, template.record.sample(size, np.random.default_rng(seed)))
+
+
+def fields_of(template, batch):
     return {**batch.fields, **{name: template.record.values(batch, name) for name in template.record.discrete}}
 
 
