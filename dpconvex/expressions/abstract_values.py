@@ -1,7 +1,4 @@
-"""What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
-
-Each is a superset of what can happen over the record's domain and K.  Gradients are sets in generator coordinates (see `gram`).
-"""
+"""Supersets of the range, the gradients (in generator coordinates) and the curvature of a scalar subexpression of a loss."""
 
 from __future__ import annotations
 
@@ -65,10 +62,7 @@ class HessianTerm:
 
 
 class Mean(NamedTuple):
-    """Gradients are `lead` times the mean of the points of `piece`, or shorter, with Hessians below it under the same weights.
-
-    Of a logistic function the points are 0 and a row, whose weight is within `slopes`.
-    """
+    """Gradients are `lead` times the mean of the points of `piece`, or shorter, and Hessians below it under the same weights."""
 
     lead: float
     piece: HessianTerm

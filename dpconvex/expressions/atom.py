@@ -1,7 +1,4 @@
-"""What the toolkit knows about one atom: one object, in one place, that every proof and every program asks.
-
-A slot that is None means that the atom cannot do that, and whoever asks says so by the atom's name.
-"""
+"""What the toolkit knows about one atom: one object, which every proof and every program asks; None is what it cannot do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Atoms that CVXPY has not: a user's own, with declared constants, and the exact logarithm of the normal law's function.
-
-What runs of a user's atom has its constants by construction, which no search could prove: slopes are read off by differences at
-some thousand points, and what runs is the convex function with slopes linear between them.
-"""
+"""Atoms that CVXPY has not: a user's own, with declared constants, and the exact logarithm of the normal law's function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

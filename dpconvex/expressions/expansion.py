@@ -70,10 +70,7 @@ class Base:
 
 
 class RecordVariables:
-    """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials.
-
-    Fields with `units` are affine functions of their scalars, whose bounds are those of the field in these units.
-    """
+    """All bases of a record: bounds of scalars, their bases (`owner`), and fields as polynomials of these, maybe in `units`."""
 
     def __init__(self, domains: Mapping[str, Ball | Box], units: Mapping[str, Units] = MappingProxyType({})) -> None:
         self.units = units
@@ -186,10 +183,7 @@ def for_alike(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class Expander:
-    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met.
-
-    These are bounded by the expander of the record as `declared`, if the bases are in other units.
-    """
+    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
 
     def __init__(self, space: Space, bases: RecordVariables, declared: "Expander | None" = None) -> None:
         self.space, self.bases, self.declared = space, bases, declared

@@ -1,8 +1,4 @@
-"""The parameters as one vector, whose coordinates are orthonormal for the Frobenius inner product.
-
-A symmetric D x D matrix becomes its `svec`, D(D+1)/2 coordinates: the upper triangle, off-diagonal entries times the square
-root of two.
-"""
+"""The parameters as one vector; a symmetric D x D matrix is its `svec`, D(D+1)/2 coordinates that are orthonormal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Arrays that are affine in the parameters and polynomial in one record, ``A_z theta + c_z``.
-
-Entries are sums of terms: a coefficient times a monomial in the record's scalars times one coordinate of theta, or 1.
-"""
+"""Arrays ``A_z theta + c_z`` as sums of terms: a coefficient times a monomial of the record times a coordinate of theta, or 1."""
 
 from __future__ import annotations
 
@@ -126,10 +123,7 @@ class Polynomial:
         return self.product(other, pairs, entry, shape)
 
     def collected(self) -> Polynomial:
-        """Add up equal terms, drop zeros and unused degrees.
-
-        A zero whose terms are not exact is kept, at the size of its error: a direction that the data can see is never dropped.
-        """
+        """Add up equal terms, drop exact zeros and unused degrees; a zero with an error is a direction that the data can see."""
         monomial = self.monomial
         while monomial.shape[1] and (monomial[:, 0] < 0).all():
             monomial = monomial[:, 1:]

@@ -1,7 +1,4 @@
-"""How much strong convexity to add, and what every mechanism that minimises asks of the regularizer.
-
-Every modulus that is chosen without the data is private; the numbers are measured (docs/choosing.md) and prove nothing.
-"""
+"""How much strong convexity to add, chosen without the data, and what mechanisms that minimise ask of the regularizer."""
 
 import math
 from collections.abc import Callable

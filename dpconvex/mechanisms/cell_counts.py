@@ -42,10 +42,7 @@ CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot 
 
 @dataclass(frozen=True)
 class Cells:
-    """The public cells in which an evaluation counts records.
-
-    A record lies in one cell of every table, and of one group; between two knots, it is shared by both in whole steps.
-    """
+    """The public cells of an evaluation: a record lies in one of every table, and of one group, or is shared by two knots."""
 
     # "probabilities" or "scores" of the second of two labels, right and wrong "labels", "numbers", or "survival" in intervals
     kind: str
@@ -215,11 +212,7 @@ class Cells:
 
 
 def thinned(noisy: Array, total: Array, spread: float, knots: Array, light: bool) -> Array:
-    """Return counts at knots whose tails, where noise hides them, are taken to fall at least as fast as an exponential.
-
-    With a share q of records at knots from r on, at most q^(s/r) are taken to lie beyond s > r, for the last r that has clearly
-    more, or, of light tails, for the one that says least.
-    """
+    """Return counts at knots whose tails, where noise hides them, are taken to fall at least as fast as an exponential."""
     away, side = np.unique(np.abs(knots), return_inverse=True)
     member = np.eye(len(away))[side]
     beyond = np.cumsum((noisy @ member)[:, ::-1], axis=1)[:, ::-1]

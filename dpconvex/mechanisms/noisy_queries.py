@@ -92,10 +92,7 @@ class Queries:
 
 
 def choice_weights(levels: Indices, rate: float) -> list[int]:
-    """Return whole numbers in proportion to ``exp(rate * level)``, but that none is below exp(-40) of the largest.
-
-    A weight is a product of correctly rounded powers, one for each bit of the distance from the largest level.
-    """
+    """Return whole numbers in proportion to ``exp(rate * level)``, at least exp(-40) of the largest, of exact powers."""
     gaps = np.minimum(levels.max() - levels, min(int(LEAST_LIKELY / rate), LARGEST))
     found = np.ones(len(gaps))
     with localcontext(prec=60):

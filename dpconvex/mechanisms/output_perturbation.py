@@ -113,10 +113,7 @@ class OutputPerturbation(base.ForUnits):
         return self.law.square(analysis.form.space.dim, scale)
 
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
-        """Predict by how much the noise raises the objective, from public numbers.
-
-        Noise of no preferred direction meets ``trace/p`` of the curvature; in one record's rows no loss is steeper than G.
-        """
+        """Predict by how much noise of no preferred direction raises the objective, from public numbers."""
         square, p = self._square(analysis, privacy, mu), analysis.form.space.dim
         rank = max(min(max(loss.dimension for loss in analysis.losses), p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)

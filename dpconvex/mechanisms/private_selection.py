@@ -34,10 +34,7 @@ def rate(epsilon: float, adjacency: str) -> float:
 def select(
     mistakes: Sequence[Fraction | int], epsilon: float, adjacency: str, rng: np.random.Generator | None = None
 ) -> int:
-    """Choose a candidate with few mistakes, epsilon-differentially privately; with a generator, for tests, not privately.
-
-    Mistakes are in units of what one person, or record, moves them by at most.
-    """
+    """Choose a candidate with few mistakes, of which one person moves each by 1, privately unless `rng` is given."""
     factor, fewest = Fraction(rate(epsilon, adjacency)), min(mistakes)
     left = list(range(len(mistakes)))
     while True:  # a candidate with the fewest mistakes is accepted for sure

@@ -136,10 +136,7 @@ def is_constrained(form: LossForm) -> bool:
 
 
 def is_wide(form: LossForm, privacy: Privacy, size: int) -> bool:
-    """Say whether losses of classes read so many features that their second moment takes long to draw noise for.
-
-    Where records are few it tells little; else it is worth minutes.
-    """
+    """Say whether losses of classes read so many features that their second moment takes too long to draw noise for."""
     record = form.template.record
     count, level = features_of(form), gaussian_level(privacy.epsilon, privacy.delta)
     return bool(record.discrete) and count > (WIDE if size * level < SPARSE * count else WIDEST)

@@ -1,7 +1,4 @@
-"""Sufficient statistics: all that a quadratic loss takes from the data, released once (docs/theory.md, section 18).
-
-Every regularizer, set and strength of regularization is post-processing.
-"""
+"""Sufficient statistics: all that a quadratic loss takes from the data, released once (docs/theory.md, section 18)."""
 
 from dataclasses import dataclass
 

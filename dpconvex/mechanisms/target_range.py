@@ -127,10 +127,7 @@ class Target:
 
     @once
     def capped(self, times: float = 1.0, width: float = 0.25 / CELLS, offset: float = 0.0) -> Template:
-        """Return the template of targets that are moved to a range, whose squares go on as lines for long residuals.
-
-        By default its constraints are so wide that those of any range imply them.
-        """
+        """Return the template of targets that are moved to a range, whose squares go on as lines for long residuals."""
         done: dict[Expression, Expression] = {}
         for node in postorder(self.form.losses):
             args, most = [done[side] for side in node.args], times * CLOSE * self.half

@@ -1,7 +1,4 @@
-"""A template's program over a whole batch as one CVXPY problem, without a loop over records; and a template out of such a one.
-
-Affine parts of a loss become matrices with a row for each record; atoms above them are written on vectors of an entry for each.
-"""
+"""A template's program over a whole batch as one CVXPY problem, without a loop over records; and a template out of such a one."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,4 @@
-"""Units of records: identifiers as numbers, limits on the records of each unit, and weights (docs/unit.md).
-
-Identifiers are looked at before anything is paid: under replace-one, the number of records that are kept is public.
-"""
+"""Units of records: identifiers as numbers, limits on the records of each unit, and weights (docs/unit.md)."""
 
 from collections.abc import Mapping, Set, Sized
 from copy import copy

@@ -23,10 +23,7 @@ class Person(NamedTuple):
     weight: float = 1.0
 
     def moves(self, apart: float, length: float) -> float:
-        """Bound how far a person moves a sum, where terms of two rows are so far apart, and that of one is so long.
-
-        The number of a person's rows may change, too: of j rows and j' others, min(j, j') are paired, and the rest stand alone.
-        """
+        """Bound how far a person moves a sum whose terms of two rows are so far apart, and that of one is so long."""
         return apart if self.rows == 1 else self.weight * max(apart, length)
 
 

@@ -205,10 +205,7 @@ def whole_rows(
     most: float = math.inf,
     denoised: bool = False,
 ) -> tuple[Metric, float, float]:
-    """Return the metric of the noisy second moment of whole rows, and its number of records with the deviation of that.
-
-    The number is 0 if rows have no constant.
-    """
+    """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
     turn: Array | None = None
     if public.metric is None:
         moment, deviation = looks.second_moment(level)
@@ -296,10 +293,7 @@ def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> 
 def shortened(
     point: Array, variance: Array, weights: Array, constant: Array | None, first: Array | None
 ) -> tuple[Array, float]:
-    """Shorten the steps by what noise made them longer: one James-Stein factor for all directions.
-
-    That of the constant is left out, unless steps began where the constant alone was found.  Return the answer with the factor.
-    """
+    """Shorten the steps by what noise made them longer, by one James-Stein factor; return the answer with the factor."""
     fixed = np.zeros_like(point) if first is None else first
     if constant is not None and first is None:
         fixed = centre(point, weights, constant)

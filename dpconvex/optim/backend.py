@@ -1,9 +1,4 @@
-"""Ways to solve a perturbed program, all certified alike.
-
-A backend turns a `Problem` into a point; `certify` proves how far the point is from the minimiser, polishes it if that is too
-far, and refuses to hand it on otherwise.  A backend from elsewhere gets a copy of the problem, and gives back only a point, which
-is certified against the original: whatever it does to its copy changes no proof.
-"""
+"""Ways to solve a perturbed program: each gives a point, whose distance from the minimiser `certify` proves."""
 
 from typing import Any, Protocol
 

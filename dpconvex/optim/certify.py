@@ -1,8 +1,4 @@
-"""Answers that are certified to lie within a tolerance of the minimiser.
-
-Where K and the kinks of the regularizer have no proximal map in closed form, the perturbed objective is minimised over their
-inequalities, and the distance is bounded by multipliers of these (`sets.certified_minimum`).
-"""
+"""Answers that are certified to lie within a tolerance of the minimiser, by proximal steps or by multipliers."""
 
 from dataclasses import dataclass, replace
 

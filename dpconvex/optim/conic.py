@@ -1,7 +1,4 @@
-"""Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines.
-
-Baselines guarantee nothing, and need neither a projection nor smoothness nor strong convexity (`least`).
-"""
+"""Solvers through CVXPY, for small batches: as a backend, whose answers are certified or refused, and for baselines."""
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress

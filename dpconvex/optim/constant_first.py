@@ -122,10 +122,7 @@ def balanced(
     turn: Array,
     belief: "Belief",
 ) -> tuple[float, float, float]:
-    """Return a constant where slopes balance, the mean curvature there, and what they cost, of the squared level.
-
-    Mean slopes tell it where few records leave nothing of a histogram.  All that they say is kept as a belief.
-    """
+    """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
     few, spent = people_of(looks, number) * level / looks.sides, 0.0
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)

@@ -1,7 +1,4 @@
-"""A noisy search for one constant: each mean slope is asked for where the last ones say that the answer is, and how wide.
-
-One number is told more exactly than its own noise by many answers that are noisier still: what counts is where they are asked.
-"""
+"""A noisy search for one constant: each mean slope is asked for where the last ones say that the answer is, and how wide."""
 
 import math
 from collections.abc import Callable

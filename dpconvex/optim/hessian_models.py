@@ -1,8 +1,4 @@
-"""Models of the Hessian of f from some of the records, as linear maps.
-
-In few dimensions a model is the Hessian of a sample.  In many it is made of second moments (`Kronecker`), or keeps the sample
-(`Sampled`): only records whose loss bends count, and near a minimiser these are few.
-"""
+"""Models of the Hessian of f from some of the records, as linear maps: a matrix, second moments, or the records themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

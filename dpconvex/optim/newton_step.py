@@ -141,20 +141,14 @@ class NewtonStep:
         return self.onto.T @ found.T.ravel(), clip, self.looks.sides * clip / level
 
     def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
-        """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length.
-
-        Steps with clipped gradients can end far away along a rare level, the further in standard errors the more records.
-        """
+        """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length."""
         slope, _, noise = self.gradient(length_level, level)
         certain = max(0.0, 1 - 2 * noise**2 * len(slope) / max(float(slope @ slope), 1e-300))
         rows = (self.onto @ slope).reshape(self.table.shape[::-1])
         self.table = self.table - certain * self.matrix.T @ np.linalg.solve(bent, rows.T)
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
-        """Shorten directions in which the Hessian is larger than the metric says, such as those of rare levels.
-
-        Return about the Hessian in the new metric, shape (rows, rows).
-        """
+        """Shorten directions in which the Hessian exceeds what the metric says; return about the Hessian there, (rows, rows)."""
         longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
         edge = self.looks.counted_people(math.sqrt(2)) * longest**2 / level * math.sqrt(2 * self.onto.shape[1])
         both = self.table.shape[::-1] * 2

@@ -1,7 +1,4 @@
-"""Quadratic losses that carry noise, minimised: made convex first, then solved exactly or handed to a conic solver.
-
-All of this is post-processing of statistics that were released: nothing here reads data, and no accuracy need be certified.
-"""
+"""Quadratic losses that carry noise, as released: made convex first, then solved exactly or handed to a conic solver."""
 
 from dataclasses import dataclass
 from functools import cached_property

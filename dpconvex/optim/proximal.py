@@ -1,8 +1,4 @@
-"""Constraints and kinks: PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1).
-
-Directions of limited-memory BFGS for the residual of a proximal-gradient step are damped towards that step until the
-forward-backward envelope decreases.
-"""
+"""Constraints and kinks: PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm 1)."""
 
 from dataclasses import dataclass
 

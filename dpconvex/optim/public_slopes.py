@@ -257,10 +257,7 @@ def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
 def at(
     engine: RecordSums, block: Records, plan: SumPlan, forms: Any, scores: LinearScores, begin: Array | None = None
 ) -> Any:
-    """Return slopes by the columns at given forms, or the same ones for all records, shape (columns, records).
-
-    Forms are next to those at a table, if that is given, and slopes NaN where the loss is no number.
-    """
+    """Return slopes by the columns at forms, next to those at a table if that is given, shape (columns, records); NaN outside."""
     forms = np.repeat(forms, plan.size // forms.shape[1], axis=1)
     if begin is None:
         return scores.kinds @ engine._slopes(forms, block, plan)[1]
@@ -282,10 +279,7 @@ def has_ends(form: LossForm) -> bool:
 def start_of(
     form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Records, SumPlan]
 ) -> tuple[Array | None, float]:
-    """Return a table inside of K at which losses of the declared domain are numbers, and a unit of scores near it, or 0.
-
-    There is no table where they are near scores of 0.
-    """
+    """Return a table inside of K at which losses are numbers, if none near scores of 0, and a unit of scores near it, or 0."""
     probe = (scores.kinds.T @ probe_of(scores, 0))[:, None]
 
     def numbers(begin: Array, far: float) -> float:

@@ -99,10 +99,7 @@ class LengthHistograms:
         return np.where(counts > stands_out, counts, 0.0)
 
     def hidden(self, counts: Array, last: float) -> tuple[float, float]:
-        """Return the sum of unseen slopes that balance seen ones, and their least length: their count does not stand out.
-
-        They are on the side of few.
-        """
+        """Return the sum of unseen slopes, on the side of few, that balance seen ones, and their least length."""
         up, down = self.standing_out(counts, last)
         side = math.copysign(1.0, float((up - down).sum()))
         unseen = UNSEEN * self.deviation

@@ -90,10 +90,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
 
 
 def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | None:
-    """Find a step length that decreases f enough, as slopes judge where values drown in rounding; None if there is none.
-
-    For a quadratic the two conditions agree (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3).
-    """
+    """Find a step length that decreases f enough, or None (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3)."""
     shortest, longest, length = 0.0, np.inf, 1.0
     slope, problem = float(now.gradient @ direction), composite.problem
     noise = 1e-12 * max(abs(now.value), 1.0)

@@ -81,10 +81,7 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Recor
 def spectral_range(
     scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: RecordVariables, same: bool
 ) -> Interval:
-    """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers.
-
-    Of one record, and of numbers, fields of one scalar are factors apart, which keep their signs: ``y ||x||^2`` has that of y.
-    """
+    """Bound the form block by block, by eigenvalues or singular values and norms; fields of one scalar keep their signs."""
     total = Interval(0.0, 0.0)
     size = np.array([base.size for base in bases.bases])
     single = np.append(size == 1, True)[np.append(bases.owner, -1)]

@@ -1,8 +1,4 @@
-"""Bounds on one record's Hessian, a sum of pieces: its largest eigenvalue, trace and rank, and log det(I + H/mu).
-
-In the Loewner order it grows with the Gram matrix of the rows of `A_z`, so it is bounded where that matrix is largest.  A joint
-supremum bounds ``beta ||g|| + log det(I + H/mu)``: both are not extreme at the same parameters (docs/theory.md, section 6).
-"""
+"""Bounds on one record's Hessian, a sum of pieces, and on ``beta ||g|| + log det(I + H/mu)`` (docs/theory.md, section 6)."""
 
 import math
 from collections.abc import Sequence
@@ -82,11 +78,7 @@ def trace_bound(
     start: Array | None = None,
     enough: float = 0.0,
 ) -> float:
-    """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
-
-    With weights p it is ``spread E|a|^2 + (outer - spread) |E a|^2``: if outer >= spread, at most ``outer max |a|^2``.
-    A bound below `enough` need not be sharp.
-    """
+    """Bound the trace of ``outer g g' + spread Cov(a)``, concave in the weights; below `enough` it need not be sharp."""
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:

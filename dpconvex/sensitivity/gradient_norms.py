@@ -1,8 +1,4 @@
-"""Norm bounds for sets of gradients: of one record, and of the difference that replacing a record makes.
-
-A gradient is a sum of terms, each in a convex hull (or an ellipsoid), and its norm is largest at vertices: with few all are
-tried, else inner products are bounded pair by pair.  Errors of generator coordinates are added to every norm.
-"""
+"""Norm bounds for sets of gradients, at vertices or pair by pair: of one record, and of the difference of two."""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,4 @@
-"""Inner products of rows of `A_z`, over the whole record domain: of short vectors in a few *generators* (see `generators`).
-
-Sums that cancel are bounded outward: an error is relative to what was added up, never to what is left of it.
-"""
+"""Inner products of rows of `A_z`, over the whole record domain, rounded outward: of short vectors in a few *generators*."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -202,10 +199,7 @@ class GradientGram:
         return found
 
     def squared_norms(self, vectors: Array) -> Array:
-        """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain.
-
-        Where a generator is a number y of the record times another, norms are convex in y, and largest at its ends.
-        """
+        """Bound the squared norms of rows of `vectors` (generator coordinates), at the ends of what generators multiply."""
         found = self._squared_norms(vectors)
         for these, others, ends in self._multiples:
             moved = np.stack([vectors, vectors])
@@ -275,10 +269,7 @@ def upper_of(forms: Sequence[BilinearForm], count: int) -> Array:
 def products(
     owner: Indices, row: Indices, column: Indices, coefficient: Array, count: int, monomials: int
 ) -> tuple[Indices, Array, Array]:
-    """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
-
-    The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.
-    """
+    """Return the products of all pairs of generators, and those of their absolute values, entry by entry."""
     line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
     if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
         seen = f"the loss sees the record through forms of more than {LARGEST_NUMBER_OF_PRODUCTS} products"

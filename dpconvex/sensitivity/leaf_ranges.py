@@ -21,10 +21,7 @@ def leaf_ranges(
     blurred: bool,
     rounding: Array,
 ) -> dict[int, tuple[Ends, Ends]]:
-    """Bound what leaves add to their linear parts, and their entries, by the leaf's id; at once, for they may be many.
-
-    If they are `blurred`, ranges contain computed values, at computed points of K, which may miss it by rounding.
-    """
+    """Bound what leaves add to their linear parts, and their entries, by id; if `blurred`, also at computed points next to K."""
     if not leaves:
         return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])

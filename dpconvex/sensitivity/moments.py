@@ -1,7 +1,4 @@
-"""Quadratic losses ``theta' Q theta / 2 - <q, theta> + c`` as linear functions of distinct moments of the record.
-
-A moment is a monomial of the record's scalars times a pattern over the combinations of its discrete fields.
-"""
+"""Quadratic losses as linear functions of moments of the record: monomials times patterns over combinations of labels."""
 
 import itertools
 import math

@@ -1,7 +1,4 @@
-"""Differences of one record's gradient from another's: lengths of vertices, and bounds on lengths and dimensions.
-
-The difference depends on the parameters, hence on Gaussian noise, but for given records it lies in a fixed polytope and subspace.
-"""
+"""Differences of one record's gradient from another's: lengths of vertices, and bounds on lengths and dimensions."""
 
 import itertools
 from collections.abc import Hashable, Iterator
@@ -70,10 +67,7 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
 
 @once
 def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
-    """Return all kinds of differences between neighbours whose rows, several of one person, change (docs/theory.md, section 7).
-
-    A sum of k differences is the mean of their k-folds, so what is convex in it is at most what the k-folds' vertices sum to.
-    """
+    """Return all kinds of differences between neighbours where several rows of one person change (docs/theory.md, section 7)."""
     firsts = tuple(range(len(analysis.losses)))
     items = [*map(partial(alone, analysis), firsts), *(pairs(analysis) if adjacency == "replace-one" else ())]
     dimension = min(person.rows * max(item.dimension for item in items), analysis.form.noise_dimension)

@@ -1,7 +1,4 @@
-"""Sums, products and quotients of a record that scores read, such as ``(x - c) / s``, ``u - v`` or ``x / u - c``, as fields.
-
-In declared fields the rows of such scores are long and much alike, and steps hardly see how they differ.
-"""
+"""Functions of a record that scores read, such as ``(x - c) / s`` or ``x / u - c``, as fields, whose rows are less alike."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,4 @@
-"""Parameters that a `Choice` picks, as ``a[g]`` of ``x @ w + a[g]``, as products ``h @ a`` with a field h of the record.
-
-A record has one row of parameters then.  Otherwise it has one for each level, all as long, and steps hardly see its own.
-"""
+"""Parameters that a `Choice` picks, as ``a[g]`` of ``x @ w + a[g]``, as products ``h @ a`` with a field h of the record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -49,10 +49,8 @@ class RankOne:
 
 
 def degrees_of_freedom(rows: int, columns: int) -> int:
-    """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up.
-
-    The mean square is least for two thirds of what is added to the rows; the rest makes the tail fall faster, and costs 1/24.
-    """
+    """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up."""
+    # The mean square is least for two thirds of what is added; the rest makes the tail fall faster, and costs 1/24.
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 
 

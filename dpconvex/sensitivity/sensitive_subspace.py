@@ -1,7 +1,4 @@
-"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, one for each leaf entry and monomial.
-
-It is found part by part: two coordinates belong together if a coefficient vector touches both.
-"""
+"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, found part by part."""
 
 from collections.abc import Hashable, Sequence
 

@@ -1,8 +1,4 @@
-"""Conditions ``matrix @ (x - point) + offset in cone`` that make a set K, and what a dual vector of a cone says about all of K.
-
-For z in the dual cone, ``<z, matrix @ (x - point) + offset> >= 0`` for every x of K: a half-space that contains K, whoever
-found z.  Everything that is proved about K (docs/theory.md, section 13) is made of these.
-"""
+"""Conditions ``matrix @ (x - point) + offset in cone`` that make K, and the half-spaces that dual vectors make of them."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -125,10 +125,7 @@ def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs:
 def exact_feasible_point(
     region: Region, x: Array, block: ConeBlock, z: Array, near: float
 ) -> tuple[Array, float, float]:
-    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers that are near hold with equality.
-
-    Returns the point, rounded, what is left of the half-space there, and how far it is from the solutions of the equations.
-    """
+    """Find a point of a polyhedron next to x exactly; return it, what is left of the half-space and how far off equations."""
     equations, values = region.system
     count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
     rows = np.concatenate([equations, block.matrix.toarray()])

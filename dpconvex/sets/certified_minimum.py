@@ -1,8 +1,4 @@
-"""Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`certificates`).
-
-Newton's method: quadratic models over K, by an interior-point method.  The last steps are taken in units of their own length,
-which gives the solver all digits of a step and not only those of the point.
-"""
+"""Minima of smooth strongly convex functions over any closed convex set, by Newton steps, with a proved distance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -128,11 +124,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
 
 
 def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
-    """Collect linearisations of functions with kinks, of which one point's say too little, until multipliers certify a point.
-
-    A bundle method (C. Lemarechal, "An extension of Davidon methods to non differentiable problems", 1975): the point moves where
-    that certifies more; linearisations of wherever a model's minimum is are added, and those without a multiplier leave.
-    """
+    """Collect linearisations of functions with kinks until multipliers certify a point (C. Lemarechal 1975, a bundle method)."""
     best, near, moved = Certified(x, np.inf), region.bring_in(x), True
     unit = size = region.scale + float(np.linalg.norm(x))
     count, bundle = len(region.blocks), region.cuts(near)

@@ -211,10 +211,7 @@ def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
 
 
 def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, float, Array, bool] | None:
-    """Coordinates, a scale s and a shift C such that a matrix is ``s (X - C)``, and whether X is symmetric.
-
-    X has one coordinate an entry (then s is only known up to its sign), or is a principal submatrix of a symmetric variable.
-    """
+    """Coordinates, a scale s, up to its sign, and a shift C such that a matrix is ``s (X - C)``, and whether X is symmetric."""
     matrix, offset = entries
     if not (np.diff(matrix.indptr) == 1).all():
         return None

@@ -52,10 +52,7 @@ class ConicForm:
 def clarabel_answer(
     hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any]
 ) -> tuple[Array, Array] | None:
-    """Minimise ``x' hessian x / 2 + slope' x`` where ``offset - matrix x`` is in a product of cones.
-
-    Cones are Clarabel's own, or names and sizes.  Returns x and the multipliers, as far as the solver says; None if it fails.
-    """
+    """Minimise ``x' hessian x / 2 + slope' x`` with ``offset - matrix x`` in cones; return x and multipliers, or None."""
     import clarabel
 
     kinds = {
@@ -87,10 +84,7 @@ def least_squares_program(
     public: tuple[Expression, float],
     constraints: Sequence[Constraint],
 ) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also returns the status.
-
-    Where a solver finds nothing, objectives are tried in other units, and another solver.
-    """
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also return the status."""
     theta, writer, limits = posed(space, constraints)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta

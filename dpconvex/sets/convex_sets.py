@@ -1,8 +1,4 @@
-"""Closed convex sets with a Euclidean projection: the pieces that a feasible set is made of.
-
-Each lives on some coordinates of the parameter space, where a symmetric matrix is its svec, so that Euclidean projection of
-coordinates is Frobenius projection of matrices.
-"""
+"""Closed convex sets with a Euclidean projection, on some coordinates each: a symmetric matrix is its svec."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,10 +103,7 @@ class Slab(ConvexSet):
 
 @dataclass(frozen=True, eq=False)
 class AxisHull(ConvexSet):
-    """The convex hull of the points ``anchor + t e_i`` with t = low_i and t = high_i: simplices and l1 balls.
-
-    An l1 ball has ``low = -high``; ``x >= 0, sum(x) <= s`` has anchor 0 and low 0; ``x >= 0, sum(x) == s`` has low = high = s.
-    """
+    """The convex hull of the points ``anchor + t e_i`` with t = low_i and t = high_i: simplices and l1 balls."""
 
     anchor: Array
     low: Array

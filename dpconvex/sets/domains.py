@@ -55,10 +55,7 @@ def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
 def implicit_constraints(
     regularizer: Expression, expander: Expander, least_entry: Callable[[Expression], float]
 ) -> list[Constraint]:
-    """Return the domains of a regularizer's atoms that do not contain K, as constraints; entries are bounded over K from below.
-
-    CVXPY keeps them implicitly: ``power(w, 3)`` is convex because w is not negative there.  Compiled code would leave them.
-    """
+    """Return the domains of a regularizer's atoms that do not contain K, as constraints, which CVXPY keeps implicitly."""
     found: list[Constraint] = []
     for node, argument, kind in domains(regularizer):
         if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint

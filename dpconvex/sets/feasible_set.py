@@ -1,8 +1,4 @@
-"""The closed convex set K: variable attributes and template constraints, as one set with a Euclidean projection.
-
-Conditions on disjoint coordinates are projected on one by one where each has a closed form (`closed_forms`).  Elsewhere all of
-K is a `Region`, whose points and certificates are found by an interior-point method.
-"""
+"""The closed convex set K: pieces with a projection, on disjoint coordinates, or else a `Region` with certificates."""
 
 from collections.abc import Sequence
 from functools import cached_property

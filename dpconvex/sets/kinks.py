@@ -159,11 +159,7 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
 
 
 def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Parts]:
-    """Return terms with a proximal map together with K, and what is left.
-
-    On one coordinate absolute values add up.  Norms of groups come after them (Y.-L. Yu, "On decomposing the proximal map",
-    NIPS 2013, theorem 4).
-    """
+    """Return terms with a proximal map together with K (Y.-L. Yu, NIPS 2013, theorem 4), and what is left."""
     left: Parts = {}
     found: list[Term] = []
     weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)

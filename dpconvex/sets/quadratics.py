@@ -68,10 +68,7 @@ def matrices(found: Polynomial, dim: int) -> Reading:
 
 @once
 def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
-    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
-
-    With `absolute`, the matrices are sums of the sizes of what is added up.
-    """
+    """Write a public expression as a sum of matrices, or sums of `absolute` ones, times affine expressions and curved atoms."""
     found: Parts = {}
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:

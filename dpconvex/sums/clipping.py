@@ -42,10 +42,7 @@ def sum_one_by_one(form: LeafForm, slopes: Array, table: Array, clip: float, siz
 
 
 def sum_by_person(form: LeafForm, slopes: Array, table: Array, clip: float, people: Indices) -> Array:
-    """Write gradients down, and sum those of people, whose records stand together, each person's sum clipped.
-
-    Records are added to their person's sum one after the other, in their order, entry by entry.
-    """
+    """Write gradients down, and sum those of people, whose records stand together, in their order, each person's sum clipped."""
     each = np.asarray(form.map.T @ (slopes[:, None] * table.T[None]).reshape(form.map.shape[0], -1))
     first = np.flatnonzero(np.diff(people, prepend=-1))
     counts = np.diff(first, append=len(people))

@@ -69,10 +69,7 @@ class Design:
     pairs: tuple[Indices, Indices] | None = None  # of scalars whose products are the monomials; -1 stands for 1
 
     def with_table(self, block: Block, own: Any = None) -> Array:
-        """Return the monomials of degree two, but for the constant one, shape (records, monomials).
-
-        They lie where the last ones that were made for `own` did.
-        """
+        """Return the monomials of degree two, but for the constant one, shape (records, monomials), in the memory of `own`."""
         assert self.pairs is not None
         rows = [dense(flattened(block[name])) for name in self.fields]
         # Without an order that is asked for, the records of a scalar would not lie side by side.

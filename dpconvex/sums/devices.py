@@ -1,7 +1,4 @@
-"""Sums over records by functions that JAX compiles, in blocks that are dealt to devices, and how much may lie on these.
-
-Compiled functions are kept by program: all labels of a template and all its fits share them.
-"""
+"""Sums over records by functions that JAX compiles, in blocks that are dealt to devices, and how much may lie on these."""
 
 import sys
 from collections import deque

@@ -34,10 +34,7 @@ CACHED = 2**18  # Numbers that are made of rows at a time
 
 @dataclass(frozen=True)
 class ExactRows:
-    """A rule that makes rows of records: x in multiples of a grid, towards 0, and a constant of `constant` such multiples.
-
-    Where scores share parameters, a record has several rows: what a Jacobian makes of x and 1.
-    """
+    """A rule that makes rows of records (several, of scores that share parameters): x on a grid, towards 0, and a constant."""
 
     name: str
     inside: Indices
@@ -99,10 +96,7 @@ def rounded(column: Any, grid: float) -> Any:
 
 @dataclass(frozen=True)
 class Leverage:
-    """The length of a record's rows in a metric: at least the norm of ``matrix @ row``, in multiples, rounded up; public.
-
-    The matrix has integer entries of `MATRIX_BITS` bits, shape (rows, rows).
-    """
+    """The length of rows in a metric: at least the norm of ``matrix @ row``, of integers, in multiples, rounded up; public."""
 
     rows: ExactRows
     matrix: Array
@@ -183,10 +177,7 @@ def lengths_of(levels: Any, each: int) -> Array:
 
 
 def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
-    """Return the sum of ``row row'`` over records, which `on_grid` made, in two parts, shape (2, rows, rows).
-
-    Their x are cut to the length `most`, in multiples, if there is one.
-    """
+    """Return the sum of ``row row'`` over records, with x cut to the length `most`, in two parts, shape (2, rows, rows)."""
     column, count = batch.fields[rows.name], rows.count
     total = np.zeros((2, count, count), dtype=np.int64)
     step = max(min(2**22 // max(count * rows.each, 1), 2**18 // rows.each), 1)
@@ -216,10 +207,7 @@ def shortened_rows(levels: Any, each: int, most: int) -> Any:
 
 
 def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
-    """Return the sum of ``t t'`` for t = ``matrix @ row``, cut to the length `most`, in units of most / 2^16, in two parts.
-
-    Entries are rounded towards 0, so that no t is longer than 2^16.
-    """
+    """Return the sum of ``t t'``, t = ``matrix @ row`` cut to a length, in units of most / 2^16, towards 0, in two parts."""
     column, count = batch.fields[leverage.rows.name], leverage.rows.count
     total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
     for start in range(0, batch.size, step):

@@ -185,10 +185,7 @@ def block_sums(part: RecordBlock) -> Sums:
 
 
 def gradient_sum(look: Look, rows: Any, units: Array, grid: float = 1.0) -> Array:
-    """Return the sum of products of slopes and rows, which are multiples of a grid, whole numbers, shape (columns, rows).
-
-    Rows may be without a constant.
-    """
+    """Return the sum of products of slopes and rows, which are multiples of a grid, whole numbers, shape (columns, rows)."""
     columns = units if look.rows.jacobian is None else units.T.reshape(1, -1)
     found = np.asarray(rows.T @ (columns[0] if len(columns) == 1 else columns.T)).T.reshape(len(columns), -1) / grid
     own = [look.rows.constant * units.sum(axis=1, keepdims=True)] if found.shape[1] < look.rows.count else []

@@ -65,10 +65,7 @@ def turned_whole(matrix: Array, integers: Array) -> Array:
 
 
 def vector_sums(part: RecordBlock, people: Indices) -> Sums:
-    """Sum ``t t'`` over people, and count these by length: t are their gradients in the metric, or roots of their Hessians.
-
-    All t of a person are cut together, so that the trace of what one adds is that of the longest at most.
-    """
+    """Sum ``t t'`` over people, and count these by length: all t of a person are cut together, to the longest trace."""
     look, found, leverage = part.look, part.look.nothing, part.look.leverage
     assert leverage is not None
     turned = leverage.turned(part.block[look.rows.name])[: len(people) * look.rows.each]

@@ -53,10 +53,7 @@ class HessianSums(RecordSums):
         return np.asarray(sum(self._each(one)))
 
     def factors(self, theta: Array, every: int) -> tuple[Array, Array]:
-        """Return monomials and Hessians by the forms of one in so many records, if they bend.
-
-        The shapes are (m, monomials) and (m, forms, forms).
-        """
+        """Return the monomials, (m, monomials), and the Hessians, (m, forms, forms), of one in so many records, if they bend."""
         coefficients = self._coefficients(theta)
 
         def one(number: int, block: Records, plan: SumPlan) -> tuple[Array, Array]:

@@ -110,10 +110,7 @@ class LinearScores:
         return replace(self, kinds=sp.csr_array(sp.diags_array(units) @ self.kinds), scale=self.scale / units)
 
     def with_constant(self, along: Array) -> "LinearScores":
-        """Return one column with a constant beside rows whose products with a vector, shape (rows,), are 1 for each record.
-
-        It is found first, and from few records; it is added to the parameters of these rows in the end.
-        """
+        """Return one column with a constant beside rows whose products with a vector, shape (rows,), are 1 for each record."""
         lift = sp.hstack([self.lift, sp.csr_array(self.shortest @ along[:, None])], format="csr")
         places, scale = np.append(self.places[:, 0], lift.shape[1] - 1), np.append(self.scale[:, 0], 1.0)
         parts: Any = {"places": places[:, None], "scale": scale[:, None], "lift": lift}

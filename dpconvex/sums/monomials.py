@@ -20,10 +20,7 @@ NAME = " scores"  # The field of a batch that holds them
 
 @dataclass(frozen=True, eq=False)
 class Monomials:
-    """Products of one or two scalars of a record, divided by bounds: those of one field, or of two, are no longer than 1.
-
-    A record's row depends on that record alone, and is cut to the radius, whatever the bounds are.
-    """
+    """Products of one or two scalars of a record, divided by bounds; rows are cut to the radius, whatever the bounds are."""
 
     fields: tuple[str, ...]
     first: Indices  # Numbers of the scalars of these fields; -1 stands for 1

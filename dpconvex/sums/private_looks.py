@@ -93,20 +93,14 @@ class PrivateLooks:
         return self._noisy_counts(found, self.counted(1.0, ROOT_TWO), level)
 
     def shorten(self, longest: float) -> None:
-        """Cut x to a length in second moments of rows from now on, and make the constant of rows about half of that.
-
-        Rows are other ones then, so they have no metric until the next one is given.
-        """
+        """Cut x to a length in second moments from now on, make the constant about half of that, and forget the metric."""
         for name in ("measured", "_leverage"):
             vars(self).pop(name, None)
         self.longest = max(math.floor(min(self.scores.radius, max(0.0, longest)) / self.rows.grid), 1)
         self.rows = replace(self.rows, constant=math.ceil(self.longest / 2) if self.rows.constant else 0)
 
     def second_moment(self, level: float) -> tuple[Array, float]:
-        """Return the noisy sum of ``row row'``, shape (rows, rows), and the deviation of its noise.
-
-        Rows are (x, constant) in the units of x.
-        """
+        """Return the noisy sum of ``row row'``, shape (rows, rows), in the units of x, and the deviation of its noise."""
         found = self.batch.added_up(moment, self.batch.share(self.rows), self.longest)
         count = self.rows.count
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)

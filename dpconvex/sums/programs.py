@@ -1,7 +1,4 @@
-"""Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments; and derivatives.
-
-Losses of different labels are so one object, and what is prepared for it serves them all.  Arrays have the records last.
-"""
+"""Expressions in slots: variables, fields and numbers are arguments, so that labels share them; and derivatives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Compares what proofs and programs make of a template with the values of its expressions, at points of the public domain.
-
-Before anything is proved, every template's expansions of affine subexpressions and readings of constraints are tested.
-"""
+"""Compares what proofs and programs make of a template with the values of its expressions, at points of the public domain."""
 
 import math
 

@@ -24,10 +24,7 @@ LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
 
 
 def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
-    """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink.
-
-    Entries that may tie stay: a gradient at a face of K, where steps go, may be theirs.
-    """
+    """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink."""
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
     # Also as computed.

@@ -30,10 +30,7 @@ def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any]
 
 
 def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
-    """Apply a decomposition to a stack of matrices, each by itself; all results are NaN for one that has none.
-
-    LAPACK raises for the whole stack, or does not end, if one number is infinite or NaN, and raises for some finite matrices.
-    """
+    """Apply a decomposition to matrices one by one; results are NaN where LAPACK raises, or would not end."""
     if xp is not np:
         return function(stack)
     good = np.isfinite(stack).all(axis=(-2, -1))

@@ -37,10 +37,7 @@ def refused(what: str, *shapes: Shape) -> NoReturn:
 def reduction(
     name: str, value: Callable[..., Any], vjp: Callable[..., list[Any]], one: Callable[..., AbstractValue], **slots: Any
 ) -> AtomDefinition:
-    """Return an atom of entries along axes, which `value` keeps and `vjp` sees.
-
-    `one` is the rule for one line of entries, and the first entry of each further argument.
-    """
+    """Return an atom of entries along axes, which `value` keeps and `vjp` sees; `one` is the rule for one line of entries."""
     usual: dict[str, Any] = {
         "shape": reduced,
         "to_string": lambda e, write: called(name, e, *(write(argument, 0) for argument in e.args)),
