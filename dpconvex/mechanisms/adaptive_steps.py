@@ -1,8 +1,4 @@
-"""Adaptive preconditioned steps: any loss, without a bound on it (docs/theory.md, theorem 8.9).
-
-A noisy second moment of the rows is the preconditioner, a noisy histogram of slopes chooses the clip, and every step is one
-Gaussian query.  The guarantee rests on clipped sums, on levels and on the noise.  No constant of the loss enters it.
-"""
+"""Adaptive preconditioned steps: any loss, without a bound on it, by Gaussian queries (docs/theory.md, theorem 8.9)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

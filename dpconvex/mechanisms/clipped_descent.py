@@ -1,7 +1,4 @@
-"""Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed (docs/theory.md, section 8).
-
-Norms are rounded up, by more for one record than for another, so neighbours count as 2 clips apart, unless none is clipped.
-"""
+"""Noisy descent by clipped gradients: no bound on the loss, its curvature or K is needed (docs/theory.md, section 8)."""
 
 import math
 

@@ -1,8 +1,4 @@
-"""Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released.
-
-T adaptive Gaussian releases are together exactly as private as one of ``sqrt(T)`` times the sensitivity (Dong, Roth & Su 2022,
-"Gaussian differential privacy", corollary 3.3); steps ``R / (B sqrt(T))`` give a risk of ``R B / sqrt(T)`` (docs/theory.md).
-"""
+"""Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released."""
 
 import math
 from dataclasses import dataclass, replace

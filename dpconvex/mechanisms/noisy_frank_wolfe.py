@@ -1,8 +1,4 @@
-"""Vertex steps for many features: noisy choices of vertices of an l1 ball or a simplex, and steps on the hull of those chosen.
-
-One record moves the score of a vertex by its largest slope, however many vertices there are, and a choice pays for one score.
-So error grows with the logarithm of the number of features (K. Talwar, A. Thakurta and L. Zhang 2015).
-"""
+"""Vertex steps for many features: noisy choices of vertices of l1 balls or simplices (K. Talwar, A. Thakurta, L. Zhang 2015)."""
 
 import math
 from dataclasses import dataclass

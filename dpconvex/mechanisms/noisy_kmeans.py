@@ -1,8 +1,4 @@
-"""Noisy k-means: a few centres for every class, from counts and sums of cells that carry noise, round after round.
-
-A record is in one cell, so all cells together have the sensitivity of one record, and rounds are an adaptive composition
-(docs/theory.md, section 16; Blum, Dwork, McSherry & Nissim 2005).  Records are rounded to a public grid first: sums are exact.
-"""
+"""Noisy k-means: centres from noisy counts and sums of cells, in rounds (docs/theory.md, section 16; Blum et al. 2005)."""
 
 import math
 from collections.abc import Callable

@@ -37,13 +37,7 @@ class Queries:
     spent: Fraction = field(default=Fraction(0), init=False)  # the sum of the squares of the levels so far
 
     def noisy(self, sums: Indices, sensitivity: float, level: float) -> Indices:
-        """Add noise to whole numbers that neighbours move by at most `sensitivity`, in the Euclidean norm.
-
-        Raises
-        ------
-        DPConvexError
-            If the levels of all queries so far exceed what was certified; nothing is released.
-        """
+        """Add noise to whole numbers that neighbours move by at most `sensitivity`; raise if levels exceed what was certified."""
         return self.drawn(self._deviation(sensitivity, level), sums)
 
     def noisy_symmetric(self, sums: Indices, sensitivity: float, level: float) -> Indices:

@@ -1,8 +1,4 @@
-"""Objective perturbation: minimise the objective plus a random linear term.
-
-The minimiser is private with ``epsilon = beta G_adj + sup log det(I + H/mu)`` (Chaudhuri, Monteleoni & Sarwate 2011, theorem 9;
-Kifer, Smith & Thakurta 2012 and Redberg, Koskela & Wang 2023 for Gaussian noise; docs/theory.md, section 7).
-"""
+"""Objective perturbation: minimise the objective plus a random linear term (docs/theory.md, section 7)."""
 
 from dataclasses import dataclass
 

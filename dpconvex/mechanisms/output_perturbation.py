@@ -1,8 +1,4 @@
-"""Output perturbation: minimise exactly, then add noise to the answer.
-
-The minimisers of two neighbours are at most ``G_adj/mu`` apart (Chaudhuri, Monteleoni & Sarwate 2011, theorem 6 and corollary 8,
-for any convex loss and any set: docs/theory.md).  Kinks of the loss are rounded off, which leaves it as sensitive.
-"""
+"""Output perturbation: minimise exactly, then add noise to the answer; those of neighbours are at most ``G_adj/mu`` apart."""
 
 import math
 from dataclasses import dataclass

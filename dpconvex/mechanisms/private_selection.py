@@ -1,9 +1,4 @@
-"""Private choice: one of several candidates by a score, and the best of a random number of private runs.
-
-`select` is permute-and-flip (McKenna & Sheldon 2020); `Repetitions` the best of K runs, K truncated negative binomial (Liu &
-Talwar 2019; Papernot & Steinke 2022, corollary 3; docs/theory.md):
-``epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps`` and ``delta = E[K] del``.
-"""
+"""Private choice: of a candidate, by permute-and-flip (McKenna & Sheldon 2020), and of the best of a random number of runs."""
 
 import math
 from collections.abc import Sequence

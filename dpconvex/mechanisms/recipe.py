@@ -1,8 +1,4 @@
-"""The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
-
-With mu the level of the Gaussian mechanism for (epsilon, delta), n records and p free parameters, clipped steps learn more than
-exact minimisers where ``n mu / p`` is small: that is measured, not proved (docs/choosing.md).
-"""
+"""The recipe: what fits best with how many records, from public sizes (docs/choosing.md), where nobody names a mechanism."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -185,10 +181,7 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
 
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
-    """Say whether a loss of the parameters has a nonsmooth point; squares and Huber losses of hinges of targets have none.
-
-    Neither have those of hinges of classes whose parameters are not free.
-    """
+    """Say whether a loss has a nonsmooth point; squares and Huber losses of hinges, of targets or constrained, have none."""
     hidden = set[Expression]()
     if not form.template.record.discrete or ridge_of(form) is None:
         squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}

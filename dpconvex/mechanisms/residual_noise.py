@@ -1,8 +1,4 @@
-"""Residual noise: exact noise on a grid, which hides the distance between the computed answer and the exact one.
-
-The computed answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  Its share of the budget,
-tau and the grid are fixed before any data are read; under add-remove tau rests on a noisy number of records (docs/release.md).
-"""
+"""Residual noise: integer noise on a grid, drawn exactly, that hides how far an answer is from the minimiser (docs/release.md)."""
 
 import math
 from contextlib import suppress

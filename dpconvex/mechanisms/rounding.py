@@ -1,7 +1,4 @@
-"""How exact a computed answer can be: bounds from public constants alone, known before any data are read.
-
-The tolerance lies above the floor of every data set and every draw: else the refusal of a fit would say something about the data.
-"""
+"""How exact a computed answer can be for all data and draws, from public constants alone: else refusals would tell of data."""
 
 import math
 

@@ -92,10 +92,7 @@ class People:
 
 
 def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
-    """Return identifiers as numbers, shape (n,), in the order in which they come first, and each of them once.
-
-    Raise if one is missing, of a type or a kind of its own, or equal to another one that is spelled otherwise.
-    """
+    """Return identifiers as numbers, in the order in which they come first, and each once; refuse missing or mixed ones."""
     entries: list[Any] = label_entries("unit", given)
     if any(map(is_missing, entries)):
         raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")

@@ -1,7 +1,4 @@
-"""A private learner, declared: a record, a loss for one record, a public regularizer and public constraints.
-
-It is read once: what the user's expressions, variables and parameters become later does not reach it.
-"""
+"""A private learner, declared and read once: a record, a loss for one record, a public regularizer and public constraints."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

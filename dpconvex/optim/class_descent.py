@@ -1,10 +1,4 @@
-"""The steps of `AdaptiveSteps` for classes: long steps of clipped slopes, and then looks for the length of the parameters.
-
-Directions tell classes apart.  So steps are as long as their noise allows, longer than Newton's, and records that are easily
-told apart soon count for nothing.  How long the parameters should be is found at the end, along them alone.
-
-Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
-"""
+"""The steps of `AdaptiveSteps` for classes, post-processing: long steps of clipped slopes, then looks for the length."""
 
 import math
 from typing import Any

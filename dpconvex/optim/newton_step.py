@@ -1,7 +1,4 @@
-"""A Newton step of a noisy gradient and Hessian, and the covariance of where it ends (docs/theory.md, section 22).
-
-Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
-"""
+"""A Newton step of a noisy gradient and Hessian, and the covariance of where it ends (docs/theory.md, section 22)."""
 
 import math
 from dataclasses import dataclass
@@ -65,13 +62,7 @@ class NewtonStep:
         return self.scores.coordinates(self.table * self.units)
 
     def estimate(self) -> NewtonPoint:
-        """Take the step.
-
-        Raises
-        ------
-        NotConverged
-            If the Hessian nowhere exceeds its noise, or changes within the error of the estimate.
-        """
+        """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
         every = np.eye(self.form.basis.shape[1])
         self.step(self.level * math.sqrt(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.

@@ -1,9 +1,4 @@
-"""Constraints on eigenvalues and intervals: proximal quasi-Newton steps.
-
-Each step minimises a quadratic model of f over K.  That takes no pass over the records, however many steps of semismooth Newton
-it takes: of the residual of a projected-gradient step (P. Patrinos, L. Stella, A. Bemporad, CDC 2014), by conjugate gradients.
-A model is of second moments first, and the Hessian of a sample where that does not suffice.
-"""
+"""Constraints on eigenvalues and intervals: steps to minima of models of f (P. Patrinos, L. Stella, A. Bemporad, CDC 2014)."""
 
 from dataclasses import dataclass
 

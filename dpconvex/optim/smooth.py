@@ -1,8 +1,4 @@
-"""Minimisers where K is all of space and nothing has nonsmooth points: limited-memory BFGS, begun with a model of the Hessian.
-
-The model is the Hessian of some of the records or, in many dimensions, one of their second moments (`BatchedLoss.grid`).  Where
-steps slow down it is made anew, of more records.
-"""
+"""Minimisers where K is all of space and nothing has kinks: limited-memory BFGS, begun with a model of the Hessian."""
 
 from collections import deque
 

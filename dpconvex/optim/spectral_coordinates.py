@@ -1,8 +1,4 @@
-"""Coordinates of K in which f bends evenly, and the derivative of the projection on K there.
-
-A congruence ``X = R Y R'`` keeps the semidefinite cone.  With R from the curvature of f the Hessian is nearly even in Y, as
-that of a quadratic form of features is after these are whitened.
-"""
+"""Coordinates of K in which f bends evenly, by congruences of its cones, and the derivative of the projection on K there."""
 
 from dataclasses import dataclass
 

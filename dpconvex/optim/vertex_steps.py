@@ -1,7 +1,4 @@
-"""The steps of `NoisyFrankWolfe`: which vertices are asked for, and what is made of those that were chosen.
-
-Everything here is post-processing: the records are behind `VertexLooks`, and nothing here has to be right for privacy.
-"""
+"""The steps of `NoisyFrankWolfe`, post-processing: which vertices are asked for, and what is made of those that were chosen."""
 
 import math
 from dataclasses import replace

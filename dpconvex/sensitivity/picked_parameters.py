@@ -50,10 +50,7 @@ class Term(NamedTuple):
 
 @once
 def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
-    """Return the form of losses that differ by no parameters, and what its new fields are; the same form if there are none.
-
-    Discrete fields that no loss depends on any more are none of its record's: `groups` are the combinations of those that are.
-    """
+    """Return the form of losses that differ by no parameters, and its new fields, without discrete fields that no loss needs."""
     parts, template = [dict(terms(loss)) for loss in form.losses], form.template
     common = set.intersection(*(set(part.values()) for part in parts))
     keys = dict.fromkeys(key(term) for part in parts for term in part.values() if term not in common)

@@ -1,8 +1,4 @@
-"""Minima over a set by a logarithmic barrier: Newton's method, which no units of parameters, heights or conditions disturb.
-
-Where models of a conic solver miss a tolerance, in numbers of very different sizes, the central path is followed from a point
-inside (S. Boyd, L. Vandenberghe, Convex Optimization, 2004, section 11.3); its multipliers certify each of its points.
-"""
+"""Minima over a set along the central path of a logarithmic barrier (Boyd & Vandenberghe 2004, section 11.3), in any units."""
 
 from itertools import product
 from typing import Any

@@ -1,8 +1,4 @@
-"""The set K as conditions: bounds, equations, blocks in cones, and convex functions that are not positive.
-
-A distance is certified up to the root of how exactly conditions hold with equality, so points and values have extended precision
-here, where NumPy has any (80 bits on most machines).
-"""
+"""The set K as conditions: bounds, equations, blocks in cones, and convex functions that are not positive."""
 
 from collections.abc import Sequence
 from functools import cached_property, partial

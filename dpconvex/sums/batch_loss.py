@@ -1,7 +1,4 @@
-"""The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates.
-
-Where records are in partitions, parameters go to these, and sums come back: the bits are the same for any number of workers.
-"""
+"""The losses of a batch, summed: values, gradients and Hessians by the coordinates, to the same bits with any workers."""
 
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy

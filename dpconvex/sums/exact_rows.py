@@ -1,8 +1,4 @@
-"""Rows of records in whole numbers, their lengths in a metric, and their second moments, exact in any order.
-
-Rows are whole multiples of a power of two.  All products and sums of a block are integers below 2^53, so no bit of them depends
-on the order of adding, on blocks, threads or workers (docs/theory.md, theorem 8.9).
-"""
+"""Rows of records in whole numbers, their lengths in a metric, and their second moments, exact in any order (theorem 8.9)."""
 
 import math
 from dataclasses import dataclass

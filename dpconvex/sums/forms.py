@@ -1,8 +1,4 @@
-"""A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta.
-
-A pass over the records is ``monomials @ coefficients(theta) -> forms -> leaves -> loss and slopes -> monomials' @ slopes``, two
-matrix products, whatever the labels (docs/performance.md).
-"""
+"""A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -102,10 +98,7 @@ class LeafForm:
 
     @cached_property
     def merged(self) -> tuple["LeafForm", sp.csr_array]:
-        """Return the form on a grid or of fewest parameters, and the map to the shortest coordinates, shape (dim, parameters).
-
-        Coordinates that enter in proportion, as those of A and B do in ``x @ A @ x - x @ B @ x``, are one parameter.
-        """
+        """Return the form of fewest parameters, where those in proportion are one, and the map to the shortest coordinates."""
         table = sp.csc_array(self.map)
         if self.grid is not None:
             return self, sp.eye_array(table.shape[1], format="csr")
@@ -129,10 +122,7 @@ def lowered_losses(template: Template, space: Space) -> tuple[Lowered, ...]:
 
 @once
 def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
-    """Return losses in which entries of which nothing is left, or nothing that moves, are free of rounding by what cancels.
-
-    Bounds are those of what is left; programs compute all terms, whose rounding the loss may enlarge.
-    """
+    """Return losses in which entries of which nothing is left, or nothing that moves, are free of rounding by what cancels."""
     expander = expander_of(template, space)
     done, still = dict[Expression, Expression](), dict[Expression, Expression]()
     leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
@@ -244,12 +234,7 @@ def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_
 
 
 def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] | None:
-    """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
-
-    Those of one label are preferred if they are well conditioned, as the differences of one class with all others are; else rows
-    are made orthonormal, so that sums over forms enlarge rounding little (docs/release.md, section 5).  Random combinations of
-    the columns keep the rank, with probability one; what they claim is checked.
-    """
+    """Choose rows that all rows are combinations of, well conditioned or orthonormal, and the combinations; None if too many."""
     # Rows are as wide as products of monomials and parameters: nothing as wide is made.
     scale = np.sqrt(np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.data**2, rows.shape[0]))
     moving = np.flatnonzero(scale > 0)
