@@ -1,4 +1,4 @@
-"""Residual noise: integer noise on a grid, drawn exactly, that hides how far an answer is from the minimiser (docs/release.md)."""
+"""Residual noise: integer noise on a grid, drawn exactly, hides how far an answer is from the minimiser (docs/release.md)."""
 
 import math
 from contextlib import suppress
