@@ -45,7 +45,7 @@ class Proxy:
     """A network between here and the server that is cut at random, also when a commit is on its way or its answer is."""
 
     def __init__(self, port, rate, seed=0):
-        self.port, self.rate, self.random, self.cuts = port, rate, random.Random(seed), Counter()
+        self.port, self.rate, self.random = port, rate, random.Random(seed)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.own, self.open = self.listener.getsockname()[1], True
         threading.Thread(target=self.accept, daemon=True).start()
@@ -54,15 +54,14 @@ class Proxy:
         while self.open:
             with contextlib.suppress(OSError):
                 near, far = self.listener.accept()[0], socket.create_connection(("127.0.0.1", self.port))
-                for ends, way in (((near, far), "asked"), ((far, near), "answered")):
-                    threading.Thread(target=self.pass_on, args=(*ends, way), daemon=True).start()
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
 
-    def pass_on(self, source, target, way):
+    def pass_on(self, source, target):
         with contextlib.suppress(OSError):
             while part := source.recv(65536):
                 commit = b"COMMIT" in part
                 if self.random.random() < self.rate * (10 if commit else 1):
-                    self.cuts[way, commit] += 1
                     if commit and self.random.random() < 0.5:
                         target.sendall(part)  # the server gets it, and its answer is lost
                     break
@@ -78,7 +77,7 @@ class Proxy:
 
 
 def soaked(address, workers, count, disturb, seconds=1800, seen=None):
-    """Let processes spend until all are done, and return what they asked for and were told of, and what is in the ledger."""
+    """Let processes spend until all are done; what they were told of is in the ledger, once, and what nobody asked for is not."""
     Budget(Privacy(1.0), seen or address)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     folder, running, names = tempfile.mkdtemp(), {}, iter(range(10**6))
@@ -91,7 +90,7 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
 
     for _ in range(workers):
         start(count)
-    until, killed = time.monotonic() + seconds, 0
+    until = time.monotonic() + seconds
     try:
         while running:
             assert time.monotonic() < until, "the processes did not end"
@@ -103,7 +102,6 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
                 if process.poll() is not None:
                     done = Path(folder, name).read_bytes().count(b"asked")
                     assert victim == name or process.returncode in (0, -9), process.returncode
-                    killed += process.returncode == -9
                     del running[name]
                     if left - done > 0:
                         start(left - done)
@@ -118,22 +116,11 @@ def soaked(address, workers, count, disturb, seconds=1800, seen=None):
     errors = [text for kind, text in said if kind == "error"]
     budget = Budget.open(seen or address)
     recorded = Counter(entry.label for entry in budget.entries)
-    lost = [label for label in told if not recorded[label]]
-    double = [label for label, times in recorded.items() if times > 1]
-    never = set(recorded) - set(asked)
-    denied = {text.split()[0] for text in errors if "nothing was recorded" in text} & set(recorded)
-    silent = len(set(recorded) - set(told))  # recorded, and whoever asked died or was told that it may count
-    sys.stdout.write(
-        f"{len(asked)} asked, {len(told)} told, {sum(recorded.values())} recorded, {len(lost)} lost, {len(double)} double, "
-        f"{silent} recorded for nobody, {len(errors)} errors, {killed} killed\n"
-    )
-    assert not lost
-    assert not double
-    assert not never
-    assert not denied
+    assert set(told) <= set(recorded) <= set(asked)
+    assert set(recorded.values()) == {1}
+    assert not {text.split()[0] for text in errors if "nothing was recorded" in text} & set(recorded)
     assert len(asked) >= workers * count
     assert round(budget.spent.epsilon / 1e-4) == sum(recorded.values())
-    return len(asked), len(told), sum(recorded.values()), errors, killed
 
 
 SIZES = [(2, 4), pytest.param((8, 200), marks=pytest.mark.slow)]
@@ -155,7 +142,6 @@ def test_no_spend_is_lost_where_the_network_is_cut(server, size):
     through = address.replace(str(server.port), str(proxy.own))
     try:
         soaked(through, *size, lambda names: None, seen=address)
-        sys.stdout.write(f"cuts of (way, at a commit): {dict(proxy.cuts)}\n")
     finally:
         proxy.close()
 
@@ -163,15 +149,14 @@ def test_no_spend_is_lost_where_the_network_is_cut(server, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_no_spend_is_lost_where_the_server_is_restarted(server, size):
-    begun, restarts, chance = time.monotonic(), 0, random.Random(2)
+    begun, chance = time.monotonic(), random.Random(2)
 
     def restart(names):
-        nonlocal begun, restarts
+        nonlocal begun
         if time.monotonic() - begun > (2 if size[0] < 8 else 5):
             server.stop(chance.choice(["immediate", "fast"]))
             time.sleep(0.2)
             server.start()
-            begun, restarts = time.monotonic(), restarts + 1
+            begun = time.monotonic()
 
     soaked(server.new(), *size, restart)
-    sys.stdout.write(f"{restarts} restarts\n")

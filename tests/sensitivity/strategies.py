@@ -1,13 +1,12 @@
 """Random templates, composed from the atoms that the calculus has rules for.
 
-A template is grown from a source of choices, so that Hypothesis can shrink it and a seed can repeat it.
+A template is grown from a source of choices, so that a seed can repeat it.
 """
 
 from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
-from hypothesis import strategies as st
 
 import dpconvex as dp
 from dpconvex import Ball, Box, Choice, Record, Template
@@ -240,11 +239,6 @@ OF_POSITIVE = {
     "quad_over_lin": lambda v, p, q: Part(cp.quad_over_lin(v.expression, p.expression), 5 * v.size**2),
     "over concave": lambda v, p, q: Part(cp.quad_over_lin(v.expression, cp.log(1 + p.expression)), 5 * v.size**2),
 }
-
-
-@st.composite
-def templates(draw):
-    return Grower(lambda options: draw(st.sampled_from(list(options)))).template()
 
 
 def seeded_template(seed):

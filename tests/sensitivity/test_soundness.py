@@ -6,16 +6,14 @@ in its set, and every Hessian below its pieces, at the very record that it belon
 
 import dataclasses
 import math
-from contextlib import suppress
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from derivatives import Jets
-from hypothesis import HealthCheck, given, settings
 from scipy.special import expit
 from scipy.stats import norm
-from strategies import seeded_template, templates
+from strategies import seeded_template
 
 import dpconvex as dp
 from dpconvex.errors import NotPrivate
@@ -188,13 +186,6 @@ def attack(template, rng):
     return analysis.kink is None
 
 
-@settings(max_examples=4, suppress_health_check=list(HealthCheck))
-@given(templates())
-def test_nothing_exceeds_its_certificate(template):
-    with suppress(NotPrivate):
-        attack(template, np.random.default_rng(0))
-
-
 def campaign(seeds):
     """Attack the templates of some seeds; returns how many were accepted, and how many of those with curvature."""
     accepted = smooth = 0
@@ -209,10 +200,10 @@ def campaign(seeds):
     return accepted, smooth
 
 
-def test_most_templates_are_accepted():
-    accepted, smooth = campaign(range(6))
-    assert accepted >= 4
-    assert smooth >= 1
+def test_nothing_exceeds_its_certificate_and_most_templates_are_accepted():
+    accepted, smooth = campaign(range(10))
+    assert accepted >= ACCEPTED * 10
+    assert smooth >= 2
 
 
 @pytest.mark.slow
