@@ -1,10 +1,13 @@
 """Confidence intervals: a noisy Newton step, and the sandwich with the noise (docs/theory.md, section 22)."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.errors import NotConverged, TemplateError, warn
+from dpconvex.data.record import Record
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError, warn
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
 from dpconvex.fitting.release import Release
@@ -12,7 +15,7 @@ from dpconvex.fitting.solve import FitJob, checked_batch
 from dpconvex.fitting.statistics import Coefficients, names
 from dpconvex.fitting.verify import FitOptions, analyse, check_template, read
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
-from dpconvex.mechanisms.recipe import has_nonsmooth_loss
+from dpconvex.mechanisms.recipe import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import NewtonPoint
@@ -22,6 +25,10 @@ from dpconvex.util.arguments import FRACTION, instance, require
 MOST = 300  # Parameters
 # Of the fewest records: a table with rare levels was refused in 6 of 20 calls at 24 times as many, in 3 at 34, in none at 45.
 ENOUGH = 40
+DOUBT = "Numbers may be undetermined, or refused when paid for."
+UNITS = (
+    10.0  # Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others
+)
 INSIDE, ROUNDING = 3.0, 1e-6  # Standard errors within which no constraint may be active; relative error of a projection
 
 
@@ -91,20 +98,26 @@ def intervals(
         require(same, "intervals: the release is no fit of the template, which has other parameters.")
         release.check_data("intervals", job.data)
     found = options.prove(learner, privacy, job.size)
+    units = remedy_of_units(learner.record)
     fewest = fewest_records(form, found.certificate, release is None)
     if job.size < fewest:
         why = f"at {privacy} so many parameters need {fewest:,} records or more, and here are {job.size:,}"
         raise NotConverged(f"intervals: {why}; nothing was spent. A larger epsilon or fewer features help.")
     if job.size < ENOUGH * fewest:
         why = f"at {privacy} here may be too few records, {job.size:,}: with rare levels some {ENOUGH * fewest:,} are needed"
-        warn(f"intervals: {why}. Numbers may be undetermined, or refused when paid for. A larger epsilon helps.")
+        warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
+    if release is not None and touches(form, release):
+        warn(f"intervals: a constraint is active at the release, and then no interval holds. {DOUBT} Leave it out.")
     job.check(found)
     job.pay(found.certificate.event)
     with job.told():
         batch = checked_batch(found, job.data, clip, job.people)
         people = None if job.people is None else job.people.of
         start = None if release is None else release.parameters
-        estimate = estimate_with_covariance(form, found.certificate, batch, job.source, people, start)
+        try:
+            estimate = estimate_with_covariance(form, found.certificate, batch, job.source, people, start)
+        except NotConverged as error:
+            raise NotConverged(f"{error}{units}") from error
     check_inside(form, estimate)
     theta, of_noise = (np.where(estimate.hidden, np.nan, part) for part in (estimate.theta, np.diag(estimate.of_noise)))
     both = of_noise + np.diag(estimate.of_records)
@@ -115,12 +128,33 @@ def intervals(
 def check_loss(form: LossForm) -> None:
     """Refuse losses without a known Hessian, and parameters that no record enters."""
     tuple(names(form.space))  # refuses what has none
-    kinks = has_nonsmooth_loss(form) and analyse(form.template).kink is not None
-    if kinks or not all(map(is_convex, form.losses)):
-        raise TemplateError("intervals: the loss must be convex with a second derivative; smooth it.")
+    bare = any(node.variables and not hidden for node, hidden in nonsmooth_parts(form).items())
+    said = "intervals: the loss must be convex with a bounded second derivative; smooth it"
+    try:
+        kinks = bare and analyse(form.template).kink is not None
+    except NotPrivate as error:  # of slopes without a bound, which a fit with clipped steps may have
+        raise TemplateError(f"{said}. Of {error.expression} there is no bound; cvxpy.huber has one.") from error
+    require(not kinks and all(map(is_convex, form.losses)), f"{said}.")
     require(form.space.dim <= MOST, f"intervals: at most {MOST} parameters have intervals, not {form.space.dim:,}.")
     if not (abs(form.basis).sum(axis=1) > 0).all():
         raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
+
+
+def remedy_of_units(record: Record) -> str:
+    """Return a sentence about fields in natural units, whose bounds are far from -1 to 1; an empty text if there are none."""
+    far = [repr(name) for name, box in record.continuous.items() if np.abs(box.bounds).max(initial=0.0) > UNITS]
+    said = f" So may other units: scale {', '.join(far)} to -1 to 1, by public bounds, before the fit."
+    return said if far else ""
+
+
+def touches(form: LossForm, release: Release) -> bool:
+    """Say whether a released point lies on the boundary of the feasible set."""
+    if form.feasible.is_space:
+        return False
+    theta = form.space.pack(release.parameters)
+    reach = math.sqrt(ROUNDING) * (1 + float(np.linalg.norm(theta)))
+    moves = reach * np.vstack([np.eye(len(theta)), -np.eye(len(theta))])
+    return any(np.linalg.norm(form.feasible.project(theta + move) - theta - move) > ROUNDING * reach for move in moves)
 
 
 def check_inside(form: LossForm, estimate: NewtonPoint) -> None:

@@ -182,12 +182,15 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
     """Say whether a loss has a nonsmooth point; squares and Huber losses of hinges, of targets or constrained, have none."""
-    hidden = set[Expression]()
-    if not form.template.record.discrete or ridge_of(form) is None:
-        squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}
-        seen = {side for node, square in squared.items() if not square for side in node.args}
-        hidden = {node for node in squared if is_hinge(node)} - seen - set(form.losses)
-    return any(node.variables and node not in hidden for node in nonsmooth_nodes(form.losses))
+    hides = not form.template.record.discrete or ridge_of(form) is None
+    return any(node.variables and not (hides and hidden) for node, hidden in nonsmooth_parts(form).items())
+
+
+def nonsmooth_parts(form: LossForm) -> dict[Expression, bool]:
+    """Return the nonsmooth nodes of the losses, and whether squares or Huber losses hide each: those of hinges."""
+    squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}
+    seen = {side for node, square in squared.items() if not square for side in node.args} | set(form.losses)
+    return {node: is_hinge(node) and node not in seen for node in nonsmooth_nodes(form.losses)}
 
 
 def few_statistics(form: LossForm, privacy: Privacy) -> bool:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.adaptive_descent import probe_of, row_units
 from dpconvex.optim.slope_histograms import Public
-from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -46,7 +46,7 @@ class NewtonStep:
     """A Newton step from a table of parameters, behind noise."""
 
     looks: PrivateLooks
-    form: LossForm
+    basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
     level: float  # Of all queries together
     number: float  # About the number of records
     public: Public
@@ -63,7 +63,7 @@ class NewtonStep:
 
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
-        every = np.eye(self.form.basis.shape[1])
+        every = np.eye(self.basis.shape[1])
         self.step(self.level * math.sqrt(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
@@ -119,7 +119,7 @@ class NewtonStep:
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.units)
-        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.form.basis.toarray()))[0]
+        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.basis.toarray()))[0]
         self.back = self.scores.shortest @ whole @ self.onto
 
     def gradient(self, length_level: float, level: float) -> tuple[Array, float, float]:

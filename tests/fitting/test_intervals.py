@@ -94,11 +94,15 @@ def test_what_public_facts_refuse_costs_nothing():
     w = cp.Variable(3, name="w")
     record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
     kinked = dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), cp.sum_squares(w))
+    steep = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Box(-1, 1)), lambda x, y: cp.power(cp.abs(x @ w - y), 1.5), cp.sum_squares(w)
+    )
     unseen = dp.Template(record, lambda x, y: cp.logistic(-y * (x[:2] @ w[:2])), 1e-5 * cp.sum_squares(w))
     fit = dp.Release({"w": np.zeros(3)}, spent=PRIVACY)
     for template, release, more, said in (
         (learner, None, {}, "need [0-9,]+ records"),
         (kinked, None, {}, "second derivative"),
+        (steep, None, {}, r"second derivative; smooth it\. Of power\(abs\(x @ w - y\), 1\.5\) there is no bound"),
         (unseen, None, {}, "no record enters"),
         (learner, replace(fit, parameters={"w": np.zeros(2)}), {}, "other parameters"),
         (learner, None, {"privacy": dp.Privacy(1.0)}, "delta"),

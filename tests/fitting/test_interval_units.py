@@ -1,0 +1,64 @@
+"""Intervals of levels beside a constant, and what warnings and refusals say of units and constraints."""
+
+import warnings
+from contextlib import suppress
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from test_intervals import PRIVACY, drawn
+
+import dpconvex as dp
+
+
+def test_levels_beside_a_constant_have_the_intervals_of_what_is_determined():
+    """The steps' own rows forgot that a record has one level, so that all effects and the constant were hidden by noise."""
+    w, a, b = cp.Variable(1, name="w"), cp.Variable(2, name="a"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Box([-1.0], [1.0]), g=dp.Choice([0, 1]), y=dp.Box(-1, 1))
+    rng = np.random.default_rng(0)
+    x, g = rng.uniform(-1, 1, (20_000, 1)), rng.integers(0, 2, 20_000)
+    y = (0.3 * x[:, 0] + 0.2 * g + rng.normal(0, 0.1, 20_000)).clip(-1, 1)
+
+    def expectile(x, g, y):
+        u = x @ w + a[g] - y
+        return 0.7 * cp.square(cp.pos(-u)) + 0.3 * cp.square(cp.pos(u))
+
+    squares = dp.Template(record, lambda x, g, y: cp.square(x @ w + a[g] + b - y))
+    for template in (squares, dp.Template(record, expectile)):
+        found = dp.intervals(template, None, {"x": x, "g": g, "y": y}, PRIVACY, seed=1)
+        assert found.undetermined == ()
+        estimates = dict(zip(found.names, found.estimates, strict=True))
+        assert estimates["a[1]"] - estimates["a[0]"] == pytest.approx(0.2, abs=0.03)
+
+
+def test_doubts_are_said_before_payment():
+    data, _ = drawn("logistic_regression", 8_000, np.random.default_rng(0))
+    w, wide = cp.Variable(3, name="w"), dp.Record(x=dp.Box(-np.full(3, 50.0), np.full(3, 50.0)), y=dp.Choice([-1, 1]))
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+
+    def loss(x, y):
+        return cp.logistic(-y * (x @ w))
+
+    within = dp.Template(record, loss, constraints=[w <= 1])
+    for largest, at_end in ((1.0, True), (0.5, False)):
+        fit = dp.Release({"w": [largest, 0.0, 0.0]}, spent=PRIVACY)
+        with warnings.catch_warnings(record=True) as said, suppress(dp.NotConverged):
+            warnings.simplefilter("always")
+            dp.intervals(within, fit, data, PRIVACY, seed=1)
+        assert any("a constraint is active at the release" in str(one.message) for one in said) == at_end
+    few, natural = {"x": 50 * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
+    with pytest.warns(dp.PrivacyWarning, match="scale 'x' to -1 to 1"), suppress(dp.NotConverged):
+        dp.intervals(natural, None, few, PRIVACY, seed=1)
+
+
+def test_refusals_name_units(monkeypatch):
+    def refuse(*_):
+        raise dp.NotConverged("intervals: noise hides the curvature.")
+
+    monkeypatch.setattr("dpconvex.fitting.intervals.estimate_with_covariance", refuse)
+    data, w = drawn("logistic_regression", 8_000, np.random.default_rng(0))[0], cp.Variable(3, name="w")
+    for bound, ending in ((50, r"curvature\. So may other units: scale 'x' to -1 to 1.*"), (1, r"curvature\.")):
+        record = dp.Record(x=dp.Box(-np.full(3, bound), np.full(3, bound)), y=dp.Choice([-1, 1]))
+        template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)))
+        with pytest.raises(dp.NotConverged, match=ending + "$"):
+            dp.intervals(template, None, data, PRIVACY, seed=1)
