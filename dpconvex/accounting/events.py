@@ -235,10 +235,7 @@ class Perturbation(Event):
             require(all(map(is_amount, numbers)) and paired, f"an event of objective perturbation: {why}")
 
     def of_group(self, people: int) -> Event:
-        """Differences add up: their sum is the mean of multiples, each with its own vertices.
-
-        People may be of different kinds, so dimension, length and curvature are the largest of any.
-        """
+        """Differences add up to a multiple of their mean; people may differ in kind, so the largest bounds count."""
         names = ("dimension", "length", "curvature") if self.kinds else ()
         largest: Any = {name: max(getattr(hull, name) for hull in self.kinds) for name in names}
         return Perturbation(self.sigma, tuple(replace(hull, **largest).of_group(people) for hull in self.kinds))

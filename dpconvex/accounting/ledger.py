@@ -1,7 +1,4 @@
-"""A file of JSON lines that several processes append to and that loses nothing it has confirmed; `Budget` keeps its spends here.
-
-A process that dies in the middle of a write leaves a torn last line, which `lines_of` refuses and `mend` repairs.
-"""
+"""A file of JSON lines that processes append to and that loses nothing it has confirmed; `mend` repairs a torn last line."""
 
 import errno
 import json

@@ -141,10 +141,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its guarantee.
-
-    Also when (UTC), by whom, on which machine, and on which data, by the name that the `Budget` was given; older lines lack them.
-    """
+    """One line of a ledger: what was spent, by which event if it is known, when (UTC), by whom, where, and on which data."""
 
     label: str
     privacy: Privacy

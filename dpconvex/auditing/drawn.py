@@ -33,10 +33,7 @@ DISCRETE = 1000.0  # Masses of integer noise of a larger scale differ by less th
 
 
 def compared(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
-    """Compare entries of noise with their law by how many exceed a threshold: an exact binomial test for each group.
-
-    Entries of one group are independent, and rounded to multiples of `grid`, if that is positive.
-    """
+    """Compare independent entries of noise, on a grid or none, with their law: an exact binomial test for each group."""
     threshold = scale * float(brentq(lambda x: exceeds(law, p, x) - EXCEEDED, 1e-9, 1e9))
     threshold = grid * (max(round(threshold / grid - 0.5), 0) + 0.5) if grid else threshold
     claimed = exceeds(law, p, threshold / scale)

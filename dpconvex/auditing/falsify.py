@@ -1,7 +1,4 @@
-"""The adversary of the verifier: a search over records, neighbours and parameters that tries to break every proved constant.
-
-What is observed must never exceed what is certified; how near it comes says how tight the certificate is.
-"""
+"""The adversary of the verifier: a search over records, neighbours and parameters that tries to break every proved constant."""
 
 import math
 from collections.abc import Iterator

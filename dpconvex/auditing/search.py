@@ -1,7 +1,4 @@
-"""The search for neighbours and parameters at which gradients, curvature, or what they leak together, are largest.
-
-Candidates climb in the records and in the values of their affine leaves: all that is measured depends on parameters through them.
-"""
+"""The search for neighbours and parameters at which gradients, curvature, or what they leak together, are largest."""
 
 from __future__ import annotations
 
@@ -196,10 +193,7 @@ class Search:
         return [self.climb(goal, drawn.take(order), steps, patience) for goal, order in zip(goals, orders, strict=True)]
 
     def climb(self, goal: Goal, now: Candidates, steps: int, patience: int | None = None) -> Candidates:
-        """Take random steps that rise; the better quarter is cloned once in a while, so that effort goes where it pays.
-
-        With `patience`, stop when the best candidate has hardly risen in so many steps.
-        """
+        """Take random steps that rise, clone the better quarter at times, and stop after `patience` steps with hardly a rise."""
         value, best = goal.worth(self.measure(now, goal.curved)), list[float]()
         for k in range(steps):
             best.append(value.max())

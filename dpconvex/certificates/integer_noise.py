@@ -24,10 +24,7 @@ EACH = 2**14  # Numbers that a thread draws at a time
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """Integer noise on a grid, for the distance between the computed answer and the exact one, with its share of the guarantee.
-
-    Integers k have probability proportional to exp(-|k|/scale), or to exp(-k^2 / (2 scale^2)).
-    """
+    """Integer noise on a grid, and its share of the guarantee: k is as likely as exp(-|k|/scale) or exp(-k^2/(2 scale^2))."""
 
     noise: str  # "discrete Laplace" or "discrete Gaussian"
     epsilon: float

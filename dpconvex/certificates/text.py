@@ -148,10 +148,7 @@ class CertificateText(Printed):
 
     @property
     def whole(self: Any) -> tuple[Privacy, Event | None, str]:
-        """The guarantee and the event of a fit with the schema that was learnt for it, and the part of each in words.
-
-        Of a schema that was learnt for other neighbours than the fit there is no event, and the guarantee is that of the fit.
-        """
+        """The guarantee and the event of a fit with its learnt schema, and each part in words; no event if neighbours differ."""
         costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
         costs += map(cost_of, self.learnt.costs if self.learnt else ())
         (own, *promises), events = zip(*costs, strict=True)

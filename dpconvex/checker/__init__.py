@@ -1,7 +1,4 @@
-"""A checker of certificates: replays a proof (docs/checking.md) with exact numbers and the standard library alone.
-
-It shares no line with what makes proofs, and believes none of their claims.
-"""
+"""A checker of certificates: replays a proof (docs/checking.md) by exact numbers, and shares no line with what makes proofs."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -160,10 +160,7 @@ def common(values: Iterable[Fraction]) -> int:
 
 
 def pivots(matrix: Sequence[Sequence[Fraction]]) -> list[Fraction] | None:
-    """Eliminate a symmetric matrix, exactly: its determinant is the product of the pivots; None if it is not semidefinite.
-
-    All entries stay whole numbers, minors of the matrix times a common denominator (Bareiss 1968).
-    """
+    """Eliminate a symmetric matrix in whole numbers (Bareiss 1968): return the pivots, or None if it is not semidefinite."""
     spend(len(matrix) ** 2)
     scale = common(a for row in matrix for a in row)
     rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
@@ -208,10 +205,7 @@ def spectrum(matrix: Mapping[T, Mapping[T, Fraction]]) -> Range:
 
 @remembered
 def largest_eigenvalue(matrix: Square) -> Fraction:
-    """Bound the largest eigenvalue of a symmetric matrix, by sums of rows if it is large.
-
-    It is a Rayleigh quotient, guessed in floating point, but for CLOSE if elimination proves that.
-    """
+    """Bound the largest eigenvalue of a symmetric matrix: a guess that elimination proves, or sums of rows if it is large."""
     side, most = len(matrix), max(sum(map(abs, row), ZERO) for row in matrix)
     spend(2 + 2 * sum(map(effort, matrix)))
     if side == 1 or not most or side > MOST_SIDE:

@@ -85,10 +85,7 @@ class Node:
 
 
 class TemplateGraph:
-    """The graph of a template, with the record as declared, and in the units of a proof, in which entries are written.
-
-    Coordinates of the parameters have weights, 2 for the two entries of a symmetric matrix.
-    """
+    """The graph of a template, with the record as declared, and in the units of a proof, in which entries are written."""
 
     def __init__(self, proof: dict[str, Any]) -> None:
         self.declared, self.record, self.weights = RecordBounds(), RecordBounds(), list[Fraction]()

@@ -20,10 +20,7 @@ HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': F
 
 
 def replayed(path: str) -> Report:
-    """Replay a proof: of a saved release, whose certificate says the same, or a file of its own.
-
-    A file that says of itself that it is not private is rejected.
-    """
+    """Replay a proof, of a saved release whose certificate says the same, or alone; reject a file that says it is not private."""
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)

@@ -189,10 +189,7 @@ class GeneratorRows:
 
     @remembered
     def all_apart(self, hulls: frozenset[tuple[Vector, ...]]) -> Counter[Fraction]:
-        """Bound ``||A_z' u - A_z'' v||^2`` from above for all pairs of vertices, for two records, and count equal bounds.
-
-        Pairs with equal lengths and equal multiples of all forms are bounded once; to find them, all numbers are made whole.
-        """
+        """Bound ``||A_z' u - A_z'' v||^2`` for all pairs of vertices, for two records, and count equal bounds."""
         first, second = (*hulls, *hulls)[:2]  # of one hull, itself
         squares = [*{self.square(u): None for u in (*first, *second)}]
         places = {square: k for k, square in enumerate(squares)}

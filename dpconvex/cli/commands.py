@@ -231,10 +231,7 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
 
 
 def suited(chosen: argparse.Namespace) -> Schema:
-    """Return what is declared about a table, and complete the options of a shipped problem as its estimator does.
-
-    The constant of the schema becomes the problem's own intercept, which no bound or penalty of coefficients holds back.
-    """
+    """Return what is declared about a table, and complete the options of a shipped problem as its estimator does."""
     schema, known = declared_schema(chosen), options_of(chosen.problem)
     shipped = locate(chosen.problem).parent == FOLDER
     usual: dict[str, Any] = {"constant": schema.constant} if schema.constant else {}

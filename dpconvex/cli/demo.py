@@ -1,7 +1,4 @@
-"""The demonstration: what privacy costs a large-margin Gaussian classifier of the Breast Cancer data.
-
-The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian Mixture Models with Differential Privacy", 2012.
-"""
+"""What privacy costs a large-margin Gaussian classifier of the Breast Cancer data, as in figure 2 of Pathak and Raj (2012)."""
 
 import argparse
 from collections.abc import Sequence

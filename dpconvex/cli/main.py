@@ -284,10 +284,7 @@ def budget(chosen: argparse.Namespace) -> None:
 
 @contextmanager
 def progress(name: str, asked: bool) -> Iterator[None]:
-    """Context of a command that says on standard error what it is at, if it takes long, at a terminal or where asked.
-
-    It tells a stage and whole seconds, and nothing else that the data decide.
-    """
+    """Context of a command that says on standard error at which stage it is, and whole seconds, if it takes long or is asked."""
     Stage.name = "preparing"
     terminal, done, begun = sys.stderr.isatty(), Event(), monotonic()
 

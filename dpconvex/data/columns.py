@@ -1,7 +1,4 @@
-"""Columns of records that are not plain arrays: sparse, memory-mapped, or in files.
-
-Those of a validated batch, of shape ``(n, *shape)``, are read in blocks of records, in double precision and inside the domain.
-"""
+"""Columns of records that are not plain arrays: sparse, memory-mapped, or in files; those of a batch are read in blocks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -16,10 +16,7 @@ Made = TypeVar("Made")
 
 
 class Encoded(np.ndarray[Any, Any]):
-    """Features, or targets, with the schema that made them, and the index of their table.
-
-    Some of the rows keep the schema.  All arrays that NumPy computes from them keep the origin.
-    """
+    """Features, or targets, with the schema that made them, and the index of their table; what NumPy computes keeps them."""
 
     schema: Any = None
     origin = Origin()

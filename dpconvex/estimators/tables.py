@@ -162,10 +162,7 @@ class SchemaEncoder(TableTransformer):
 
 
 def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
-    """Return the schema of the one encoder that an estimator is being fitted behind, and all schemas in its pipelines.
-
-    The first is None if there are other steps as well.  Warns of steps that learn without paying.
-    """
+    """Return the schema of the one encoder before, None beside other steps, and all schemas; warn of steps that learn unpaid."""
     steps, schemas, last = list[Any](), list[Schema](), estimator
     # Locals of other frames are not asked for: a copy of them, data included, would stay on a user's frame.
     fits = (f for f, _ in walk_stack(None) if f.f_code.co_varnames[:1] == ("self",) and f.f_code.co_name[:3] == "fit")

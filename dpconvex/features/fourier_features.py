@@ -1,7 +1,4 @@
-"""Random Fourier features: kernels as inner products of vectors whose norm is known, by public frequencies that cost nothing.
-
-Rahimi & Recht 2007; Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3.
-"""
+"""Random Fourier features (Rahimi & Recht 2007): kernels as inner products of vectors of known norm, by public frequencies."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -22,10 +22,7 @@ OPSET, ML_OPSET = 18, 3
 
 
 class Graph:
-    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants.
-
-    Its file says in its metadata, under "privacy", what the guarantee is, or why there is none.
-    """
+    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants."""
 
     def __init__(self, status: str) -> None:
         with retold("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):

@@ -1,7 +1,4 @@
-"""Writes the proof of a certificate: the template's graph, and what a checker would have to search for.
-
-The format is declared in docs/checking.md.  Nothing that is written here is trusted: `dpconvex.checker` replays it.
-"""
+"""Writes the proof of a certificate (docs/checking.md): the template's graph, and what a checker would have to search for."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,4 @@
-"""What leaves the house: parameters with the guarantee that was kept about them, and nothing else.
-
-No objective value, iteration count or timing: each of these would be a further answer, and nobody paid for it.
-"""
+"""What leaves the house: parameters with their guarantee, and no objective value, count or time, for which nobody paid."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -146,10 +146,7 @@ def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]
 
 
 def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: float, enough: float) -> float:
-    """Bound the probability that the sum is `level` or more, with thetas from the one that is best if it is normal.
-
-    A bound of `enough` ends the search.
-    """
+    """Bound the probability that the sum is `level` or more, with thetas near that of a normal law, until it is `enough`."""
     best = math.inf
     for part in (*(0.5**k for k in range(8)), 0.0):
         if math.exp(min(best, 0.0)) <= enough:

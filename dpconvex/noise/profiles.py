@@ -30,10 +30,7 @@ LARGEST_LOSS = 300.0  # Losses beyond this are given up: their exponentials are 
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
-    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates.
-
-    The difference of two neighbours depends on the noise, in a subspace (in one dimension: Redberg, Koskela & Wang 2023).
-    """
+    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates."""
     if shift <= 0:
         return -math.expm1(min(epsilon, 0.0))
     a, c, half = shift, epsilon - shift**2 / 2, dimension / 2

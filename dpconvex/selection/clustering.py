@@ -1,7 +1,4 @@
-"""Centres of clusters, released from noisy k-means or declared without data; a record belongs to the nearest one of its class.
-
-Given the centres that is a function of the record alone, so a learner that uses it pays nothing for it.
-"""
+"""Centres of clusters, from noisy k-means or declared; given them, the component of a record depends on that record alone."""
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence

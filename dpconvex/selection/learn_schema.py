@@ -202,10 +202,7 @@ def part(level: float, share: float) -> float:
 def planned(
     privacy: Privacy, kinds: Mapping[str, str | None], label: str, size: int | None
 ) -> tuple[float, float, dict[str, float], Composition]:
-    """Return the level of all counts, the tail of one column's levels, shares of the squared level, and the event of the whole.
-
-    Refuses a guarantee whose noise hides so many columns of so many records; no value is read.
-    """
+    """Return the level of all counts, the tail of one column's levels, shares of the squared level, and the whole's event."""
     stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
     lost = RARE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
     level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
@@ -331,10 +328,7 @@ class Counts:
 
 
 def octaves(values: Array, width: int) -> tuple[Indices, int]:
-    """Return the cells of numbers by size, and how many there are: 0 of NaN, 1 of 0, then of so many powers of two each.
-
-    The smallest power of two that is no less than a number says which, whatever its sign.
-    """
+    """Return the cells of numbers by absolute size, and how many there are: NaN, then 0, then so many powers of two each."""
     parts, powers = np.frexp(np.abs(values))
     place = np.clip(powers - (parts == 0.5) + OCTAVE, -1, 2 * OCTAVE) // width + 2
     place = np.where(np.isnan(values), 0, np.where((values == 0) | (place < 2), 1, place))

@@ -238,10 +238,7 @@ def prediction_pairs(table: Array, residuals: Array) -> tuple[Array, Array]:
 
 
 def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:
-    """Return places between knots, and numbers of records below each, shape (1 + replicates, places).
-
-    Parts of the gaps get records in the way that makes their shares at the knots likeliest (Richardson and Lucy).
-    """
+    """Return places between knots, and the records below each, spread over gaps in the likeliest way (Richardson and Lucy)."""
     places = np.interp(np.arange(FINER * (len(knots) - 1) + 1) / FINER, np.arange(len(knots)), knots)
     known = squares(middles(places)), squares(np.array(knots))
     hats = np.stack([np.interp(*known, hat) for hat in np.eye(len(knots))], axis=1)

@@ -1,7 +1,4 @@
-"""Private tuning: candidates are fitted, and one is chosen by its mistakes or squared errors; the whole keeps one guarantee.
-
-Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; accounting; and random numbers of fits (docs/theory.md, section 8).
-"""
+"""Private tuning: candidates are fitted, and one is chosen by its errors, under one guarantee (docs/theory.md, section 8)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
