@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.constant_first import Start, find_constant, last_steps
+from dpconvex.optim.constant_first import Start, find_constant, last_steps, parts_of
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
@@ -99,7 +99,7 @@ def model_of(
     usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
     rounds = int(settings.get("rounds", round(usual)))
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
-    left += histograms - start.spent - (start.last + start.share) * public.is_bent if start else 0.0
+    left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
     each = 1 if public.is_bent else SELDOM
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
     histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
@@ -167,7 +167,7 @@ def model_of(
         (point, 1.0) if form is not None else shortened(point, part * columns * likely, weights, constant, first)
     )
     table = matrix.T @ point
-    if start and constant is not None and public.is_bent:
+    if start and constant is not None and start.last:
         fixed = centre(point, metric.kept, constant)
         spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
         moving, place = matrix.T @ (point - fixed), float((matrix.T @ fixed)[-1, 0]) * looks.constant
@@ -264,8 +264,11 @@ def metric_of(
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
-    single = starts and looks.constant and looks.scores.shape[1] == 1
-    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if single else None
+    single = starts and looks.scores.shape[1] == 1
+    first = looks.constant and (
+        single or (public.vanishes and looks.scores.shape[1] > 1 and parts_of(looks.scores).size)
+    )
+    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if first else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start

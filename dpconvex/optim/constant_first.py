@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpconvex.optim.constant_search import ASKED, DEVIATION, search
+from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
+from dpconvex.sums.forms import SAME_DIGITS
+from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -50,12 +52,12 @@ def constant_alone(looks: PrivateLooks) -> Array:
 class Start(NamedTuple):
     """The constant before anything else moves, the curvature there, its cost, and the clip for a loudness."""
 
-    place: float
+    place: Array  # By column
     bend: float
     spent: float  # Of the squared level
     share: float  # Of the squared level, that a histogram of slopes needs
     clip: Callable[[float], float]
-    last: float  # Of the squared level, for the last steps
+    last: float  # Of the squared level, for the last steps of a constant, if there is one
     hidden: float  # The least length of slopes that nothing is seen of
     belief: "Belief"
 
@@ -67,41 +69,51 @@ class Start(NamedTuple):
 
 def find_constant(
     looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, most: float
-) -> Start:
+) -> Start | None:
     """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
 
     Mean slopes tell where it is, which cost little if there are many records.  If they are few, all later steps may turn out to
     be noise, and then this is the prediction.  A histogram of slopes there is that of the first clip.  At most a part
-    of `most` of the squared level is spent.
+    of `most` of the squared level is spent.  Several constants are searched together, unless records are too few to tell them.
     """
     turn, people = constant_alone(looks), people_of(looks, number)
-    few, bend, probe = people * level / looks.sides, public.curvature, np.ones(int(public.vanishes))
+    few, bend, columns = people * level / looks.sides, public.curvature, looks.scores.shape[1]
+    probe = np.full(columns * public.vanishes, columns**-0.5)
     belief = Belief()
     share = max(min((1 / (FINE * people * level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
     last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
+    last = last if public.is_bent and columns == 1 else 0.0
     if public.is_balanced:
-        place, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
-        usual = USUALLY * public.short_side(place)
+        one, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
+        place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
-        spent = min(
-            max(TOLD / few**2, SURELY), PART * most - share * (1 + len(probe)) - (last + share) * public.is_bent
-        )
+        mixed = parts_of(looks.scores)
+        apart = np.linalg.inv(mixed)
+        wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
+        spent = max(TOLD * columns * (wider * louder / few) ** 2, SURELY)
+        most = PART * most - share * (1 + public.vanishes) - (last and last + share)
+        if spent > most and columns > 1:
+            return None
+        spent = min(spent, most)
         each, own = number / people, level * math.sqrt(spent / ASKED)
 
-        def ask(tried: float, clip: float) -> float:
-            return float(looks.look(begin + turn.T * tried, clip, 1.0, own).gradient[0, 0]) / people
+        def ask(tried: Array, clip: float) -> Array:
+            here = begin + np.outer(turn.T, tried @ apart)
+            return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
 
+        most_clip = public.most_slope / wider if columns > 1 else math.inf
         half = public.reach or public.slope / bend / 2
-        sharp, ends = public.most_curvature if public.vanishes else bend, public.longest
-        ends = each * ends[0], each * ends[1]
-        place, scale, count = search(ask, looks.sides / (people * own), half, each * sharp, ends)
-        spent *= count / ASKED
-        usual = min(CLIPPED * DEVIATION * scale * sharp, max(public.longest))
-    own, spent = level * math.sqrt(share), spent + share * (1 + len(probe))
-    lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, True, public.is_balanced)
+        sharp = each * (public.most_curvature if public.vanishes else bend)
+        down, up = (np.broadcast_to(each * end, len(mixed)).tolist() for end in public.longest)
+        every = [Sought(half, sharp, ends) for ends in zip(down, up, strict=True)]
+        spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
+        place = np.array([one.place for one in every]) @ apart
+        usual = wider * math.hypot(*(min(CLIPPED * DEVIATION * one.scale * sharp, max(one.longest)) for one in every))
+    own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
+    lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
     cap = public.most_curvature
-    asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * len(probe)}
-    answer = looks.look(begin + turn.T * place, probe=probe, **asked)
+    asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
+    answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
     _, _, size = lengths.sides(answer.histogram)
@@ -152,6 +164,17 @@ def widest_clip(bears: float, place: float, public: Public) -> float:
     """Return as wide a clip as noise allows, next to the short side; below 0 targets are rarer, and fall more slowly than it."""
     allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * math.exp(max(-place, 0.0) / 2)
     return min(allowed, max(public.slope / public.short_side(place), ENOUGH))
+
+
+def parts_of(scores: LinearScores) -> Array:
+    """Return what losses are functions of, by columns, shape (columns, parts); an empty table if these are not as many."""
+    if scores.shape[1] == 1 or len(scores.form.labels) > 1:
+        return np.eye(int(scores.shape[1] == 1))
+    rows = (scores.form.labels[0].combine @ scores.kinds.T).toarray()
+    rows = rows[np.abs(rows).max(axis=1) > 0]
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
+    parts = np.unique(np.round(rows / largest, SAME_DIGITS), axis=0).T
+    return parts if len(parts) == len(parts.T) == np.linalg.matrix_rank(parts) else np.zeros((0, 0))
 
 
 class Belief:

@@ -24,60 +24,69 @@ def mean_slope(offset: Array, spread: Array, down: float, up: float) -> Array:
     return np.asarray(spread * (above - below) - down)
 
 
-def search(
-    ask: Callable[[float, float], float],
-    noise: float,
-    half: float,
-    bend: float = 1.0,
-    longest: tuple[float, float] = (math.inf, math.inf),
-) -> tuple[float, float, int]:
-    """Return the constant at which slopes add up to about 0, the scale of targets about it, and how many answers were needed.
+class Sought:
+    """What is known of one constant at which slopes add up to about 0, and of the scale of targets about it.
 
-    Targets are taken to have a logistic law, of which place and scale are unknown.
-
-    Parameters
-    ----------
-    ask : callable
-        Takes a constant and a clip, and returns the noisy mean of clipped slopes.
-    noise : float
-        The deviation of an answer, next to its clip.
-    half : float
-        Half the range of targets.
-    bend : float
-        The slope of a record next to the distance from its target.
-    longest : pair of float
-        The longest slopes down and up.
+    Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bend`
+    the slope of a record next to the distance from its target, and `longest` are the longest slopes down and up.
     """
-    places, scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
-    answers = list[tuple[float, float, float]]()
 
-    def likelihood(told: float, clip: float, answer: float) -> Array:
-        ends = (min(clip, end) for end in longest)
-        foreseen = mean_slope(bend * (told - places[:, None]), bend * scales, *ends)
+    def __init__(self, half: float, bend: float, longest: tuple[float, float] = (math.inf, math.inf)) -> None:
+        self.half, self.bend, self.longest = half, bend, longest
+        self.places, self.scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
+        self.answers = list[tuple[float, float, float, float]]()
+        self.read(self.likelihood())
+
+    def likelihood(self) -> Array:
+        """The logarithm of how likely each place and scale is, shape (places, scales)."""
+        prior = np.repeat(-np.log1p((self.places[:, None] / (NEAR * self.half)) ** 2), WIDTHS, axis=1)
+        return sum((self.fits(*answer) for answer in self.answers), prior)
+
+    def fits(self, told: float, clip: float, answer: float, noise: float) -> Array:
+        ends = (min(clip, end) for end in self.longest)
+        foreseen = mean_slope(self.bend * (told - self.places[:, None]), self.bend * self.scales, *ends)
         return np.asarray(((answer - foreseen) / (math.hypot(noise, MISFIT) * clip)) ** 2 / -2)
 
-    def prior() -> Array:
-        return np.repeat(-np.log1p((places[:, None] / (NEAR * half)) ** 2), WIDTHS, axis=1)
+    def learn(self, told: float, clip: float, answer: float, noise: float) -> None:
+        """Learn from the noisy mean of clipped slopes at a place; noise is its deviation, next to the clip."""
+        self.answers.append((told, clip, answer, noise))
+        self.read(self.logarithms + self.fits(told, clip, answer, noise))
 
-    logarithms = prior()
-    for count in range(ASKED + 1):
+    def read(self, logarithms: Array) -> None:
+        self.logarithms = logarithms
         likely = np.exp(logarithms - logarithms.max())
         likely /= likely.sum()
-        of_place = likely.sum(axis=1)
-        place, of_scale = float(of_place @ places), likely.sum(axis=0)
-        scale = math.exp(float(of_scale @ np.log(scales)))
-        doubt = math.sqrt(float(of_place @ (places - place) ** 2))
-        if count == ASKED or (2 * count >= ASKED and doubt < SURE * DEVIATION * scale):
-            break
-        left, step = np.cumsum(of_place), places[1] - places[0]
-        low, high = places[np.searchsorted(left, UNLIKELY)], places[np.searchsorted(left, 1 - UNLIKELY)]
-        if high - low < (PLACES - 1) * step / 3:
-            places = np.linspace(low - step, high + step, PLACES)
-            logarithms = sum((likelihood(*answer) for answer in answers), prior())
-        clip = bend * max(UNCERTAIN * doubt, (CLOSE if 2 * count < ASKED else WIDER) * DEVIATION * scale)
-        clip = min(clip, max(longest))
+        of_place, of_scale = likely.sum(axis=1), likely.sum(axis=0)
+        self.place, self.scale = float(of_place @ self.places), math.exp(float(of_scale @ np.log(self.scales)))
+        self.doubt = math.sqrt(float(of_place @ (self.places - self.place) ** 2))
+        left, step = np.cumsum(of_place), self.places[1] - self.places[0]
+        low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
+        self.finer = (low - step, high + step) if high - low < (PLACES - 1) * step / 3 else None
+
+    def next(self, count: int) -> tuple[float, float]:
+        """Return the place of the next answer, and its clip."""
+        if self.finer:
+            self.places = np.linspace(*self.finer, PLACES)
+            self.logarithms = self.likelihood()
+        clip = self.bend * max(UNCERTAIN * self.doubt, (WIDER if late(count) else CLOSE) * DEVIATION * self.scale)
         # At the place itself an answer says nothing of the scale.
-        tried = place + ASIDE * scale * (-1) ** count * (2 * count >= ASKED)
-        answers.append((tried, clip, ask(tried, clip)))
-        logarithms = logarithms + likelihood(*answers[-1])
-    return place, scale, count
+        return self.place + ASIDE * self.scale * (-1) ** count * late(count), min(clip, max(self.longest))
+
+
+def late(count: int) -> bool:
+    return 2 * count >= ASKED
+
+
+def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sought], most: float) -> int:
+    """Search constants together, by noisy means of vectors of slopes, cut to a clip; return how many were asked for.
+
+    `ask` takes constants and a clip, `most` is the widest; `noise` is the deviation of an answer, next to its clip.
+    """
+    for count in range(ASKED):
+        if late(count) and all(one.doubt < SURE * DEVIATION * one.scale for one in every):
+            return count
+        tried, clips = np.array([one.next(count) for one in every]).T
+        clip = min(math.hypot(*clips), most)
+        for one, told, answer in zip(every, tried.tolist(), ask(tried, clip).tolist(), strict=True):
+            one.learn(told, clip, answer, noise)
+    return ASKED

@@ -21,6 +21,7 @@ from dpconvex.expressions.expression import postorder
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
+from dpconvex.optim.constant_first import parts_of
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
@@ -53,6 +54,8 @@ POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that ne
 ALIKE = 4.0  # How much wider one column's scores may be than another's
 SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
+
+NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
 Middles = tuple[Array, Array, NDArray[np.bool_]]
 
@@ -91,8 +94,14 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if is_link or tells_classes(form, scores.fields):
+    if tells_classes(form, scores.fields):
         return plain, public
+    if is_link:
+        if (unit := unit_of_link(slopes_at, scores, found) if len(scores.onto_kinds) == 1 else 1.0) == 1:
+            return plain, public
+        scores = scores.in_units([unit])
+        slopes_at = partial(at, *seen, scores=scores)
+        return seen_from(form, scores, slopes_at, measured | {"short_side": partial(short_side, slopes_at, scores)})
     if scores.is_shared and not plain.width * rises:  # They have no middles of their own
         return plain, public
     if scores.is_shared:
@@ -168,7 +177,10 @@ def seen_from(
     vanishes = is_flat and not record.discrete and (no_curvature or fades(bent_at))
     if far < 2.0 ** KINKS[-1] and not rises:
         ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
-        measured = measured | {"longest": (float(-ends.min()), float(ends.max())), "reach": unit * far}
+        several = scores.shape[1] > 1 and (parts := parts_of(scores)).size
+        ends = np.linalg.solve(parts, ends) if several else ends
+        longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
+        measured = measured | {"longest": longest, "reach": unit * far}
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
 
@@ -211,6 +223,18 @@ def rises_slowly(slopes_at: Callable[[Any], Any], scores: LinearScores, found: M
         for far in (1.0, FAR)
     )
     return float(half.max()) if FAR ** POWERS[0] * near < far <= FAR ** POWERS[1] * near else 0.0
+
+
+def unit_of_link(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> float:
+    """Return a power of two, the unit of a score in which the largest slopes on both sides change by about e, next to each other.
+
+    So do those of counts, ``exp(score) - y``.  Costs that rise with dollars, and Tweedie losses, have other units.
+    """
+    middle, near = float(found[0][0]), float(found[1][0] or 1.0) / NEARBY
+    ends = np.array([slopes_at((middle + side * near) * scores.kinds.T.toarray())[0] for side in (-1, 1)])
+    rate = np.diff(np.log(ends.max(axis=1) / -ends.min(axis=1)))[0] / (2 * near)
+    unit = float(2.0 ** -np.rint(np.log2(rate)))
+    return unit if 0 < unit < math.inf else 1.0
 
 
 def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> list[float]:

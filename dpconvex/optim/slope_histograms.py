@@ -46,7 +46,7 @@ class Public:
     start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
     begins: bool = True  # Whether losses are numbers there, or at scores of 0
     reach: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
-    longest: tuple[float, float] = (math.inf, math.inf)  # ... and slopes down and up there
+    longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     @property

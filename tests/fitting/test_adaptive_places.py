@@ -84,6 +84,26 @@ def test_quantiles_that_do_not_cross_are_found_wherever_targets_lie(low, has_con
     assert lost < 7.0  # 5.3 at best, 13 of constants, 120 of none
 
 
+@pytest.mark.parametrize("middle", [-0.6, 0.5])
+@pytest.mark.parametrize("name", ["free", "ordered"])
+def test_quantiles_of_targets_to_one_side_are_found(middle, name):
+    """Slopes of far quantiles are short, and one curvature led all: losses were twice those of a constant, at any epsilon."""
+    y = np.clip(middle + 0.2 * TARGETS, -1, 1)
+    W, b = cp.Variable((FEATURES, 3), name="W"), cp.Variable(3, name="b")
+    record = dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-1, 1))
+    if name == "free":
+        learner = dp.Template(record, lambda x, y: fan(x, y, 1.0, lambda x: x @ W + b))
+    else:
+        learner = dp.load("quantile_fan", features=FEATURES, quantiles=tuple(LEVELS))
+    found = dp.solve(learner, {"x": X, "y": y}, PRIVACY, STEPS, seed=0)
+    scores = X @ found["W"] + found["b"] if name == "free" else found.predict(X)
+
+    def lost(scores):
+        return np.maximum(LEVELS * (y[:, None] - scores), (LEVELS - 1) * (y[:, None] - scores)).sum(axis=1).mean()
+
+    assert lost(scores) <= 0.7 * lost(np.quantile(y, LEVELS))  # .5 at best, and more where order binds
+
+
 def test_curves_of_people_begin_in_the_middle_of_their_box():
     rng, size, hours = np.random.default_rng(0), 500, 48
     m, truth = cp.Variable(hours, name="m"), 0.5 + 0.3 * np.sin(np.linspace(0, 2 * np.pi, hours))

@@ -201,6 +201,20 @@ def test_log_links_may_start_far_from_where_they_end(unit):
         assert np.sqrt(np.mean((X @ found["w"] + found["b"] - np.log(unit) - SCORES) ** 2)) <= 0.2
 
 
+@pytest.mark.parametrize("power", [1.2, 1.8])
+def test_links_have_a_unit_of_their_own(power):
+    """Scores were in the unit of the first exponent, a fifth: constants were wrong by factors, at epsilon = 8 more than at 1."""
+    random = np.random.default_rng(3)
+    costs = np.minimum([random.gamma(1, 1, k).sum() for k in random.poisson(np.exp(SCORES))], 60)
+
+    def loss(score, y):
+        return y * cp.exp((1 - power) * score) / (power - 1) + cp.exp((2 - power) * score) / (2 - power)
+
+    for seed in range(3):
+        found = fit(scored(loss, y=dp.Box(0, 60)), {"x": X, "y": costs}, dp.Privacy(8.0, 1e-5), seed)
+        assert np.abs(X @ found["w"] + found["b"] - SCORES).mean() <= 0.2
+
+
 def test_the_mean_of_counts_with_a_long_tail_is_not_clipped_away():
     """Clips that are best for all directions lose the tail on one side; the last step of the constant has a wider one."""
     rng, ratios = np.random.default_rng(3), []
