@@ -1,7 +1,9 @@
 """Learners, records and partitions that tests in several folders take."""
 
 import inspect
+import math
 import runpy
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +12,9 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
+from dpconvex.fitting import adaptive
+from dpconvex.mechanisms.noisy_queries import NORM_SLACK, Queries, choice_weights
+from dpconvex.noise.gaussian import GRID_VARIANCE
 
 # Where 700 records are cut: partitions of very different sizes, and one without records.
 CUTS = [0, 1, 300, 300, 305, 700]
@@ -70,19 +75,49 @@ def options_of(name):
     return inspect.signature(problem_file(name)).parameters
 
 
-def noting(queries):
-    """Return a class of queries whose answers are noted, with sums and scales; or, for another data set, repeated."""
+class Told(Queries):
+    """Queries whose answers and choices are noted, with sums and scales; or, for another data set, repeated."""
 
-    class Told(queries):
-        answers = seen = ()
+    answers = seen = ()
 
-        def drawn(self, scale, sums):
-            number = len(self.seen)
-            told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
-            self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
-            return told.copy()
+    def drawn(self, scale, sums):
+        number = len(self.seen)
+        told = self.answers[number][2] if self.answers else super().drawn(scale, sums)
+        self.seen = (*self.seen, (scale, np.array(sums, dtype=object), told))
+        return told.copy()
 
-    return Told
+    def picked(self, levels, rate):
+        number = len(self.seen)
+        place = self.answers[number][2] if self.answers else super().picked(levels, rate)
+        weights = choice_weights(levels, rate)
+        self.seen = (*self.seen, (0.0, math.log(weights[place]) - math.log(sum(weights)), place))
+        return place
+
+
+def lost_at_answers(monkeypatch, fit, *neighbours):
+    """Return what two data sets lose at the answers to a fit of the first, and the square of its part for shifts of sums."""
+    asked = []
+
+    def queries(level, generator):
+        asked.append(Told(level, generator))
+        asked[-1].answers = asked[0].seen
+        return asked[-1]
+
+    monkeypatch.setattr(adaptive, "Queries", queries)
+    first, second = map(fit, neighbours)
+    assert all((second[name] == value).all() for name, value in first.items())  # a function of the answers
+    loss = square = 0.0
+    for (scale, one, told), (again, two, _) in zip(asked[0].seen, asked[1].seen, strict=True):
+        assert scale == again
+        if scale:
+            moved, noise = (one - two).astype(float), (told - one).astype(float)
+            square += float(moved @ moved) / (scale**2 - GRID_VARIANCE)
+            loss += float(((noise + moved) ** 2 - noise**2).sum()) / (2 * scale**2)
+        else:
+            loss += one - two
+    assert square <= asked[0].most ** 2
+    assert asked[0].spent <= Fraction(asked[0].most * (1 + NORM_SLACK)) ** 2
+    return loss, square / asked[0].most ** 2
 
 
 @cache

@@ -8,16 +8,15 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from learners_of_tests import noting
+from learners_of_tests import lost_at_answers
 from scipy.special import expit, ndtri
 
 import dpconvex as dp
 from dpconvex.data.batch import Batch
-from dpconvex.fitting import adaptive
 from dpconvex.mechanisms import noisy_queries
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights
 from dpconvex.noise.choices import choice_width, choices_level
-from dpconvex.noise.gaussian import GRID_VARIANCE, gaussian_delta
+from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import VertexLooks
@@ -152,52 +151,21 @@ def test_exact_laws_of_choices_keep_their_level(features, vertices, people, adja
     assert nearest > (0.75 if vertices == 1 else 0.4)
 
 
-class ToldChoices(noting(Queries)):
-    """Choices are noted, too."""
-
-    def picked(self, levels, rate):
-        number = len(self.seen)
-        place = self.answers[number][2] if self.answers else super().picked(levels, rate)
-        weights = choice_weights(levels, rate)
-        self.seen = (*self.seen, (0.0, math.log(weights[place]) - math.log(sum(weights)), place))
-        return place
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
     """What two neighbours lose at the answers and choices of real fits: they are functions of these, and of nothing else."""
     privacy, lost = dp.Privacy(1.0, 1e-2, adjacency), []
     for seed in range(8):
-        rng, asked, found = np.random.default_rng(seed), [], []
+        rng, size = np.random.default_rng(seed), 10 if adjacency == "add-remove" else None
         x, y, own = rng.uniform(-1, 1, (10, 3)), rng.choice([-1, 1], 10), rng.choice([-1.0, 1.0], (1, 3))
-        first = np.r_[x, own], np.r_[y, 1]
         other = (np.r_[x, -own], np.r_[y, 1]) if adjacency == "replace-one" else (x, y)
 
-        def queries(level, generator, asked=asked):
-            asked.append(ToldChoices(level, generator))
-            asked[-1].answers = asked[0].seen
-            return asked[-1]
+        def fit(data, seed=seed, size=size):
+            mechanism = dp.NoisyFrankWolfe(rounds=3, vertices=1 + seed % 3)
+            return dp.solve(logistic(3), dict(zip("xy", data, strict=True)), privacy, mechanism, size=size, seed=seed)
 
-        monkeypatch.setattr(adaptive, "Queries", queries)
-        mechanism = dp.NoisyFrankWolfe(rounds=3, vertices=1 + seed % 3)
-        for rows, labels in (first, other):
-            size = 10 if adjacency == "add-remove" else None
-            released = dp.solve(logistic(3), {"x": rows, "y": labels}, privacy, mechanism, size=size, seed=seed)
-            found.append(np.append(released["w"], released["b"]))
-        assert (found[0] == found[1]).all()
-        loss = square = 0.0
-        for (scale, one, told), (again, two, _) in zip(asked[0].seen, asked[1].seen, strict=True):
-            assert scale == again
-            if scale:
-                moved, noise = (one - two).astype(float), (told - one).astype(float)
-                square += float(moved @ moved) / (scale**2 - GRID_VARIANCE)
-                loss += float(((noise + moved) ** 2 - noise**2).sum()) / (2 * scale**2)
-            else:
-                loss += one - two
-        assert square <= asked[0].most ** 2
-        assert asked[0].spent <= Fraction(asked[0].most * (1 + noisy_queries.NORM_SLACK)) ** 2
-        lost.append(loss)
+        lost.append(lost_at_answers(monkeypatch, fit, (np.r_[x, own], np.r_[y, 1]), other)[0])
     assert np.mean(np.maximum(1 - np.exp(privacy.epsilon - np.array(lost)), 0.0)) <= 0.1
 
 
