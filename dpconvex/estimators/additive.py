@@ -346,7 +346,9 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
     def _check_labels(self, labels: Any) -> None:
         known = self.schema and self.schema.label_bounds
         fits = not known or tuple(known) == self._interval()
-        require(fits, f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}.")
+        require(
+            fits, f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}: pass bounds=schema."
+        )
 
     def _declared(self, features: int) -> dict[str, Any]:
         return super()._declared(features) | ({"constant": CONSTANT, "capped": True} if takes_steps(self) else {})

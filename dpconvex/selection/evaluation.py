@@ -136,7 +136,7 @@ class Evaluation(StatedNumbers):
             table = self._table("error")
             return share(size * table[:, 1], table, size)
         if self.cells.kind == "numbers":
-            return estimate(self._squares, size)
+            return self._beside_constant(estimate(self._squares, size), 1.0)
         table = self._confusions(0.5)
         return share(table[:, 0, 1] + table[:, 1, 0], table)
 
@@ -144,7 +144,8 @@ class Evaluation(StatedNumbers):
     def constant(self) -> Estimate:
         """The error of the best constant: the most frequent label, or the mean."""
         if self.cells.kind == "numbers":
-            return estimate(self._variances, self._range**2)
+            found = estimate(self._variances, self._range**2)
+            return found.within(2 * found)
         table = self._table("labels", "probabilities", "scores")
         return share(whole(table) - table.sum(axis=2).max(axis=1), table, 1 - 1 / table.shape[1])
 
@@ -172,9 +173,9 @@ class Evaluation(StatedNumbers):
         """Mean of minus the logarithm of the label's probability; probabilities are taken as uniform in their cell."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
-            return share(table @ measures.surprise(edges), table, np.inf)
+            return share(table @ measures.surprise(edges), table, np.inf).within(np.log(max(len(self.labels), 2)))
         no, yes = measures.surprise(1 - edges[::-1])[::-1], measures.surprise(edges)
-        return share(table[:, 1] @ yes + table[:, 0] @ no, table, np.inf)
+        return share(table[:, 1] @ yes + table[:, 0] @ no, table, np.inf).within(np.log(2))
 
     @property
     def brier(self) -> Estimate:
@@ -231,7 +232,7 @@ class Evaluation(StatedNumbers):
         # Chance adds to distances: near 0, by more than records that are drawn anew show. The lower end allows for it.
         square, chance = (shares[0] * apart[0] ** 2).sum(), (shares[0] * apart[1:].var(axis=0)).sum()
         least = np.sqrt(max(square - 2 * chance, 0.0)) - (found.interval[1] - found)
-        return Estimate(found, (min(max(least, 0.0), found.interval[0]), found.interval[1]))
+        return Estimate(found, (min(max(least, 0.0), found.interval[0]), found.interval[1]), found.most)
 
     @property
     def _above(self) -> Array:
@@ -250,13 +251,20 @@ class Evaluation(StatedNumbers):
     def r2(self) -> Estimate:
         """One minus the ratio of the mean squared error to the mean's."""
         found = measures.quotient(self._squares, self._variances)
-        return Estimate(1 - found, (1 - found.interval[1], 1 - found.interval[0]))
+        return Estimate(1 - found, (1 - found.interval[1], 1 - found.interval[0]), most=1.0)
 
     @property
     def absolute_error(self) -> Estimate:
         """Mean absolute error."""
         table = self._table("residuals")
-        return share(self._range * (table @ measures.lengths(RESIDUALS)), table, self._range)
+        found = share(self._range * (table @ measures.lengths(RESIDUALS)), table, self._range)
+        return self._beside_constant(found, 0.5)
+
+    def _beside_constant(self, found: Estimate, power: float) -> Estimate:
+        """Compare the length of an interval with twice the constant's error, or with its own number if that is undetermined."""
+        if "targets" not in self.cells.tables:
+            return found
+        return found.within(2 * (found if self.constant.is_undetermined else self.constant**power))
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
@@ -281,15 +289,19 @@ class Evaluation(StatedNumbers):
     @property
     def deviance(self) -> Estimate:
         """Mean Poisson deviance of counts; predictions below a thousandth of the largest count are taken as that."""
-        return estimate(self._deviances, np.inf)
+        return estimate(self._deviances, np.inf).within(2 * float(self._deviances_of_mean[0]))
 
     @property
     def deviance_gain(self) -> Estimate:
         """One minus the ratio of the mean Poisson deviance to that of the mean of all counts."""
+        return estimate(1 - ratio(self._deviances, self._deviances_of_mean), 1.0, -np.inf)
+
+    @property
+    def _deviances_of_mean(self) -> Array:
         table, knots = self._table("counts"), np.array(self.cells.count_knots)
         mean = ratio(table @ knots, whole(table))
         least = ratio(table @ (xlogy(knots, knots) - measures.entropy_bends(knots)), whole(table))
-        return estimate(1 - ratio(self._deviances, 2 * (least - xlogy(mean, mean))), 1.0, -np.inf)
+        return np.asarray(2 * (least - xlogy(mean, mean)))
 
     @property
     def _deviances(self) -> Array:

@@ -24,20 +24,38 @@ WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval o
 
 
 class Estimate(float):
-    """Hold a number whose `interval` contains the population's number with a probability of about 0.95."""
+    """Hold a number whose `interval` contains the population's number with a probability of about 0.95.
+
+    It is printed as undetermined if the interval is longer than `most`, such as from a useless model to a perfect one.
+    """
 
     interval: tuple[float, float]
+    most: float
 
-    def __new__(cls, value: float, interval: tuple[float, float]) -> Self:
+    def __new__(cls, value: float, interval: tuple[float, float], most: float = np.inf) -> Self:
         made = super().__new__(cls, value)
-        made.interval = interval
+        made.interval, made.most = interval, most
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Estimate, (float(self), self.interval)
+        return Estimate, (float(self), self.interval, self.most)
+
+    @property
+    def is_undetermined(self) -> bool:
+        """Whether the interval is so long that the number says nothing."""
+        return self.interval[1] - self.interval[0] > self.most
+
+    def within(self, most: float) -> "Estimate":
+        """Return it with another length that its interval may have."""
+        return Estimate(self, self.interval, most)
+
+    @property
+    def text(self) -> str:
+        """The number, or that it is undetermined."""
+        return "undetermined" if self.is_undetermined else f"{float(self):.3g}"
 
     def __str__(self) -> str:
-        return f"{float(self):.3g} ({self.interval[0]:.3g} to {self.interval[1]:.3g})"
+        return f"{self.text} ({self.interval[0]:.3g} to {self.interval[1]:.3g})"
 
     __repr__ = __str__
 
@@ -53,7 +71,11 @@ class Curve(NamedTuple):
 
 
 def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
-    """Return the first value less its bias, as values of records that were drawn anew show it, and its interval."""
+    """Return the first value less its bias, as values of records that were drawn anew show it, and its interval.
+
+    It is undetermined if the interval is longer than half of what it may be, or, of parts of 1 without a least one, than 1.
+    """
+    longest = (most - least) / 2 if least > -np.inf or most != 1 else 1.0
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
         return Estimate(np.nan, (np.nan, np.nan))
@@ -61,7 +83,7 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
     reach = np.hypot(spread, WITHIN * bias)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
-    return Estimate(value, (low, high))
+    return Estimate(value, (low, high), longest)
 
 
 def quotient(part: Array, whole: Array) -> Estimate:

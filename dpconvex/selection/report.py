@@ -199,7 +199,7 @@ def judged(found: Evaluation) -> Iterator[str]:
     rows = []
     for name, value in found.summary().items():
         (called, meant), (low, high) = meaning[name], value.interval
-        rows.append((called, f"{float(value):.3g}", f"{low:.3g} to {high:.3g}", meant))
+        rows.append((called, value.text, f"{low:.3g} to {high:.3g}", meant))
     yield table(["", "estimate", "95 %", "meaning"], rows, (1, 2))
     yield f'<p class="soft">On {found.records} records. Intervals count sampling and noise.</p><div class="charts">'
     if {"probabilities", "scores"} & set(tables):

@@ -234,7 +234,7 @@ def test_features_carry_what_their_schema_cost():
 
 
 def test_what_is_refused_besides(shaped):
-    with pytest.raises(dp.errors.TemplateError, match="label_bounds"):
+    with pytest.raises(dp.errors.TemplateError, match="pass bounds=schema"):
         regressor().set_params(bounds=(0, 5)).fit(TABLE, PAINS)
     with pytest.raises(dp.errors.TemplateError, match="3 columns"):
         shaped.template(5)
