@@ -23,9 +23,9 @@ from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array, Indices
 
-# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level;
-# and of curvatures.  Histograms have theirs, and the steps the rest.
-FIRST, SECOND, ALONE, FEW = 0.12, 0.22, 0.1, 5.0
+# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level,
+# more with more features; and of curvatures.  Histograms have theirs, and the steps the rest.
+FIRST, SECOND, ALONE, MANY, FEW = 0.12, 0.22, (0.1, 0.2), 400.0, 5.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
@@ -109,7 +109,8 @@ def model_of(
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
     slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
-    before, variance, likely = np.zeros(scores.shape), np.zeros(len(metric.kept)), np.zeros(len(metric.kept))
+    before, ahead = np.zeros(scores.shape), np.ones(len(metric.kept))
+    variance, likely = np.zeros((2, len(ahead)))
     constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     least_clip = LEAST_CLIP * start.bend if start and balanced else 0.0
     if start and constant is not None:
@@ -159,13 +160,15 @@ def model_of(
             way = point - here
         still *= abs(1 - rate * moved)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
-        likely = (1 - np.minimum(rate * metric.likely, 1.0)) ** 2 * likely + (rate * deviation) ** 2
+        stays = 1 - np.minimum(rate * metric.likely, 1.0)
+        likely, ahead = stays**2 * likely + (rate * deviation) ** 2, stays * ahead
     longer = matrix.T @ point
     part = min(1.0, FEWER / many) * (1 - 1 / (2 * metric.directions * columns))
     weights = np.maximum(metric.likely, SMALLEST_KEPT)
-    point, shorter = (
-        (point, 1.0) if form is not None else shortened(point, part * columns * likely, weights, constant, first)
-    )
+    done = float(weights @ (1 - ahead) / weights.sum())
+    shorter = 1.0
+    if form is None:
+        point, shorter = shortened(point, part * columns * likely, weights, constant, first, done)
     table = matrix.T @ point
     if start and constant is not None and start.last:
         fixed = centre(point, metric.kept, constant)
@@ -251,7 +254,7 @@ def metric_of(
     is where the constant starts, if there is one constant.
     """
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
-    share, ridge = (ALONE, EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
     if public.is_level:
@@ -294,15 +297,18 @@ def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> 
 
 
 def shortened(
-    point: Array, variance: Array, weights: Array, constant: Array | None, first: Array | None
+    point: Array, variance: Array, weights: Array, constant: Array | None, first: Array | None, done: float
 ) -> tuple[Array, float]:
-    """Shorten the steps by what noise made them longer, by one James-Stein factor; return the answer with the factor."""
+    """Shorten the steps by what noise made them longer, by one James-Stein factor; return the answer with the factor.
+
+    Where they are only a part `done` of what they would be without end, they are so much shorter already.
+    """
     fixed = np.zeros_like(point) if first is None else first
     if constant is not None and first is None:
         fixed = centre(point, weights, constant)
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
-    factor = max(0.0, 1 - noise / max(signal, 1e-300))
+    factor = min(max(signal - noise, 0.0) / max(done * signal, 1e-300), 1.0)
     return np.asarray(fixed + factor * moving), factor
 
 
