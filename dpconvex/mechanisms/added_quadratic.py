@@ -67,7 +67,7 @@ def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     norm = np.empty(len(order))
     norm[order] = np.sqrt(gram.squared_norms(rows[first[order]]))
     norm = norm[number]
-    offsets = [analysis.offset_range(leaf) for group in form.leaves for leaf in group]
+    offsets = list(map(analysis.offset_range, form.every_leaf))
     low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
     moves = norm > CANCELLED * norm.max(initial=0.0)
     low, high, norm = low[moves], high[moves], norm[moves]

@@ -68,9 +68,8 @@ def capped(analysis: Analysis, pull: float, records: float, directions: float) -
 
 def margin_length(analysis: Analysis) -> float:
     """Return how long parameters are that move a leaf by one unit: its offset's size, or 1 if it has none, over a row's norm."""
-    leaves = [leaf for group in analysis.form.leaves for leaf in group]
     longest = math.sqrt(max(float(analysis.gram.squared_norms(rows).max(initial=0.0)) for rows in analysis.gram.rows))
-    ends = [analysis.offset_range(leaf) for leaf in leaves]
+    ends = map(analysis.offset_range, analysis.form.every_leaf)
     offset = max(max(float(np.abs(end).max(initial=0.0)) for end in pair) for pair in ends)
     return (offset if 0 < offset < math.inf else 1.0) / longest
 

@@ -116,7 +116,7 @@ def bounded(analysed: Callable[[], Analysis]) -> bool:
 
 def weighs_features(form: LossForm) -> bool:
     """Say whether parameters are weights of fields; else records choose among them, as strata or entries of a table do."""
-    scores = (form.polynomial(leaf) for leaves in form.leaves for leaf in leaves)
+    scores = map(form.polynomial, form.every_leaf)
     return any((score.monomial[score.coordinate >= 0] >= 0).any() for score in scores)
 
 

@@ -204,7 +204,7 @@ def target_of(form: LossForm) -> Target | None:
     moves = {residual_of(node): node.option("M") / 2 for node in smooth}  # of the corners of smoothed hinges
     place = form.bases.polynomials[TARGET].monomial.item()
     factors, fixed, varied = dict[Expression, float](), list[Array](), np.zeros(form.space.dim, dtype=bool)
-    for leaf in dict.fromkeys(leaf for leaves in form.leaves for leaf in leaves):
+    for leaf in dict.fromkeys(form.every_leaf):
         found = form.polynomial(leaf)
         free, degree, reads = (
             found.coordinate >= 0,

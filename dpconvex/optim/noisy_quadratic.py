@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from dpconvex.errors import NotConverged
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss
 from dpconvex.sets.conic_programs import least_squares_program
 from dpconvex.sets.quadratics import quadratic
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array, Indices, components
 
 # The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
 RIDGE = 0.7
@@ -120,12 +118,6 @@ class NoisyQuadratic:
             blocks.append(sp.csr_array((vectors * (np.maximum(values, 0.0) + more)) @ vectors.T))
         back = np.argsort(np.concatenate([mine for mine, _ in self.parts]))
         return sp.block_diag(blocks, format="csr")[back][:, back]
-
-
-def components(matrix: Any) -> list[Indices]:
-    """Return the coordinates of the blocks of a matrix that no entry connects."""
-    count, owner = connected_components(matrix, directed=False)
-    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
 
 
 def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:

@@ -53,7 +53,6 @@ class Analysis:
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded
         check_magnitudes(form)
-        self.everything = [leaf for group in form.leaves for leaf in group]
         self.expander, self.bases = form.standard, form.standard.bases
         self.losses: tuple[LossBounds, ...] = ()
         if unbounded is None:
@@ -67,17 +66,17 @@ class Analysis:
 
     @cached_property
     def rows(self) -> dict[Expression, Array]:
-        return dict(zip(self.everything, self.gram.rows, strict=True))
+        return dict(zip(self.form.every_leaf, self.gram.rows, strict=True))
 
     @cached_property
     def rounding(self) -> dict[int, Array]:
         """Bounds on what rounding of terms that cancel does to each leaf, by its id."""
-        leaves = self.everything
+        leaves = self.form.every_leaf
         return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
 
     @cached_property
     def ranges(self) -> dict[int, tuple[Ends, Ends]]:
-        form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.everything]
+        form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.form.every_leaf]
         # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
         rounding = np.concatenate([np.zeros(0), *(self.rounding[id(polynomial)] for polynomial in polynomials)])

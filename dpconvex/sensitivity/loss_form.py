@@ -60,10 +60,9 @@ class LossForm:
             self.feasible = FeasibleSet(self.space, self.constraints)
         self.losses: tuple[Expression, ...] = template.losses
         self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
-        for group in self.leaves:
-            for leaf in group:
-                self.expander.expand(leaf)
-        if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
+        self.every_leaf = [leaf for group in self.leaves for leaf in group]
+        polynomials = list(map(self.polynomial, self.every_leaf))  # Each of them may be refused
+        if all((polynomial.coordinate < 0).all() for polynomial in polynomials):
             why = "the loss does not change with any variable: what multiplies them is zero"
             raise NotPrivate(why, template.losses[0], ESTIMATED)
 
@@ -73,8 +72,7 @@ class LossForm:
     @cached_property
     def standard(self) -> Expander:
         """The expander in which bounds are proved: in units of the record in which rows are short."""
-        leaves = list(dict.fromkeys(leaf for group in self.leaves for leaf in group))
-        return in_best_units(self.expander, self.template, leaves, self.reach)
+        return in_best_units(self.expander, self.template, list(dict.fromkeys(self.every_leaf)), self.reach)
 
     @cached_property
     def reach(self) -> Array:
@@ -84,8 +82,7 @@ class LossForm:
     @cached_property
     def basis(self) -> sp.csc_array:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
-        leaves = [self.polynomial(leaf) for group in self.leaves for leaf in group]
-        return sensitive_basis(leaves, self.space.dim)
+        return sensitive_basis(list(map(self.polynomial, self.every_leaf)), self.space.dim)
 
     @property
     def noise_dimension(self) -> int:
@@ -105,28 +102,25 @@ class LossForm:
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
-        degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
+        degree = max(self.polynomial(leaf).monomial.shape[1] for leaf in self.every_leaf)
         scalars = max(math.comb(self.bases.count + degree, degree) - 1, products)
         return SumLengths(scalars, entries, row, projected, sums, *self.rounding)
 
     @cached_property
     def gram(self) -> GradientGram:
         """Inner products of the rows of all leaves, label by label."""
-        leaves = [self.standard.expand(leaf) for group in self.leaves for leaf in group]
-        return GradientGram(leaves, self.space, self.standard.bases)
+        return GradientGram(list(map(self.standard.expand, self.every_leaf)), self.space, self.standard.bases)
 
     @cached_property
     def sizes(self) -> Array:
         """Refuse leaves whose terms cancel; return the size of what does not move, and the mean slope, of each entry."""
-        leaves = [leaf for group in self.leaves for leaf in group]
-        return np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in leaves], axis=1)
+        return np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in self.every_leaf], axis=1)
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
         """Lengths of the terms of sums next to the slopes of leaves, and next to what does not move."""
-        leaves = [leaf for group in self.leaves for leaf in group]
         still, slope = self.sizes
-        mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in leaves])
+        mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in self.every_leaf])
         length = np.concatenate([self.gram.lengths(rows) for rows in self.gram.rows])
         moves = length > 0
         cancelled = math.hypot(1.0, (mixed[moves] / length[moves]).max(initial=0.0))
@@ -206,7 +200,7 @@ def check_magnitudes(form: LossForm) -> None:
     for base in form.bases.bases:
         check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
-    for leaf, polynomial in {leaf: form.polynomial(leaf) for group in form.leaves for leaf in group}.items():
+    for leaf, polynomial in {leaf: form.polynomial(leaf) for leaf in form.every_leaf}.items():
         coefficients = np.abs(polynomial.coefficient)
         monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
         for products in (monomials, coefficients * monomials):

@@ -227,7 +227,7 @@ class SquareExpander(Expander):
 
 def check_size(form: LossForm) -> None:
     """Refuse losses whose squares have too many terms to be written down."""
-    counts = (np.bincount(form.polynomial(leaf).entry) for group in form.leaves for leaf in group)
+    counts = (np.bincount(form.polynomial(leaf).entry) for leaf in form.every_leaf)
     terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
     if terms > LARGEST:
         why = f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down"

@@ -1,17 +1,18 @@
 """Terms of a loss that no record enters, which may count as part of the regularizer, and whether that pulls."""
 
+from fractions import Fraction
+
 import numpy as np
 
-from dpconvex.expressions.atoms.arithmetic import ADD, DIVIDE, MULTIPLY, NEGATE, add, multiply
+from dpconvex.expressions.atoms.arithmetic import ADD, add, multiply
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.expressions.expression import Constant, Expression, postorder
+from dpconvex.expressions.expression import Expression, postorder
+from dpconvex.expressions.rewriting import terms, together
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.runtime import once
-
-SAME = 1e-12  # Products of numbers that pass for equal
 
 
 @once
@@ -20,29 +21,26 @@ def separated(template: Template) -> Template:
 
     An affine term stays that is part of a score elsewhere: as b in ``y * exp(-s) + s`` with s = x'w + b.
     """
-    every = [summands(loss) for loss in template.losses]
-    affine = [factored(term) for terms in every for term in terms if term.fields and term.is_affine]
-    inner = [
-        dict(map(factored, n.args)) for n in postorder(template.losses) if n.atom is ADD and n not in template.losses
-    ]
+    every = [terms(loss) for loss in template.losses]
+    affine = [(factor, term) for own in every for factor, term in own if term.fields and term.is_affine]
+    sums = [node for node in postorder(template.losses) if node.atom is ADD and node.is_scalar]
+    inner = [{term: factor for factor, term in terms(node)} for node in sums if node not in template.losses]
 
-    def is_score_part(term: Expression) -> bool:
-        bare, factor = factored(term)
-        sums = [known for known in inner if bare in known]
-        return any(
-            abs(known[one] * factor - known[bare] * own) < SAME for known in sums for one, own in affine if one in known
-        )
+    def is_score_part(factor: Fraction, term: Expression) -> bool:
+        known = [own for own in inner if term in own]
+        return any(own[one] * factor == own[term] * times for own in known for times, one in affine if one in own)
 
+    public = [(factor, term) for factor, term in every[0] if term.variables and not term.fields]
     apart = [
-        term
-        for term in every[0]
-        if term.variables and not term.fields and is_convex(term) and all(terms.count(term) == 1 for terms in every)
+        (factor, term)
+        for factor, term in public
+        if is_convex(together([(factor, term)])) and all(own.count((factor, term)) == 1 for own in every)
+        if not (term.is_affine and is_score_part(factor, term))
     ]
-    apart = [term for term in apart if not (term.is_affine and is_score_part(term))]
     if not apart:
         return template
-    losses = tuple(add(0.0, *(term for term in terms if term not in apart)) for terms in every)
-    whole = add(*apart)
+    losses = tuple(together([pair for pair in own if pair not in apart]) for own in every)
+    whole = together(apart)
     parts = template.regularizer, whole
     return template.with_parts(losses=losses, regularizer=add(*parts), public_terms=parts)
 
@@ -53,39 +51,6 @@ def weighed(form: LossForm, times: float) -> LossForm:
         return form
     regularizer, terms = form.template.public_terms
     return LossForm(form.template.with_parts(regularizer=add(regularizer, multiply(times, terms))), convex=False)
-
-
-def summands(expression: Expression) -> list[Expression]:
-    """Return the terms of a sum, also of one that numbers multiply."""
-    if expression.atom is ADD:
-        return [term for argument in expression.args for term in summands(argument)]
-    if (place := varied(expression)) is not None and not expression.shape:
-        before, (inner, *after) = expression.args[:place], expression.args[place:]
-        terms = summands(inner)
-        return [expression.operation(*before, term, *after) for term in terms] if len(terms) > 1 else [expression]
-    return [expression]
-
-
-def varied(expression: Expression) -> int | None:
-    """Return which argument of a product or a quotient has variables, if the expression is linear in that one."""
-    places = [k for k, argument in enumerate(expression.args) if argument.variables]
-    linear = expression.atom in (MULTIPLY, NEGATE) or (expression.atom is DIVIDE and places == [0])
-    return places[0] if linear and len(places) == 1 else None
-
-
-def factored(expression: Expression) -> tuple[Expression, float]:
-    """Return a term without the numbers that multiply it, and their product."""
-    factor = 1.0
-    while (place := varied(expression)) is not None:
-        others = [argument for k, argument in enumerate(expression.args) if k != place]
-        if not all(isinstance(other, Constant) and other.size == 1 for other in others):
-            break
-        for other in others:
-            number = float(evaluate(other, {}).item())
-            factor = factor / number if expression.atom is DIVIDE else factor * number
-        factor = -factor if expression.atom is NEGATE else factor
-        expression = expression.args[place]
-    return expression, factor
 
 
 @once

@@ -61,7 +61,7 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     # Where large terms cancel, what is left need not have the pattern of its terms.
     if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
         return ()
-    leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
+    leaves = [form.polynomial(leaf).part(with_theta=True) for leaf in form.every_leaf]
     found = structures(leaves, form.space) if leaves else ()
     return tuple(structure for structure in found if structure.covers(form.basis))
 

@@ -35,7 +35,7 @@ from dpconvex.sensitivity.interpreter import AbstractInterpreter
 from dpconvex.sensitivity.loss_form import LossForm, affine_leaves
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import linear_parts, quadratic
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array, Indices, components
 
 
 def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[sp.csr_array, Derivation]:
@@ -162,18 +162,13 @@ def smallest_eigenvalue(matrix: sp.csr_array) -> float:
     matrix = sp.csr_array(matrix)
     if matrix.shape[0] == 0:
         return 0.0
-    count, label = sp.csgraph.connected_components(matrix, directed=False)
-    found = []
-    order = np.argsort(label, kind="stable")
-    sizes = np.bincount(label, minlength=count)
-    if (sizes == 1).any():
-        found.append(float(matrix.diagonal()[sizes[label] == 1].min()))
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    for k in np.flatnonzero(sizes > 1):
-        index = order[starts[k] : starts[k + 1]]
-        found.append(float(np.linalg.eigvalsh(matrix[index][:, index].toarray())[0]))
+    blocks, diagonal = components(matrix), matrix.diagonal()
+    found = [
+        diagonal[mine[0]] if len(mine) == 1 else np.linalg.eigvalsh(matrix[mine][:, mine].toarray())[0]
+        for mine in blocks
+    ]
     # Rounding in an eigenvalue is relative to the matrix's norm and grows with its side; a modulus must err on the small side.
-    largest = int(sizes.max())
+    largest = max(map(len, blocks))
     slack = EPSILON * 8 * largest * float(abs(matrix).sum(axis=0).max()) if largest > 1 else 0.0
     least = float(np.min(found)) - slack
     return least if 0 < least < np.inf else 0.0  # what is no number claims nothing

@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from dpconvex.expressions.atoms.matrices import NORM_NUC
 from dpconvex.expressions.expression import Expression
@@ -37,7 +36,7 @@ from dpconvex.sets.convex_sets import (
 )
 from dpconvex.sets.quadratics import Affine, affine_map, linear_parts
 from dpconvex.sets.region import Region
-from dpconvex.util.arrays import Array, Indices
+from dpconvex.util.arrays import Array, Indices, components
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +69,12 @@ def closed_forms(region: Region) -> tuple[list[ConvexSet], list[ConvexSet], list
         places = [coordinates_of(item, region) for item in items]
         ends = np.cumsum([0, *map(len, places)])
         touches = sp.csr_array((np.ones(ends[-1]), np.concatenate(places), ends), shape=touches.shape)
-    count, label = connected_components(touches @ touches.T, directed=False)
     left = np.isfinite(region.lower) | np.isfinite(region.upper)
     parts: list[ConvexSet] = []
     around: list[ConvexSet] = []
     others: list[Indices] = []
-    for group in range(count):
-        here = np.unique(touches[label == group].indices).astype(np.int64)
-        members = [items[k] for k in np.flatnonzero(label == group)]
+    for group in components(touches @ touches.T) if items else ():
+        here, members = np.unique(touches[group].indices).astype(np.int64), [items[k] for k in group]
         left[here] = False
         piece = joint(members, here, region)
         if piece is not None:

@@ -15,6 +15,7 @@ from dpconvex.expressions.atoms.arrangement import reshape, vec
 from dpconvex.expressions.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST, choices as choices_of
 from dpconvex.expressions.atoms.norms import NORM, QUAD_OVER_LIN, sum_squares
 from dpconvex.expressions.atoms.powers import ABS, POWER
+from dpconvex.expressions.atoms.rules import sum_matrix
 from dpconvex.expressions.evaluate import STEP, over_records, slopes
 from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.expression import Constraint, Expression, Variable, constant
@@ -145,10 +146,7 @@ def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
 
 def groups(reduction: Expression) -> NDArray[np.int64]:
     """Return, for each entry of what a reduction over axes is applied to, the entry of the result that it goes into."""
-    shape, axis = reduction.args[0].shape, reduction.option("axis")
-    kept = tuple(1 if k in axis else n for k, n in enumerate(shape))
-    numbers = np.arange(reduction.size).reshape(kept, order="F")
-    return np.broadcast_to(numbers, shape).reshape(-1, order="F")
+    return sum_matrix(reduction).indices.astype(np.int64)
 
 
 def taken(parts: Parts, rows: Any) -> Parts:

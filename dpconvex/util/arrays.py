@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -11,15 +12,19 @@ Indices = NDArray[np.int64]
 
 def squared_lengths(rows: Array) -> Array:
     """Return squared lengths of rows, shape (n,), each to the same bits whatever rows are beside it."""
-    several = (
-        np.repeat(rows, 2, axis=0) if len(rows) == 1 else rows
-    )  # NumPy adds up one long row alone in another order
+    several = rows if len(rows) > 1 else np.repeat(rows, 2, axis=0)  # NumPy adds up one long row alone in another order
     return np.asarray(np.einsum("ij,ij->i", several, several)[: len(rows)])
 
 
 def powers_of_two(sizes: Array) -> Array:
     """Return units near some sizes, in which numbers keep all digits; 1 for what has no size."""
     return np.asarray(2.0 ** np.rint(np.log2(np.where(sizes > 0, sizes, 1.0))))
+
+
+def components(matrix: Any) -> list[Indices]:
+    """Return the coordinates of the blocks of a matrix that no entry connects."""
+    count, owner = connected_components(matrix, directed=False)
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
 
 
 class Owned(np.ndarray):
