@@ -1,9 +1,4 @@
-"""Reads a user's CVXPY trees, once, into the core language; the only file that looks into CVXPY's expressions.
-
-A class of CVXPY stands for itself, never for its subclasses, which compute other functions; what CVXPY decides by an absolute
-tolerance (whether a matrix is semidefinite, or a number real) is decided here instead.  What cannot be read exactly is refused,
-by name.
-"""
+"""Reads a user's CVXPY trees, once and exactly, or refuses; the only file that looks into CVXPY's expressions."""
 
 from collections.abc import Iterable
 from typing import Any

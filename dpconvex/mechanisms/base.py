@@ -20,11 +20,7 @@ class Engine(Protocol):
     """Exact minimisers and gradients of the data, which a mechanism may ask for.  The answers are not private by themselves."""
 
     def minimise(self, strong_convexity: float, tolerance: float, **parts: Any) -> Array:
-        """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
-
-        The objective is the losses, with kinks rounded off over the width `smoothing`, plus size times the regularizer plus
-        ``(added/2) ||theta||^2 + <linear, theta>``; these three parts are 0 where they are left out.
-        """
+        """Return a point within `tolerance` of the minimiser in sum form; `parts` are `smoothing`, `added` and `linear`, or 0."""
         ...
 
     def loss_gradient(self, theta: Array) -> Array:

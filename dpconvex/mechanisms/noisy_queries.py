@@ -1,8 +1,4 @@
-"""Gaussian queries: what is asked may depend on earlier answers, what all cost together does not (docs/theory.md, theorem 8.9).
-
-Query t has a sensitivity and a level that are known before it is asked, given all earlier answers, and noise of their ratio.  As
-``sum mu_t^2 <= mu^2`` in any case, all queries together are mu-GDP.  Sums are integers, and their noise is drawn exactly.
-"""
+"""Gaussian queries, with exact noise on integers: of any levels whose squares add up to that of all (theorem 8.9)."""
 
 import math
 from bisect import bisect_right

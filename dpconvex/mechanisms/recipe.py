@@ -90,11 +90,7 @@ def best_for_size(
 
 
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
-    """Say whether adaptive steps are usual: losses bend, and those of classes have a derivative or free parameters.
-
-    Norms and hinges whose kinks are smoothed have minimisers that are as good.  Squares of classes release their statistics
-    where there is less than one record for each parameter and unit of the level.
-    """
+    """Say whether adaptive steps are usual: losses bend, and those of classes have a derivative or free parameters."""
     refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
     if refused or all(loss.is_affine for loss in separated(form.template).losses):
         return False

@@ -1,7 +1,4 @@
-"""The steps of `AdaptiveSteps`: which questions are asked, and what is made of noisy answers (docs/theory.md, theorem 8.9).
-
-Everything here is post-processing: the records are behind `PrivateLooks`, and nothing here has to be right for privacy.
-"""
+"""The steps of `AdaptiveSteps`, post-processing: which questions are asked, and what is made of noisy answers."""
 
 import math
 from collections.abc import Iterator

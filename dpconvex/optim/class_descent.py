@@ -110,11 +110,7 @@ def class_model_of(
 
 
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:
-    """Return what to multiply parameters by: a Kalman filter of noisy slopes along them.
-
-    `spread` is the root mean square of scores, `ridge` the regularizer's curvature along the parameters, and `bend` the
-    curvature of the loss at 0, next to the square of scores.
-    """
+    """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
     found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
     if not spread > 0:
         return 1.0

@@ -22,10 +22,8 @@ POLISH_STEPS = 20000  # Unless the user gives fewer
 # Of the solver for baselines: as far as it gets; if it gets less far, its gap says so.
 OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_iter": 300}
 TOO_LARGE = "the solver fails: losses are too large for it. Use other units, such as thousands of dollars"
-STRICT = {
-    "tol_infeas_abs": 1e-14,
-    "tol_infeas_rel": 1e-14,
-}  # Else residuals of 1e5 pass for constraints that nothing satisfies
+# Else residuals of 1e5 pass for constraints that nothing satisfies.
+STRICT = {"tol_infeas_abs": 1e-14, "tol_infeas_rel": 1e-14}
 
 
 class SolverFailed(NotConverged):

@@ -1,7 +1,4 @@
-"""What records of the declared domain say of a loss: slopes and curvatures at scores around their middle, in their unit.
-
-No data are read, and nothing here has to be right for privacy: it decides how steps are taken.
-"""
+"""What records of the declared domain say of a loss, without data: slopes and curvatures, to decide how steps are taken."""
 
 import math
 from collections.abc import Callable
@@ -38,10 +35,8 @@ FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times
 # Scores at which curvatures are looked for: some are narrow.
 PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
 SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
-BENDS, FADED = (
-    61,
-    1e-3,
-)  # Scores up to FAR at which records are compared with themselves, and what counts as no curvature
+# Scores up to FAR at which records are compared with themselves, and what counts as no curvature.
+BENDS, FADED = 61, 1e-3
 NARROW = 1e4  # Curvature next to slopes, where none was found
 # Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
 WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)

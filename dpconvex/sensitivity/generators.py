@@ -1,8 +1,4 @@
-"""Generators: the few vectors of coefficients, one variable's (or column's) worth each, that all rows of `A_z` combine.
-
-If all rows are ``a (x) H(z)``, a weight for each column times one and the same H, a generator is H in one column: C of them for
-C classes, not one for each of the C(C-1)/2 differences; the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
-"""
+"""Generators: the few vectors of coefficients, one variable's (or column's) worth each, that all rows of `A_z` combine."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace

@@ -1,8 +1,4 @@
-"""Templates whose gradients are rank-one matrices: weights of the classes times features of the record.
-
-If the parameters can be laid out as a table, classes by positions, so that every row of every leaf is ``alpha (x) H m(z)`` with
-one matrix H and the monomials m, every gradient is ``a (x) h(z)``; if also ``h(z) = svec(v v')``, it is ``a (x) v (x) v``.
-"""
+"""Templates whose gradients are rank-one matrices ``a (x) h(z)``, or ``a (x) v (x) v``: weights of classes times features."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

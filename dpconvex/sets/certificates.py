@@ -1,9 +1,4 @@
-"""Proofs of how far a point of K is from a minimiser, from multipliers of the conditions that make K.
-
-Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With g = grad F(x) + s + E'nu,
-for the equations' rows E and any nu, ``||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)``, whatever a solver
-says (docs/theory.md, section 13).
-"""
+"""Proofs of how far a point of K is from a minimiser, by multipliers of the conditions of K (docs/theory.md, section 13)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

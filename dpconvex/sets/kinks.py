@@ -1,9 +1,4 @@
-"""The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
-
-Absolute values of coordinates within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a
-proximal map.  Everything else with kinks, or logarithms at the ends of their domains, gets heights above its entries,
-``term(theta) <= height``, which are minimised in its place, among the inequalities of K, and certified by multipliers.
-"""
+"""Kinks of a regularizer: a proximal map together with K, or heights above terms, minimised instead among K's inequalities."""
 
 from dataclasses import dataclass
 from functools import cached_property

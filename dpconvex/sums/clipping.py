@@ -1,7 +1,4 @@
-"""Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md).
-
-Products are added one term after the other, and blocks filled up to multiples of `LANES`, so that none is one of few left over.
-"""
+"""Norms of gradients and clipped gradients, each computed to the same bits whatever records are beside it (docs/release.md)."""
 
 from dataclasses import dataclass
 from typing import Self

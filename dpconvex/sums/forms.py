@@ -65,12 +65,7 @@ class LeafForm:
 
     @cached_property
     def grid(self) -> tuple[Indices, Array, Indices, Array] | None:
-        """Return places of coordinates in a table, the forms of each column, the monomials of rows, and scales of coordinates.
-
-        The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all but for
-        a scale: the weights of a class, one for each feature.  A Hessian that is the product of one matrix for the forms and one
-        for the monomials is then one of a matrix for rows and one for columns.  None if it is not so.
-        """
+        """Return places of coordinates in a table, the forms of each column, the monomials of rows, and scales, or None."""
         count, table = self.design.count, sp.csc_array(self.map)
         form, monomial = np.divmod(table.indices, count)
         lengths = np.diff(table.indptr)

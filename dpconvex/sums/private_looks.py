@@ -1,7 +1,4 @@
-"""All that adaptive steps may ask of the records: a second moment, and looks at gradients, curvatures and slopes, with noise.
-
-Every answer is an exact sum of whole numbers plus exact integer noise.  Nothing else of the records leaves this class.
-"""
+"""All that adaptive steps may ask of the records: exact sums of whole numbers plus exact integer noise, and nothing else."""
 
 import math
 from dataclasses import dataclass, field, replace

@@ -49,11 +49,7 @@ class Lowered:
     place: Indices  # where the slots' entries lie in a table of all entries
 
     def gradient(self, entries: Array, fields: Sequence[Array], size: int, valued: bool = True) -> tuple[Array, Array]:
-        """Values, shape (size,), and gradients by the entries of the slots, shape (entries, size).
-
-        Entries have the records last, or one column if these share them; fields have the records first.
-        Without `valued`, values may be NaN.
-        """
+        """Values (NaN unless `valued`), shape (size,), and gradients, shape (entries, size), at entries with the records last."""
         program = self.program
         read = valued or program.root.atom is None or program.root.atom.vjp_reads_value
         found = program.values(np, entries, fields, self.constants, read)
