@@ -231,10 +231,6 @@ class Constraint:
     options: tuple[Any, ...] = ()  # axis of a second-order cone
 
     @property
-    def variables(self) -> frozenset[Variable]:
-        return frozenset().union(*(argument.variables for argument in self.args))
-
-    @property
     def fields(self) -> frozenset[Field]:
         return frozenset().union(*(argument.fields for argument in self.args))
 

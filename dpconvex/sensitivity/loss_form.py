@@ -21,7 +21,7 @@ from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.record_units import in_best_units
-from dpconvex.sensitivity.sensitive_subspace import Projection, sensitive_basis
+from dpconvex.sensitivity.sensitive_subspace import Projection, basis_of, coefficient_vectors
 from dpconvex.sets.domains import implicit_constraints
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import quadratic
@@ -82,7 +82,8 @@ class LossForm:
     @cached_property
     def basis(self) -> sp.csc_array:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
-        return sensitive_basis(list(map(self.polynomial, self.every_leaf)), self.space.dim)
+        columns = coefficient_vectors(list(map(self.polynomial, self.every_leaf)), self.space.dim)
+        return basis_of(columns, self.space.dim)
 
     @property
     def noise_dimension(self) -> int:

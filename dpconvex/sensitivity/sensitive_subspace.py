@@ -12,11 +12,6 @@ from dpconvex.util.arrays import Array
 ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
 
 
-def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
-    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record, shape (dim, p)."""
-    return basis_of(coefficient_vectors(leaves, dim), dim)
-
-
 def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
     """Return an orthonormal basis of a subspace that contains some columns, none of them 0: each part of it by itself."""
     graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")

@@ -24,17 +24,13 @@ def with_functions(batch: Batch, given: Made) -> Batch:
     functions, record, groups = given
     fields = dict(batch.fields)
     for name, function in functions.items():
-        columns = Columns((*(batch.fields[field] for field in names_in(function)), batch.group))
+        read = function.function if isinstance(function, Picked) else function
+        columns = Columns((*(batch.fields[field] for field in sorted(own.name for own in read.fields)), batch.group))
         made = Stored(
             columns, partial(values, function, record.continuous[name]), (batch.size, *record.continuous[name].shape)
         )
         fields[name] = frozen(made[:]) if in_memory(made) else made
     return Batch(fields, batch.group if groups is None else frozen(groups[batch.group]))
-
-
-def names_in(function: Expression | Picked) -> list[str]:
-    function = function.function if isinstance(function, Picked) else function
-    return sorted(field.name for field in function.fields)
 
 
 def values(function: Expression | Picked, domain: Ball | Box, columns: list[Array]) -> Array:

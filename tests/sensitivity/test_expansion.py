@@ -12,7 +12,7 @@ from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.sensitivity.sensitive_subspace import sensitive_basis
+from dpconvex.sensitivity.sensitive_subspace import basis_of, coefficient_vectors
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECORD = dp.Record(
@@ -238,7 +238,7 @@ def test_the_subspace_of_random_leaves(seed):
         coefficient = rng.integers(-2, 3, size=terms) * 10.0 ** rng.integers(-1, 2, size=terms)
         coordinate = rng.integers(-1, dim, size=terms)
         leaves.append(Polynomial((size,), rng.integers(0, size, terms), coordinate, monomial, coefficient).collected())
-    basis = sensitive_basis(leaves, dim).toarray()
+    basis = basis_of(coefficient_vectors(leaves, dim), dim).toarray()
     found = basis.shape[1]
     assert basis.T @ basis == pytest.approx(np.eye(found), abs=1e-12)
     units = []
