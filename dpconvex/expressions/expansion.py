@@ -278,11 +278,7 @@ class Expander:
 
     @for_alike
     def check_rounding(self, expression: Expression, extent: Array | None = None) -> Array:
-        """Refuse an affine expression where rounding of terms that cancel, as it is written, decides what is left of them.
-
-        Values are compared, at coordinates of theta that `extent` bounds, and slopes; entries of which nothing is left are 0 in
-        what runs (`exact_losses`).  Returns, for each entry, the sizes of terms without parameters, and the mean slope.
-        """
+        """Refuse an affine expression where rounding decides what is left of terms; else return still sizes and mean slopes."""
         none = np.zeros(self.space.dim)
         extent = none if extent is None else np.where(np.isfinite(extent), extent, 1.0)
         factors = [np.append(part, number) for part, number in ((none, 1.0), (none + 1, 0.0), (extent, 1.0))]

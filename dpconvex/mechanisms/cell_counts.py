@@ -160,22 +160,7 @@ class Cells:
     def estimates(
         self, sums: Array, total: int | None, scale: float, clusters: int, replicates: int
     ) -> dict[str, Array]:
-        """Estimate the counts of cells, none below 0, by least squares; and again, from records and noise that are drawn anew.
-
-        Parameters
-        ----------
-        sums, scale : ndarray, shape (sums,), and float
-            Noisy sums, and the scale of their noise, in records.
-        total : int, optional
-            The number of records, if it is public.
-        clusters : int
-            The variance of sampling is multiplied by it.
-
-        Returns
-        -------
-        dict of str to ndarray, shape (1 + replicates, 1 + groups, *cells)
-            The estimate comes first; and all records together come before each group, if there are several.
-        """
+        """Estimate counts, (1 + replicates, 1 + groups, *cells), by least squares; replicates draw records and noise anew."""
         rng, found, start = np.random.default_rng(0), {}, 0
         for name, own in self.released.items():
             cells, weight = math.prod(self.tables[name]), self.weights[name]

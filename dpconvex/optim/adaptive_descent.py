@@ -244,12 +244,7 @@ def metric_of(
     spent: float,
     starts: bool = True,
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
-    """Return the metric, the matrix that rows are turned by, about the number of records, what is left, and how much is cut.
-
-    A first second moment, of whole rows, is rough; a second one, of rows that it made round and that are cut, is finer.
-    What is left is a part of the squared level.  How much is cut is how much longer rows are, squared, than cut ones.  The last
-    is where the constant starts, if there is one constant.
-    """
+    """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
