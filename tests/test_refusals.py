@@ -106,6 +106,7 @@ REFUSED = {
     "the nuclear norm": of_a_matrix(lambda P, x: cp.norm(P @ cp.diag(x), "nuc")),
     "a square of unbounded parameters": verified(lambda w, x, y: cp.square(y - x @ w)),
     "the exponential of unbounded parameters": verified(lambda w, x, y: cp.exp(-y * (x @ w))),
+    "an exponential of a wide field": verified(lambda w, u: cp.square(cp.exp(u) * w[0]), dp.Record(u=dp.Box(0, 1000))),
     "an exponential that overflows": verified(lambda w, x, y: cp.exp(x @ w), bounds=[-1000, 1000]),
     "entropy of unbounded parameters": verified(lambda w, x, y: -cp.entr(w[0] + x[0] + 1), bounds=[0, None]),
     "the root of a score that can be negative": verified(lambda w, x, y: -cp.sqrt(w[0] * x[0]), bounds=[0, 1]),

@@ -330,7 +330,7 @@ class OutputCertificate(Certificate, perturbed="output"):
         return self.sensitivity / self.strong_convexity / self.noise_scale if self.is_gaussian else None
 
 
-def setting(name: str, default: float) -> Any:
+def setting(name: str, default: float | None) -> Any:
     """Return a property: a setting of a certificate, or what it is where it is not set."""
     return property(lambda certificate: certificate.settings.get(name, default))
 
@@ -376,18 +376,17 @@ class QueriesCertificate(Certificate, perturbed="queries"):
 
     minimises = False
     drawn = "The noise of every query is integer and is drawn exactly."
+    gaussian_level = setting("level", None)
 
-    @property
-    def gaussian_level(self) -> float | None:
-        return self.settings.get("level")
+    def few(self, share: float = 1.0) -> str:
+        """Return that records, of which a share tells, are few for each parameter and unit of the level; or an empty text."""
+        each = share * self.size * self.settings.get("level", 0.0) / max(self.noise_dimension, 1)
+        why = f"n mu / p is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
+        return why * (each < FEW)
 
     @property
     def error(self) -> str:
-        each = self.size * self.settings.get("level", 0.0) / max(self.noise_dimension, 1)
-        few = (
-            f". n mu / p is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
-        )
-        return f"no bound: clipped steps need not converge to the ERM solution{few if each < FEW else ''}"
+        return f"no bound: clipped steps need not converge to the ERM solution. {self.few()}".removesuffix(". ")
 
 
 class StatisticsCertificate(Certificate, perturbed="statistics"):

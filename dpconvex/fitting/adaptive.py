@@ -131,6 +131,14 @@ def has_own_rows(form: LossForm) -> bool:
     return not scores.is_shared and scores.shape[0] > 1
 
 
+def told_share(form: LossForm) -> float:
+    """Return the share of records that tell, next to a median: 2 min(q, 1 - q) of a quantile q, and 1 of other losses."""
+    down, up = (np.ravel(side) for side in known_of(own_form(form)[0])[1].longest)  # of one score, or of each
+    least, both = np.minimum(down, up), down + up
+    known = (least > 0) & np.isfinite(both)
+    return float(np.mean(np.where(known, 2 * least, 1.0) / np.where(known, both, 1.0)))
+
+
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
     """Return how many records an estimate with its covariance needs: of fewer, all as long, the Hessian is below its noise."""
     count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1

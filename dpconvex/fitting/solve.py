@@ -22,7 +22,7 @@ from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
-from dpconvex.fitting.adaptive import release_steps
+from dpconvex.fitting.adaptive import release_steps, told_share
 from dpconvex.fitting.engine import DataEngine, check_place, resolved
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
@@ -214,6 +214,12 @@ class FitJob:
             publishing = "which a release of one record, drawn at random, would keep"
             yield f"delta = {delta:g} is not below 1 / {size}, the number of records, {publishing}: take 1e-6, say."
         for fit in fits:
+            if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
+                if few := fit.certificate.few(share := told_share(form_of(fit.template))):
+                    side = f", with {share:.2g} of the records for a loss that is steeper on one side" * (share < 0.99)
+                    told = f"{size} records for {fit.certificate.noise_dimension} parameters: {few}{side}"
+                    yield f"{told}. More records, a larger epsilon or fewer features help."
+                continue
             numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
             count = int(fit.certificate.settings.get("vertices", numbers))
             signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)

@@ -1,5 +1,8 @@
 """What adaptive steps release of few records: never much worse than a constant, and better where records can tell more."""
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 
@@ -56,3 +59,21 @@ def test_classes_of_few_records_are_no_more_certain_than_noise_allows(classes):
         model = kind(epsilon=0.1, delta=1e-5, classes=range(classes), fit_intercept=True, seed=seed).fit(x, y)
         losses.append(-np.log(np.maximum(model.predict_proba(x)[np.arange(len(y)), y], 1e-12)).mean())
     assert np.mean(losses) < 2 * np.log(classes)
+
+
+@pytest.mark.parametrize(
+    ("quantile", "size", "said"),
+    [
+        (0.5, 200, r"^200 records for 5 parameters: n mu / p is [0-9.]+ .*constant's\. More"),
+        (0.9, 800, "with 0.2 of the records for a loss that is steeper on one side"),
+        (0.5, 800, ""),
+    ],
+)
+def test_few_records_for_each_parameter_are_said_before_payment(quantile, size, said):
+    rng = np.random.default_rng(0)
+    x = dp.Ball(5).project(rng.normal(size=(size, 5)))
+    learner = dp.load("quantile_regression", features=5, quantile=quantile)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        dp.solve(learner, {"x": x, "y": x[:, 0]}, dp.Privacy(0.3, 1e-6), budget=dp.Budget(dp.Privacy(1.0, 1e-5)))
+    assert [bool(re.search(said, str(one.message))) for one in found] == [True] * bool(said)

@@ -312,7 +312,7 @@ def made(kind):
         return dp.cluster(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6)).to_bytes(), use_centres
     if kind == "mixture":
         template = dp.load("large_margin_gaussian_mixture", features=2, components=2)
-        release = dp.solve_mixture(template, DATA | {"x": X.copy(), "y": DATA["y"] > 0}, dp.Privacy(5.0, 1e-6)).release
+        release = dp.solve_mixture(template, DATA | {"x": X.copy(), "y": DATA["y"] > 0}, dp.Privacy(20.0, 1e-6)).release
     else:
         release = dp.solve(template, DATA | {"x": X.copy()}, dp.Privacy(5.0, 1e-6))
     release = dp.Release(**{**vars(release), "schema": SCHEMA})

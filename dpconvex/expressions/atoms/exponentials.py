@@ -28,6 +28,10 @@ def image(function: Callable[[float], Any], interval: Interval) -> Interval:
 def exp_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     if not entry.value.high <= LARGEST_EXPONENT:
         why = f"exp needs an argument of at most {LARGEST_EXPONENT:g}, and it goes up to {entry.value.high:.4g}"
+        if not expression.variables:  # no mechanism helps: values of the record are too large for double precision
+            raise NotPrivate(
+                why, None, "declare smaller bounds of the record's fields, or scale them in the loss: exp(u / 100)"
+            )
         steps = "adaptive steps need no bound: leave mechanism= out, with a delta and an epsilon below 100"
         raise NotPrivate(why, None, f"{rules.BOUND_IT}; {steps}")
     value = image(np.exp, entry.value)
