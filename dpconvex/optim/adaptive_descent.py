@@ -307,6 +307,7 @@ def shortened(
 def centre(point: Array, weights: Array, constant: Array) -> Array:
     """Return the part of a point along the constant, which is the mean score."""
     along = weights * constant
+    along = along if along.any() else constant  # All directions may be noise
     return np.asarray(np.outer(constant, along @ point / (along @ constant)))
 
 

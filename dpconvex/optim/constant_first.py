@@ -31,8 +31,10 @@ SPREAD, FINEST, WRONG, CUT = 1.5, 50, 0.25, 0.6
 NEAR, PARTS, MOST, DOUBTS = 0.02, 0.5, 2.0, 10.0
 # The mean slope there, in deviations of its noise and next to the curvature, that doubts the clip.
 SURE, LOWER = 2.0, 0.2
-# What a curvature costs there, the farthest score and the shortest slopes that it may have, and the clip if nothing is seen.
-BENDS, FARTHEST, SHORTEST, USUALLY = 0.015, 40, 1e-9, 2.0
+# What a curvature costs there, and before all else; the farthest score and the shortest slopes that it may have; the clip if
+# nothing is seen.
+BENDS, PREDICTED, FARTHEST, SHORTEST, USUALLY = 0.015, 0.005, 40, 1e-9, 2.0
+ALIKE = 0.7  # The least part of the largest slope on the short side that records have where all have about as much
 # What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
 LAST, FEW, ALL_LAST, EARLY, ROUGHLY = 0.06, 80.0, 0.15, 0.25, 0.5
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
@@ -79,7 +81,7 @@ def find_constant(
     turn, people = constant_alone(looks), people_of(looks, number)
     few, bend, columns = people * level / looks.sides, public.curvature, looks.scores.shape[1]
     probe = np.full(columns * public.vanishes, columns**-0.5)
-    belief = Belief()
+    belief = Belief(public.least_part)
     share = max(min((1 / (FINE * people * level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
     last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
     last = last if public.is_bent and columns == 1 else 0.0
@@ -139,18 +141,27 @@ def balanced(
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
     bears = few * math.sqrt(sum(SHARES))
+
+    def bends(cost: float, wider: float) -> tuple[float, float]:
+        """Return the noisy mean curvature at the place, and its noise."""
+        own, cap = level * math.sqrt(cost), wider * public.short_side(place)
+        answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
+        return float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
+
+    if public.least_part < ALIKE:
+        (told, doubt), unit = bends(PREDICTED, 1.0), public.short_side(place)
+        belief.learn_bend(place, told / unit, doubt / unit, public.short_bend(place))
+        spent += PREDICTED
     for most in SHARES:
-        place = seen_from(belief.middle, place, public)
-        unit, clip = public.short_side(place), widest_clip(bears, place, public)
-        share = most * min((LOOSE * clip / few) ** 2, 1.0)
+        place, part = seen_from(belief.middle, place, public), belief.part
+        unit, allowed = public.short_side(place), widest_clip(bears, place, public, part)
+        clip, share = allowed * part, most * min((LOOSE * allowed / few) ** 2, 1.0)
         slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, level * math.sqrt(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
     place = seen_from(belief.middle, place, public)
-    own, cap = level * math.sqrt(BENDS), RISING * public.short_side(place)
-    answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
-    told, doubt = float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
-    return place, max(min(cap / RISING, max(told, 0.0) + doubt), told - doubt), spent + BENDS
+    told, doubt = bends(BENDS, RISING)
+    return place, max(min(public.short_side(place), max(told, 0.0) + doubt), told - doubt), spent + BENDS
 
 
 def seen_from(place: float, before: float, public: Public) -> float:
@@ -160,10 +171,12 @@ def seen_from(place: float, before: float, public: Public) -> float:
     return place
 
 
-def widest_clip(bears: float, place: float, public: Public) -> float:
-    """Return as wide a clip as noise allows, next to the short side; below 0 targets are rarer, and fall more slowly than it."""
-    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * math.exp(max(-place, 0.0) / 2)
-    return min(allowed, max(public.slope / public.short_side(place), ENOUGH))
+def widest_clip(bears: float, place: float, public: Public, part: float) -> float:
+    """Return as wide a clip as noise allows, next to a part of the short side; below 0 targets are rarer, and fall slower."""
+    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * math.exp(
+        min(max(-place, 0.0), FARTHEST) / 2
+    )
+    return min(allowed, max(public.slope / (part * public.short_side(place)), ENOUGH))
 
 
 def parts_of(scores: LinearScores) -> Array:
@@ -184,22 +197,34 @@ class Belief:
     it is with log links, where a slope is the prediction less the target.  The part r is not known either.
     """
 
-    def __init__(self) -> None:
-        self.places = np.arange(-FARTHEST, FARTHEST, 1 / FINEST)
-        self.parts = 2.0 ** -np.arange(0, 6, 0.5)[:, None]
+    def __init__(self, least: float = 0.0) -> None:
+        self.places, self.least = np.arange(-FARTHEST, FARTHEST, 1 / FINEST), least
+        self.parts = 2.0 ** -np.arange(0, 6 if least > ALIKE else 10, 0.5)[:, None]
         self.log = np.log(self.parts) - 2 * np.log1p((self.places / SPREAD) ** 2)
 
     def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
         """Learn from a noisy mean of clipped slopes; long slopes may be cut where the place is too low."""
         told = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
-        cut = np.where(told > 0, 1.0, 1 - min(CUT, NARROW / clip)) * told
+        cut = np.where(told > 0, 1.0, 1 - min(CUT, NARROW * self.part / clip)) * told
         missed = np.maximum(told - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
         self.log = self.log - missed**2 / (noise**2 + (WRONG * told) ** 2) / 2
+
+    def learn_bend(self, place: float, bend: float, noise: float, alone: float) -> None:
+        """Learn from a noisy mean curvature, cut to the short side; `alone` is that of a record there, next to its slope."""
+        told = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, FARTHEST))), 1.0)
+        self.log = self.log - (told - bend) ** 2 / (noise**2 + (WRONG * told) ** 2) / 2
 
     def near(self, place: float, noise: float, part: float, doubt: float) -> None:
         """Learn that steps ended at a place, where r is about a part; what was known before is doubted."""
         self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (NEAR + noise)) ** 2)
         self.log = self.log - np.log(self.parts / part) ** 2 / PARTS
+
+    @property
+    def part(self) -> float:
+        """About the part of the largest slope that usual records have: little where few have large weights."""
+        likely = np.exp(self.log - self.log.max()).sum(axis=1)
+        about = float(np.exp(likely @ np.log(self.parts[:, 0]) / likely.sum()))
+        return 1.0 if self.least > ALIKE else about
 
     @property
     def middle(self) -> float:
@@ -258,7 +283,7 @@ def last_steps(
         table, unit = table + (place - before) * only, public.short_side(place + more)
         if t and (start.is_rough or lower):
             bears = people_of(looks, number) * level * math.sqrt(last) / looks.sides
-            wide = max(wide, widest_clip(bears, place + more, public) * unit)
+            wide = max(wide, widest_clip(bears, place + more, public, belief.part) * unit * belief.part)
         own = level * math.sqrt(part * last)
         slopes = looks.look(table, wide, math.sqrt(1 + count), own).gradient[:, 0] / number
         noise = looks.sides * wide * math.sqrt(1 + count) / own / number

@@ -50,6 +50,7 @@ ALIKE = 4.0  # How much wider one column's scores may be than another's
 SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
+STEP, LARGE = 0.05, 20.0  # Of a score, for curvatures of links, and one where targets say nothing
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
 Middles = tuple[Array, Array, NDArray[np.bool_]]
@@ -76,8 +77,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
-    measured: Any = {"short_side": partial(short_side, slopes_at, scores), "metric": DomainMetric.of(batch, scores)}
-    measured["is_level"] = is_level
+    measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level} | of_links(slopes_at, scores)
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)
@@ -96,7 +96,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
             return plain, public
         scores = scores.in_units([unit])
         slopes_at = partial(at, *seen, scores=scores)
-        return seen_from(form, scores, slopes_at, measured | {"short_side": partial(short_side, slopes_at, scores)})
+        return seen_from(form, scores, slopes_at, measured | of_links(slopes_at, scores))
     if scores.is_shared and not plain.width * rises:  # They have no middles of their own
         return plain, public
     if scores.is_shared:
@@ -256,10 +256,28 @@ def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
 
 
 @np.errstate(all="ignore")
+def of_links(slopes_at: Callable[[Any], Any], scores: LinearScores) -> dict[str, Any]:
+    """Return what links say: slopes and curvatures on their short side, and the least part of the largest that a record has."""
+    slopes = slopes_at(LARGE * scores.kinds.T.toarray()[:, :1])[0]
+    least = float(slopes.min() / slopes.max())
+    found = {one.__name__: partial(one, slopes_at, scores) for one in (short_side, short_bend)}
+    return found | {"least_part": least if 0 < least <= 1 and len(scores.onto_kinds) == 1 else 0.0}
+
+
+@np.errstate(all="ignore")
 def short_side(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> float:
     """Return the largest slope at one score on the side where slopes are shorter."""
     slopes = slopes_at(place * scores.kinds.T.toarray())[0]
     return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
+
+
+@np.errstate(all="ignore")
+def short_bend(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> float:
+    """Return the curvature at one score of the record whose slope is the largest there, next to that: from 0 to 1 for links."""
+    down, here, up = (slopes_at((place + side * STEP) * scores.kinds.T.toarray())[0] for side in (-1, 0, 1))
+    own = int(np.argmax(np.where(here < 1e100, here, -math.inf)))
+    found = float((up - down)[own] / (2 * STEP * here[own]))
+    return min(max(found, 0.0), 1.0) if math.isfinite(found) else 0.0
 
 
 def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:

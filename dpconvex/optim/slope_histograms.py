@@ -37,6 +37,8 @@ class Public:
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
     short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
+    short_bend: Callable[[float], float] = abs  # The curvature of the record that slopes most, next to that slope
+    least_part: float = 0.0  # Of the slopes on that side, where they are large, the least next to the largest
     # In which rows of the declared domain are about round, where they are far from that.
     metric: DomainMetric | None = None
     is_level: bool = False  # Whether rows say a record's level alone: they are 1 in one place

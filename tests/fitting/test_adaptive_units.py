@@ -238,6 +238,36 @@ def test_the_mean_of_few_counts_with_many_zeros_is_found():
     assert np.mean(excess) <= 0.5 * y.mean()
 
 
+def test_weights_and_exposures_far_below_their_bounds_leave_the_mean_of_counts():
+    """Usual slopes are a hundredth of the largest here, and noise was that of the largest: means were off at random."""
+    random = np.random.default_rng(3)
+    years, weights, offsets = random.uniform(0.2, 5, SIZE), random.gamma(4, 0.25, SIZE), 0.4 * random.normal(size=SIZE)
+    counts = np.minimum(random.poisson(years * np.exp(SCORES - 1 + offsets)), 60)
+    w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
+    bounds = {"y": dp.Box(0, 60), "years": dp.Box(0, 5), "weight": dp.Box(0, 5), "moved": dp.Box(-2, 2)}
+
+    def loss(x, y, years, weight, moved):
+        score = x @ w + b + moved
+        return weight * (years * cp.exp(score) - y * score)
+
+    learner = dp.Template(dp.Record(x=dp.Ball(FEATURES), **bounds), loss)
+    data = {"x": X, "y": counts, "years": years, "weight": np.minimum(weights, 5), "moved": np.clip(offsets, -2, 2)}
+    for seed in range(8):
+        found = fit(learner, data, seed=seed)
+        assert abs(np.mean(X @ found["w"] + found["b"] - SCORES + 1)) <= 0.2
+
+
+@pytest.mark.parametrize("size", [20, 200])
+def test_a_constant_alone_is_released_whatever_noise_says_of_rows(size):
+    """Where the noisy second moment was not positive, half of the fits failed after payment."""
+    b = cp.Variable(name="b")
+    asymmetric = lambda y: cp.square(cp.pos(b - y)) + 0.2 * cp.square(cp.pos(y - b))  # noqa: E731
+    learner = dp.Template(dp.Record(y=dp.Box(-5, 5)), asymmetric)
+    for seed in range(10):
+        found = dp.solve(learner, {"y": TARGETS[:size]}, dp.Privacy(0.05, 1e-6), STEPS, seed=seed)
+        assert np.isfinite(found["b"])
+
+
 def test_offsets_and_weights_are_those_of_the_loss():
     w, b = cp.Variable(FEATURES, name="w"), cp.Variable(name="b")
     record = dp.Record(x=dp.Ball(FEATURES), y=dp.Box(-4, 4), shift=dp.Box(-2, 2), weight=dp.Box(0, 5))
