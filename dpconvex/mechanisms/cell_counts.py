@@ -25,6 +25,7 @@ SQUARED = "residuals", "targets"  # Shared so that means of squares are exact
 CENTRES = tuple(k / 16 for k in range(17))  # Knots by which the middle of the labels is found first,
 CENTRING = 0.125  # ... from this share of the guarantee
 DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
+PARTS = 64.0  # Of the largest target, for positive targets that are no whole numbers
 FINE, RATIO = 8, 1.25  # Counts up to the first number have a knot each; beyond, each knot is larger by this factor
 # Weights of tables by default, and tables of what is asked for alone.
 DEFAULTS = {"labels": {"error": 4, "labels": 1}, "numbers": {"residuals": 2, "by_prediction": 1, "targets": 1}}
@@ -52,7 +53,8 @@ class Cells:
     likelihood: bool = False  # whether probabilities of the records' own labels are counted, too
     known: bool = False  # whether the number of records is public, and there are no groups
     measures: tuple[str, ...] = ()  # which were asked for alone
-    upper: float = 1.0  # the largest label, up to which counts have knots
+    upper: float = 1.0  # the largest label, up to which counts have knots; parts of the range have PARTS
+    whole: bool = True  # whether counts are whole numbers, which lie on knots
     centre: float | None = 0.5  # from which labels are measured, in parts of their range; None to find it
 
     @cached_property

@@ -288,7 +288,7 @@ class Evaluation(StatedNumbers):
 
     @property
     def deviance(self) -> Estimate:
-        """Mean Poisson deviance of counts; predictions below a thousandth of the largest count are taken as that."""
+        """Mean Poisson deviance of counts, or positive targets; predictions are taken as a thousandth of the largest at least."""
         return estimate(self._deviances, np.inf).within(2 * float(self._deviances_of_mean[0]))
 
     @property
@@ -300,13 +300,14 @@ class Evaluation(StatedNumbers):
     def _deviances_of_mean(self) -> Array:
         table, knots = self._table("counts"), np.array(self.cells.count_knots)
         mean = ratio(table @ knots, whole(table))
-        least = ratio(table @ (xlogy(knots, knots) - measures.entropy_bends(knots)), whole(table))
-        return np.asarray(2 * (least - xlogy(mean, mean)))
+        least = ratio(table @ (xlogy(knots, knots) - measures.entropy_bends(knots, self.cells.whole)), whole(table))
+        return np.asarray(2 * (least - xlogy(mean, mean)) * self._range / self.cells.upper)
 
     @property
     def _deviances(self) -> Array:
         table = self._table("deviance")
-        return ratio(self.cells.largest_deviance * (table @ np.array(DEVIANCES)), whole(table))
+        largest = self.cells.largest_deviance * self._range / self.cells.upper
+        return ratio(largest * (table @ np.array(DEVIANCES)), whole(table))
 
     @property
     def concordance(self) -> Estimate:

@@ -170,11 +170,11 @@ def squares(values: ArrayLike) -> Array:
     return np.asarray(values * np.abs(values))
 
 
-def entropy_bends(knots: Array) -> Array:
+def entropy_bends(knots: Array, whole: bool) -> Array:
     """Return what it adds to y log y; whole numbers lie on knots where these are no further apart."""
     value, below = xlogy(knots, knots), xlogy(knots**2 / 2, knots) - knots**2 / 4
     added = (value[1:] + value[:-1]) / 2 - np.diff(below) / np.diff(knots)
-    return at_knots(np.where(np.diff(knots) <= 1, 0.0, added))
+    return at_knots(np.where(whole & (np.diff(knots) <= 1), 0.0, added))
 
 
 def at_knots(between: Array) -> Array:

@@ -16,7 +16,7 @@ from dpconvex.data.domains import Box, Choice, Domain
 from dpconvex.data.record import Record
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.fitting.release import Release
-from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PREDICTIONS, ROUGHLY, SCORES, SQUARED, Cells
+from dpconvex.mechanisms.cell_counts import ALIVE, FAINT, LIKELY, PARTS, PREDICTIONS, ROUGHLY, SCORES, SQUARED, Cells
 from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import further_fields
@@ -59,10 +59,9 @@ class RecordCounter:
         what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
         said = f"{caller}: {self.label!r} must be {what}, not {domain!r}."
         require(isinstance(domain, Choice) or number or self.survives, said)
-        counts = number and domain.lower == 0 and domain.upper >= 2
-        said = f"{caller}: a deviance is of counts from 0 to 2 or more, not of {domain!r}."
-        said += " Estimators scale counts: leave measures out, or fit dp.load('poisson_regression', target=...)."
-        require(counts or "deviance" not in self.measures, said)
+        said = f"{caller}: a deviance is of counts and other targets from 0, declared by dp.Box(0, largest), not {domain!r}."
+        positive = number and (domain.lower == 0 or self.scales_counts)
+        require(positive or "deviance" not in self.measures, f"{said} Leave measures out.")
         one_of(self.record.continuous).check(caller, "It is what is predicted from.", features=self.features)
         lacks = "the template declares no `predict` or `decision`. Pass it to dp.Template: a function of"
         said = f"{caller}: {lacks} (parameters, {self.features}) that returns one value for each record."
@@ -89,6 +88,13 @@ class RecordCounter:
         require(given == wanted, f"{caller}: scores or probabilities have shape {given} for 2 records, not {wanted}.")
 
     @property
+    def scales_counts(self) -> bool:
+        """Whether an estimator of a log link brought targets from 0 to its bound to the interval from -1 to 1."""
+        return bool(self.release.source and self.release.source[1].get("scaled")) and repr(self.domain) == repr(
+            Box(-1.0, 1.0)
+        )
+
+    @property
     def survives(self) -> bool:
         """Whether the label says of each of several intervals what was lived through, or 1 where the event happens."""
         domain: Any = self.record.fields[self.label]
@@ -112,7 +118,10 @@ class RecordCounter:
         if self.survives:
             return made("survival", self.cuts or ALIVE, labels=domain.shape[0])
         if not isinstance(domain, Choice):
-            return made("numbers", labels=0, upper=float(domain.upper), centre=self.centre)
+            whole = bool(domain.lower == 0 and domain.upper >= 2)
+            return made(
+                "numbers", labels=0, upper=float(domain.upper) if whole else PARTS, centre=self.centre, whole=whole
+            )
         own, count = release.labels == domain.values, len(domain.values)
         models = own and release.probabilities is not None
         if own and count == 2 and not measures and (models or release.decision is not None):
@@ -184,7 +193,10 @@ class RecordCounter:
         true = (truth - lower) / wide
         said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
         apart = true - said if value is not None else 1.0 - 2 * said
-        known, found = {"error": apart**2, "centre": true, "counts": truth}, []
+        known, found = (
+            {"error": apart**2, "centre": true, "counts": truth if self.cells.whole else true * self.cells.upper},
+            [],
+        )
         known["targets"] = true - (self.cells.centre or 0.0)
         if "deviance" in self.cells.tables:  # in parts of the largest, as both counts are
             least = max(said, FAINT)
