@@ -122,7 +122,7 @@ def find_constant(
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 
     def clip(loud: float) -> float:
-        return near(loud) if public.is_balanced else max(min(near(loud), RISING * usual), usual / 2)
+        return near(loud) if public.is_balanced else max(min(near(loud), usual), usual / 2)
 
     return Start(place, bend, spent, share, clip, last, lengths.hidden(answer.histogram, size)[1], belief)
 
