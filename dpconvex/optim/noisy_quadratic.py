@@ -128,8 +128,12 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
     theta = np.empty(form.space.dim)
     for mine in components(total):
+        block = total[mine][:, mine].toarray()
+        if not (block.any() or pull[mine].any()):  # Of what no loss reads
+            theta[mine] = 0.0
+            continue
         try:
-            theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(total[mine][:, mine].toarray()), pull[mine])
+            theta[mine] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(block), pull[mine])
         except np.linalg.LinAlgError as error:
             why = "the noisy loss with this regularizer has no single minimiser"
             raise NotConverged(f"{why}; regularize more, or leave `ridge` out.") from error

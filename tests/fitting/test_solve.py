@@ -91,6 +91,17 @@ def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(m
             ).private
 
 
+def test_parameters_that_no_loss_reads_are_released_as_0():
+    """A fit to statistics failed after payment, whatever the records were."""
+    a, b = cp.Variable(4, name="a"), cp.Variable(name="b")
+    squares = dp.Template(dp.Record(u=dp.Box(0, 1), y=dp.Box(-5, 5)), lambda u, y: cp.square(a[0] * u + b - y))
+    rng = np.random.default_rng(0)
+    data = {"u": rng.uniform(0, 1, 4000), "y": rng.uniform(-5, 5, 4000)}
+    found = dp.solve(squares, data, dp.Privacy(5.0), dp.SufficientStatistics("gamma"))
+    assert not found["a"][1:].any()
+    assert abs(found["b"]) < 1
+
+
 def test_under_add_remove_the_number_of_records_is_not_public():
     promise, template = dp.Privacy(2.0, adjacency="add-remove"), learner("logistic_regression")
     certificates = {str(dp.solve(template, records(n), promise, size=100).certificate) for n in (50, 100, 150)}
