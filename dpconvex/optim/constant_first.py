@@ -198,8 +198,8 @@ class Belief:
     """
 
     def __init__(self, least: float = 0.0) -> None:
-        self.places, self.least = np.arange(-FARTHEST, FARTHEST, 1 / FINEST), least
-        self.parts = 2.0 ** -np.arange(0, 6 if least > ALIKE else 10, 0.5)[:, None]
+        parts = 2.0 ** -np.arange(0, 10, 0.5)
+        self.places, self.parts = np.arange(-FARTHEST, FARTHEST, 1 / FINEST), parts[parts > least * ALIKE][:, None]
         self.log = np.log(self.parts) - 2 * np.log1p((self.places / SPREAD) ** 2)
 
     def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
@@ -223,8 +223,7 @@ class Belief:
     def part(self) -> float:
         """About the part of the largest slope that usual records have: little where few have large weights."""
         likely = np.exp(self.log - self.log.max()).sum(axis=1)
-        about = float(np.exp(likely @ np.log(self.parts[:, 0]) / likely.sum()))
-        return 1.0 if self.least > ALIKE else about
+        return float(np.exp(likely @ np.log(self.parts[:, 0]) / likely.sum()))
 
     @property
     def middle(self) -> float:
