@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.numerics import norm_up, root_up, times
 from dpconvex.util.arguments import NOT_AN_ARRAY, check_fields, number, refuse, require, retold, whole
-from dpconvex.util.arrays import Array, frozen, squared_lengths
+from dpconvex.util.arrays import Array, as_they_are, frozen, squared_lengths
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
@@ -187,9 +187,7 @@ class Choice:
     @property
     def array(self) -> NDArray[Any]:
         """The values as an array, shape (values,); of objects where NumPy would turn numbers into texts."""
-        found = np.array(list(self.values))
-        same = found.tolist() == list(self.values)
-        return found if same else np.fromiter(self.values, dtype=object, count=len(self.values))
+        return as_they_are(self.values)
 
 
 Domain = Ball | Box | Choice

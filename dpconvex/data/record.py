@@ -144,7 +144,14 @@ class Record(Sealed):
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
-        return np.array([combination[name] for combination in self.combinations], dtype=object)[batch.group]
+        found = (combination[name] for combination in self.combinations)
+        return np.fromiter(found, dtype=object, count=len(self.combinations))[batch.group]
+
+    def levels(self, batch: Batch, name: str) -> NDArray[Any]:
+        """Return the same in an array whose type is that of the declared values, whichever occur."""
+        choice = self.discrete[name]
+        own = [choice.values.index(combination[name]) for combination in self.combinations]
+        return choice.array[np.array(own)[batch.group]]
 
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Draw records from the domain, for tests; extreme records are drawn often."""

@@ -27,7 +27,7 @@ from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
 from dpconvex.util.arguments import TEXT, instance, require
-from dpconvex.util.arrays import Array, frozen
+from dpconvex.util.arrays import Array, as_they_are, frozen
 from dpconvex.util.markup import aligned, details, paragraph
 
 REMEDY = (
@@ -152,6 +152,8 @@ class Release(Released, Mapping[str, Array]):
         self.check_names(name, names_of(x))
         further = {field: np.asarray(values) for field, values in fields.items()}
         for field, values in further.items():
+            if values.dtype.kind in "US":  # Of a list, numbers may be texts now
+                further[field] = values = as_they_are(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
         features = finite_numbers("x", x)
         if further:

@@ -21,7 +21,7 @@ from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import further_fields
 from dpconvex.util.arguments import one_of, require
-from dpconvex.util.arrays import Array, Indices, frozen
+from dpconvex.util.arrays import Array, Indices, as_they_are, frozen
 from dpconvex.util.runtime import Interrupt, one_blas_thread
 from dpconvex.util.silence import silence
 
@@ -237,7 +237,7 @@ class RecordCounter:
 def middle(domain: Domain) -> Array:
     """Return two records' values: the middle of a domain, or its first value."""
     if isinstance(domain, Choice):
-        return np.array([domain.values[0]] * 2)
+        return domain.array[[0, 0]]
     lower, upper = domain.bounds
     return np.repeat((lower / 2 + upper / 2).reshape(1, *domain.shape), 2, axis=0)
 
@@ -264,11 +264,14 @@ def number_of(found: Any) -> float | None:
         return None
 
 
+def alone(value: Any) -> NDArray[Any]:
+    return as_they_are([value]) if isinstance(value, tuple) else np.asarray(value)[None]
+
+
 def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     record, label, cells = counter.record, counter.label, counter.cells
-
-    discrete = {name: record.values(batch, name).tolist() for name in counter.columns if name in record.discrete}
-    columns = [np.array(discrete[name]) if name in discrete else batch.fields[name] for name in counter.columns]
+    names = counter.columns
+    columns = [record.levels(batch, name) if name in record.discrete else batch.fields[name] for name in names]
     known = record.values(batch, label) if label in record.discrete else batch.fields[label]
     whose = np.zeros(batch.size, dtype=np.int64)
     if counter.group is not None:
@@ -285,7 +288,7 @@ def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
             # Integers and texts stay as they are: each record's are copied.
             read = [frozen(found) if (found := dense(one)).dtype == float else found for one in given]
             for *own, y, mine, weight in zip(*read, dense(truth), group, count, strict=True):
-                row = {field: np.asarray(value)[None] for field, value in zip(counter.columns, own, strict=True)}
+                row = {field: alone(value) for field, value in zip(counter.columns, own, strict=True)}
                 for table, places in zip(tables, counter.places(row, y, int(weight)), strict=True):
                     for place, count in places.items():
                         table[mine, place] += count

@@ -1,8 +1,11 @@
 """Arrays of NumPy: what they are called in annotations, and ones that nobody writes to."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
@@ -23,8 +26,17 @@ def powers_of_two(sizes: Array) -> Array:
 
 def components(matrix: Any) -> list[Indices]:
     """Return the coordinates of the blocks of a matrix that no entry connects."""
-    count, owner = connected_components(matrix, directed=False)
+    count, owner = connected_components(sp.csr_array(matrix), directed=False)  # of a dense one it takes 1e-8 to be 0
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
+
+
+def as_they_are(values: Sequence[Any]) -> NDArray[Any]:
+    """Return values as an array, shape (n,); of objects where NumPy would turn some into others, as numbers beside texts."""
+    with suppress(ValueError):  # of tuples that are not equally long
+        found = np.array(list(values))
+        if found.ndim == 1 and found.tolist() == list(values):
+            return found
+    return np.fromiter(values, dtype=object, count=len(values))
 
 
 class Owned(np.ndarray):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from judged_models import HAZARDS, HUBER, LINE, LOGISTIC, MODEL, SCORED, X, Y, largest_loss, patient
@@ -108,3 +109,27 @@ def test_people_count_as_they_should(keep):
         assert found.records == pytest.approx(100 if keep == "weights" else 200, abs=2)
         assert found.error == pytest.approx(np.mean(SCORED.predict(X) != Y), abs=0.02)
         assert found.clusters == (1 if keep == "weights" else 2)
+
+
+@pytest.mark.parametrize(
+    "levels", [[0, 1, "other"], [0, 1, 0.5], [(1, 2), (1, 3), (3,)]], ids=["texts", "parts", "tuples"]
+)
+def test_a_level_of_one_record_is_read_like_those_of_others(levels):
+    """Levels were put into an array of those that occur: one text made texts of all numbers, and all predictions others."""
+    w = cp.Variable(2, name="w")
+
+    def predict(parameters, x, g):
+        return np.array([{levels[0]: -1, levels[1]: 1}.get(level, -1) for level in g.tolist()])
+
+    record = dp.Record(x=dp.Ball(2), g=dp.Choice(levels), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, g, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), predict=predict)
+    model = dp.Release({"w": np.zeros(2)}, not_private_because="a test", predictor=predict)
+    own = np.fromiter(levels[:2] * 100, dtype=object, count=200)
+    other = own.copy()
+    other[0] = levels[2]
+    data = {"x": np.zeros((200, 2)), "y": [-1, 1] * 100}
+    mistakes = [
+        dp.evaluate(template, model, data | {"g": g}, dp.Privacy(50.0), measures="error").sums[0] for g in (own, other)
+    ]
+    assert mistakes == pytest.approx([0, 0], abs=5)
+    assert model.predict(data["x"], g=list(other) if "other" in levels else other).tolist() == data["y"]
