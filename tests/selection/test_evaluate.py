@@ -111,12 +111,16 @@ def test_labels_far_inside_their_bounds_are_measured_rightly():
     x = np.column_stack([rng.uniform(-1, 1, 4000), np.zeros(4000)])
     y = 0.7 + 0.01 * (x[:, 0] + 0.8 * rng.normal(size=4000))
     model = dp.Release({"w": [0.01, 0.0]}, not_private_because="a test", predictor=lambda p, rows: 0.7 + rows @ p["w"])
-    found, apart = dp.evaluate(HUBER, model, {"x": x, "y": y}, dp.Privacy(20.0)), y - model.predict(x)
-    assert found.error == pytest.approx(np.mean(apart**2), rel=0.1)
-    assert found.constant == pytest.approx(np.var(y), rel=0.1)
-    assert found.r2 == pytest.approx(1 - np.mean(apart**2) / np.var(y), abs=0.1)
-    assert found.r2.interval[0] < 0.34 < found.r2.interval[1]
-    assert found.r2.interval[1] - found.r2.interval[0] < 0.3
+    apart, several = y - model.predict(x), []
+    for _ in range(5):  # One in a hundred has noise far out, and says that it is undetermined
+        found = dp.evaluate(HUBER, model, {"x": x, "y": y}, dp.Privacy(20.0))
+        several.append((float(found.error), float(found.constant), float(found.r2), *found.r2.interval))
+    error, constant, r2, low, high = np.median(several, axis=0)
+    assert error == pytest.approx(np.mean(apart**2), rel=0.1)
+    assert constant == pytest.approx(np.var(y), rel=0.1)
+    assert r2 == pytest.approx(1 - np.mean(apart**2) / np.var(y), abs=0.1)
+    assert low < 0.34 < high
+    assert high - low < 0.3
 
 
 def test_noisy_counts_are_drawn_to_a_curve_of_scores():
