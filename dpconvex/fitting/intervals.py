@@ -26,9 +26,8 @@ MOST = 300  # Parameters
 # Of the fewest records: a table with rare levels was refused in 6 of 20 calls at 24 times as many, in 3 at 34, in none at 45.
 ENOUGH = 40
 DOUBT = "Numbers may be undetermined, or refused when paid for."
-UNITS = (
-    10.0  # Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others
-)
+# Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others.
+UNITS = 10.0
 INSIDE, ROUNDING = 3.0, 1e-6  # Standard errors within which no constraint may be active; relative error of a projection
 
 

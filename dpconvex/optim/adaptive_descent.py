@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.constant_first import Start, find_constant, last_steps, parts_of
+from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
@@ -259,11 +259,8 @@ def metric_of(
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
-    single = starts and looks.scores.shape[1] == 1
-    first = looks.constant and (
-        single or (public.vanishes and looks.scores.shape[1] > 1 and parts_of(looks.scores).size)
-    )
-    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if first else None
+    searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
+    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if searched else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start

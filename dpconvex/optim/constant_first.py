@@ -89,7 +89,8 @@ def find_constant(
         one, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
-        mixed = parts_of(looks.scores)
+        if not (mixed := parts_of(looks.scores)).size:
+            return None
         apart = np.linalg.inv(mixed)
         wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
         spent = max(TOLD * columns * (wider * louder / few) ** 2, SURELY)
@@ -181,8 +182,10 @@ def widest_clip(bears: float, place: float, public: Public, part: float) -> floa
 
 def parts_of(scores: LinearScores) -> Array:
     """Return what losses are functions of, by columns, shape (columns, parts); an empty table if these are not as many."""
-    if scores.shape[1] == 1 or len(scores.form.labels) > 1:
-        return np.eye(int(scores.shape[1] == 1))
+    if scores.shape[1] == 1:
+        return np.eye(1)
+    if len(scores.form.labels) > 1:
+        return np.zeros((0, 0))
     rows = (scores.form.labels[0].combine @ scores.kinds.T).toarray()
     rows = rows[np.abs(rows).max(axis=1) > 0]
     largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)

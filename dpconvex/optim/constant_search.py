@@ -61,13 +61,12 @@ class Sought:
         self.doubt = math.sqrt(float(of_place @ (self.places - self.place) ** 2))
         left, step = np.cumsum(of_place), self.places[1] - self.places[0]
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
-        self.finer = (low - step, high + step) if high - low < (PLACES - 1) * step / 3 else None
+        if high - low < (PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
+            self.places = np.linspace(low - step, high + step, PLACES)
+            self.logarithms = self.likelihood()
 
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
-        if self.finer:
-            self.places = np.linspace(*self.finer, PLACES)
-            self.logarithms = self.likelihood()
         clip = self.bend * max(UNCERTAIN * self.doubt, (WIDER if late(count) else CLOSE) * DEVIATION * self.scale)
         # At the place itself an answer says nothing of the scale.
         return self.place + ASIDE * self.scale * (-1) ** count * late(count), min(clip, max(self.longest))

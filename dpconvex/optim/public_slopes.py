@@ -86,11 +86,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
     measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
     plain, public = seen_from(form, scores, slopes_at, measured)
+    if tells_classes(form, scores.fields):
+        return plain, public
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if tells_classes(form, scores.fields):
-        return plain, public
     if is_link:
         if (unit := unit_of_link(slopes_at, scores, found) if len(scores.onto_kinds) == 1 else 1.0) == 1:
             return plain, public

@@ -193,10 +193,8 @@ class RecordCounter:
         true = (truth - lower) / wide
         said = float(true < 0.5) if value is None else min(max((value - lower) / wide, 0.0), 1.0)
         apart = true - said if value is not None else 1.0 - 2 * said
-        known, found = (
-            {"error": apart**2, "centre": true, "counts": truth if self.cells.whole else true * self.cells.upper},
-            [],
-        )
+        count = truth if self.cells.whole else true * self.cells.upper
+        known, found = {"error": apart**2, "centre": true, "counts": count}, []
         known["targets"] = true - (self.cells.centre or 0.0)
         if "deviance" in self.cells.tables:  # in parts of the largest, as both counts are
             least = max(said, FAINT)
