@@ -55,12 +55,6 @@ def test_what_combines_fits_releases_whatever_the_number_of_records(size):
     assert dp.solve_mixture(mixture, data, PROTECTED, size=50).release is not None
 
 
-@pytest.mark.parametrize("name", ["LogisticRegression", "KernelSVC", "LargeMarginGaussianMixture"])
-def test_estimators_fit_nothing(name):
-    fitted = getattr(dp, name)(adjacency="add-remove", size=30, classes=(-1, 1)).fit(np.zeros((0, 3)), [])
-    assert fitted.predict(np.zeros((2, 3))).shape == (2,)
-
-
 CALLS = {
     "solve": lambda: dp.solve(LEARNER, NOTHING, dp.Privacy(1.0)),
     "sweep": lambda: list(dp.sweep(LEARNER, NOTHING, dp.Privacy(1.0))),

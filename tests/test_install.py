@@ -66,27 +66,6 @@ def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_pa
     assert problems == list(dpconvex.problems())
 
 
-@pytest.mark.slow
-def test_without_scikit_learn_only_its_estimators_are_missing():
-    code = """
-import importlib.util, sys
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "sklearn" else found(name, *rest)
-sys.modules["sklearn"] = None
-import dpconvex
-assert "LogisticRegression" not in dir(dpconvex)
-from dpconvex import *
-print(Schema.__name__)
-try:
-    dpconvex.LogisticRegression
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    missing = "dpconvex.LogisticRegression needs scikit-learn: pip install 'dpconvex[estimators]'."
-    assert done.stdout.splitlines() == ["Schema", missing]
-
-
 def test_without_opendp_all_is_proved_and_nothing_is_paid_for():
     code = """
 import sys

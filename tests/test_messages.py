@@ -2,7 +2,6 @@
 
 import pickle
 import tomllib
-import warnings
 from dataclasses import replace
 
 import cvxpy as cp
@@ -12,7 +11,6 @@ from command_line import main
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures
 from wording import check, words
 
 import dpconvex as dp
@@ -93,15 +91,6 @@ def test_what_is_warned_of_once_and_in_the_line_of_the_user(name):
     check("warnings", name, warned(WARNINGS[name]))
 
 
-def test_nothing_is_warned_of_where_fits_are_counted_or_are_no_releases():
-    budget = dp.Budget(dp.Privacy(50.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", dp.PrivacyWarning)
-        dp.LogisticRegression(budget=budget).fit(X, Y).fit(X, Y)
-        dp.LogisticRegression(seed=0, epsilon=1e6).fit(X, Y).fit(X, Y).score(X, Y)
-        make_pipeline(PolynomialFeatures(2), dp.LogisticRegression(clip=True)).fit(X, Y)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_what_is_said(name):
@@ -113,19 +102,6 @@ def test_a_value_with_a_minus_sign(capsys):
     assert capsys.readouterr().err.endswith(
         "argument --labels: expected one argument; a value that begins with a minus is written after =, as in --labels=-1,1\n"
     )
-
-
-def test_an_estimator_and_a_grid_are_tuned():
-    grid = {"regularization": [1e-3, 1e-1], "fit_intercept": [False]}
-    found = dp.tune(dp.LogisticRegression(classes=(-1, 1)), DATA, ONE, grid=grid)
-    assert found.choice in ("regularization=0.001, fit_intercept=False", "regularization=0.1, fit_intercept=False")
-
-
-def test_mixtures_are_evaluated_without_their_components():
-    data = {"x": X, "y": Y}
-    release = dp.solve_mixture(MIXTURE, data, ONE).release
-    for further in ({}, {"m": 0 * Y}):
-        assert 0 <= dp.evaluate(MIXTURE, release, data | further, ONE).error <= 1
 
 
 def test_a_reference_level_has_no_feature_and_leaves_coefficients_determined():
@@ -155,31 +131,3 @@ def test_a_strong_pure_promise_gets_the_fit_of_ridge(fit_intercept):
     named = dp.SufficientStatistics("gamma", residuals=True)
     for other in (given | {"epsilon": 1e4}, given | {"delta": 1e-6, "epsilon": 1e4}, given | {"mechanism": named}):
         assert hasattr(dp.LinearRegression(**other).fit(x, y), "statistics_")
-
-
-def test_with_a_delta_sums_are_released_only_where_they_predict_as_well_as_ridge():
-    rng = np.random.default_rng(4)
-    x = rng.uniform(-0.5, 0.5, (10_000, 3))
-    y = 1000 * x[:, 0] + 700 * rng.normal(size=10_000) + 1000  # of bounds that are far wider
-    given = {"delta": 1e-6, "bounds": (0, 20_000), "clip": True, "seed": 2}
-    line, ridge = (kind(epsilon=2.0, **given).fit(x, y) for kind in (dp.LinearRegression, dp.Ridge))
-    assert line.score(x, y) > 0.98 * ridge.score(x, y)
-    assert not hasattr(line, "statistics_")
-    assert hasattr(dp.LinearRegression(epsilon=8.0, **given).fit(x, y), "coefficients_")
-
-
-def test_what_was_released_for_a_shipped_problem_is_pickled_as_data():
-    ridge = dp.load("ridge_regression", features=2)
-    found = dp.solve(LOGISTIC, DATA, ONE)
-    again = pickle.loads(pickle.dumps(found))
-    assert again.certificate == found.certificate
-    np.testing.assert_array_equal(again.predict(X), found.predict(X))
-    sums = dp.statistics(ridge, DATA, dp.Privacy(1.0, 1e-6))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(sums)).fit()["w"], sums.fit()["w"])
-
-
-def test_the_error_of_a_regression_says_its_units():
-    huber = dp.load("huber_regression", features=2)
-    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=huber.predict)
-    found = dp.evaluate(huber, release, DATA, ONE)
-    assert str(found).startswith(f"mean squared error of y between -1 and 1: {found.error} on 40 records")

@@ -177,20 +177,3 @@ def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name):
         with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
             dp.solve(template, records_of(template), PROMISE, mechanism, budget=budget)
     assert not budget.entries
-
-
-TIED = {
-    "largest entries": (lambda w: 0.1 * cp.sum_largest(w, 3), free),
-    "largest sizes": (lambda w: 0.01 * cp.sum_largest(cp.abs(w), 2), free),
-    "bounded sizes": (lambda w: 0, lambda w: [cp.sum_largest(cp.abs(w), 3) <= 0.3]),
-}
-
-
-@pytest.mark.parametrize("name", TIED)
-def test_ties_that_take_many_linearisations_are_certified_whatever_the_records(name):
-    """Noise leaves most entries tied, and the multipliers of one linearisation then certify nothing."""
-    kinked, constraints = TIED[name]
-    template = logistic(6, lambda w: 1e-3 * cp.sum_squares(w) + kinked(w), constraints)
-    row = np.linspace(0.1, 0.5, 6)
-    data = {"x": np.tile(row / np.linalg.norm(row) * 0.999, (1000, 1)), "y": [1] * 1000}
-    assert dp.solve(template, data, PROMISE).private

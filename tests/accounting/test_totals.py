@@ -19,7 +19,7 @@ from dpconvex.accounting.events import (
     Tail,
     event_of,
 )
-from dpconvex.accounting.totals import SPARE, Amount, best_total, converted, rule_of, totals
+from dpconvex.accounting.totals import SPARE, best_total, converted, rule_of, totals
 from dpconvex.errors import BudgetExceeded, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma, profile_epsilon
@@ -65,18 +65,6 @@ def test_ledgers_of_events_outlive_their_process(path):
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["accounting"] == "renyi"
     assert lines[1]["event"]["kind"] == "composition"
-
-
-def test_a_ledger_of_promises_alone_reads_the_same(path):
-    own = Budget(Privacy(1.0, 1e-6, "add-remove"), path)
-    own.spend(Privacy(0.25, 1e-7, "add-remove"), "a")
-    own.spend(Privacy(0.5, adjacency="add-remove"), "b")
-    budget = Budget.open(path)
-    assert (budget.accounting, budget.spent, budget.remaining) == ("basic", Amount(0.75, 1e-7), Amount(0.25, 9e-7))
-    assert [item.known for item in budget.entries] == [Approximate(0.25, 1e-7), Pure(0.5)]
-    budget.spend(Privacy(0.25, 9e-7, "add-remove"), "c", Gaussian(0.05))
-    assert budget.remaining == Amount(0.0, 0.0)
-    assert "accounting" not in path.read_text("utf-8")
 
 
 events = st.one_of(

@@ -202,26 +202,6 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     assert "targets to between -1 and 1; fit it in Python" in run(f"fit negative_binomial_regression {fit}").err
 
 
-REGRESSIONS = "ridge huber quantile expectile sparse gamma poisson tweedie linear"
-
-
-@pytest.mark.parametrize("constant", ["constant = 0.5", ""])
-@pytest.mark.parametrize("problem", REGRESSIONS.split())
-def test_regressions_far_from_the_middle_of_their_bounds_have_an_intercept_that_nothing_holds_back(
-    run, problem, constant
-):
-    rng = np.random.default_rng(3)
-    area = rng.integers(0, 100, 4000)
-    cost = rng.gamma(9.0, np.exp(4 + area / 80) / 9).clip(0, 10000)  # far below what is declared
-    pd.DataFrame({"area": area, "cost": cost}).to_csv("costs.csv", index=False)
-    declared = f'label = "cost"\nlabel_bounds = [0, 10000]\n{constant}\n[features]\narea = [0, 100]\n'
-    Path("costs.toml").write_text(declared, encoding="utf-8")
-    run(f"fit {problem}_regression costs.csv --schema costs.toml --epsilon 2 --delta 1e-6 --out m.npz", ends=0)
-    found = np.array(run("predict m.npz costs.csv --json", ends=0).json["predictions"])
-    assert np.mean((found - cost) ** 2) < 0.8 * np.var(cost)
-    assert dp.Release.load("m.npz").schema.constant == 0
-
-
 def test_a_choice_among_settings_is_made_privately(run):
     done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0", ends=0)
     assert done.out.startswith("Chosen: regularization=")
@@ -350,26 +330,6 @@ def test_the_demonstration_repeats_itself_with_a_seed_and_says_so(run):
     told = [run(f"{command} --seed 3 --json").json for _ in range(2)]
     assert told[0] == told[1]
     assert (told[0]["private"], np.shape(told[0]["errors"])) == (False, (3, 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("further", ["--delta 1e-6", ""])
-def test_an_additive_model_is_fitted_as_in_python(run, further):
-    options = {"epsilon": 5.0, "delta": 1e-6 * bool(further), "seed": 1, "monotone": {"age": "increasing"}}
-    shape = ("--set", 'monotone={age = "increasing"}')
-    run(f"fit additive_logistic shop.csv {FIT_SHOP} --seed 1 {further}", *shape, ends=0)
-    schema = dp.Schema.load("shop.toml")
-    model = dp.AdditiveClassifier(schema, classes=("no", "yes"), **options).fit("shop.csv", SHOP["bought"])
-    again = dp.AdditiveClassifier.read(dp.Release.load("model.npz"))
-    for name, curve in model.shapes_.items():
-        np.testing.assert_allclose(again.shapes_[name].values, curve.values, atol=1e-12)
-        np.testing.assert_allclose(again.shapes_[name].deviations, curve.deviations, atol=1e-12)
-    told = run("predict model.npz shop.csv --scores --json", ends=0).json
-    np.testing.assert_allclose(told["columns"]["score of bought yes"], model.decision_function("shop.csv"), atol=1e-9)
-    assert told["predictions"] == model.predict("shop.csv").tolist() == again.predict(SHOP).tolist()
-    assert run("evaluate model.npz shop.csv --epsilon 5 --json", ends=0).json["error"] < 0.3
-    run("report model.npz --out report.html", ends=0)
-    assert "age: what it adds to the score" in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_an_additive_regression_predicts_in_units_and_refuses_what_it_has_not(run):

@@ -1,6 +1,5 @@
 """Columns and records: what is accepted, what is refused and how, whatever holds the numbers; nothing is guessed or believed."""
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,7 +10,6 @@ import dpconvex as dp
 from dpconvex.data import validation
 from dpconvex.data.columns import blocks
 from dpconvex.data.validation import check_labels
-from dpconvex.estimators import base
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.sums.batch_loss import BatchedLoss
@@ -232,35 +230,6 @@ def test_equal_numbers_are_one_label(values, column):
     np.testing.assert_array_equal(check_labels("y", dp.Choice(values).values, column), [1, 0])
 
 
-# Columns that are not plain arrays: the same checks, the same answers, no copies
-RECORD = dp.Record(x=dp.Ball(5), y=dp.Choice([-1, 1]))
-X = RECORD.sample(90, np.random.default_rng(1)).fields["x"]
-Y = np.where(np.random.default_rng(0).random(90) < 0.4, -1, 1)
-
-
-def forms(folder):
-    yield "sparse", sp.csr_array(X), Y
-    yield "sparse matrix by columns", sp.csc_matrix(X), Y
-    halves = np.r_[X[X != 0] / 2, X[X != 0] / 2]
-    yield "coordinates with repetitions", sp.coo_array((halves, np.tile(X.nonzero(), 2))), Y
-    np.save(folder / "x.npy", X)
-    yield "memory-mapped", np.load(folder / "x.npy", mmap_mode="r"), Y
-    yield "integer labels", X, Y.astype(np.int8)
-    yield "by columns in memory", np.asfortranarray(X), Y
-
-
-def test_every_form_of_a_column_gives_the_same_loss(tmp_path):
-    w = cp.Variable(5, name="w")
-    template = dp.Template(RECORD, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w))
-    space, theta = Space(template.variables), np.random.default_rng(2).normal(size=5)
-    value, gradient = BatchedLoss(template, space, RECORD.validate({"x": X, "y": Y})).value_and_gradient(theta)
-    for name, x, y in forms(tmp_path):
-        loss = BatchedLoss(template, space, RECORD.validate({"x": x, "y": y}))
-        found, slope = loss.value_and_gradient(theta)
-        assert found == pytest.approx(value, rel=1e-13), name
-        assert slope == pytest.approx(gradient, rel=1e-12), name
-
-
 @pytest.mark.parametrize(
     "domain", [*(dp.Ball(3, 2.0, norm) for norm in NORMS), dp.Box(-np.ones(3), np.full(3, 2.0))], ids=repr
 )
@@ -348,7 +317,6 @@ def test_the_largest_entry_is_a_norm_by_its_name():
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(3000, 20)).astype(np.float32)
 ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)  # some a little longer than 1, by rounding
-LABELS = (ROWS[:, 0] > 0).astype(int)
 
 
 def test_a_large_column_is_kept_as_it_is_and_a_change_of_the_original_does_not_reach_it(monkeypatch):
@@ -366,24 +334,3 @@ def test_a_large_column_is_kept_as_it_is_and_a_change_of_the_original_does_not_r
     rows[7, 3] = np.nan
     with pytest.raises(dp.DomainError, match="row 7, column 3 is NaN"):
         record.validate({"x": rows}, clip=True)
-
-
-@pytest.mark.parametrize("options", [{}, {"delta": 1e-5}, {"delta": 1e-5, "fit_intercept": True}])
-def test_fits_are_those_of_the_same_numbers_in_double_precision(options, monkeypatch):
-    seen = []
-
-    def solve(template, data, *arguments, **more):
-        seen.append(data["x"][:].dtype)
-        return original(template, data, *arguments, **more)
-
-    original = base.solve
-    monkeypatch.setattr(base, "solve", solve)
-    double = 0.999999 * ROWS.astype(float)
-    double = double.astype(np.float32).astype(float)  # the same numbers, inside the ball in either precision
-    model = dp.LogisticRegression(epsilon=3.0, seed=0, **options)
-    found = model.fit(double, LABELS).coef_
-    monkeypatch.setattr(validation, "LARGEST_DOUBLED", 0)
-    single = double.astype(np.float32)
-    np.testing.assert_array_equal(model.fit(single, LABELS).coef_, found)
-    assert seen == [np.float64, np.float32]
-    np.testing.assert_array_equal(model.decision_function(single), model.decision_function(double))

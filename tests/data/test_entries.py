@@ -129,17 +129,6 @@ def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tm
             np.testing.assert_allclose(found, by_path, atol=1e-3 if source == "half" else 1e-6, err_msg=source)
 
 
-@pytest.mark.parametrize(
-    ("labels", "entries"), [(["True", "False"], "True False True"), (["01", "1.50"], "01 1.50 01")]
-)
-def test_labels_are_compared_by_value(labels, entries, tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("a,y\n" + "".join(f".5,{entry}\n" for entry in entries.split()))
-    schema = dp.Schema({"a": (0, 1)}, "y", labels)
-    for source, table in {"path": path, **sources(path)}.items():
-        assert schema.encode(table)[1].tolist() == entries.split(), source
-
-
 UNREADABLE = [b"a", [1], (1,), {"a": 1}, 1j, datetime.timedelta(1), np.timedelta64(1, "D"), pd.Timedelta("1D")]
 
 
@@ -158,32 +147,6 @@ def test_entries_of_an_unknown_kind_are_refused(entry):
                 {"a": [None if column.missing else "5" if column.kind == "bounds" else "2020-01-31", entry]},
                 labelled=False,
             )
-
-
-@pytest.mark.parametrize(
-    ("entry", "place"),
-    [
-        (Decimal("1.50"), 0),
-        (np.float32(1.1), 1),
-        (float(np.float32(1.1)), 1),
-        (np.bool_(True), 2),
-        (np.str_(" a "), 3),
-        (np.datetime64("2020-01-31T00:00"), 4),
-        (pd.Timestamp("2020-01-31"), 4),
-        (datetime.time(10, 30), 5),
-        (2**60 + 1, 6),
-        (pd.NaT, 8),
-        (pd.NA, 8),
-        (np.datetime64("NaT"), 8),
-        (np.float32(99.9), 8),
-        (Decimal("99.9"), 8),
-        (2**60, 7),
-    ],
-)
-def test_entries_of_every_kind_are_read_by_value(entry, place):
-    levels = ["1.5", "1.1", "true", "a", "2020-01-31", "10:30", str(2**60 + 1)]
-    schema = dp.Schema({"a": dp.Categorical(levels, **OTHER)}, "y", ["0", "1"], absent=["99.9"])
-    assert schema.encode({"a": [entry]}, labelled=False)[0].argmax() == place
 
 
 def test_numbers_that_single_precision_may_have_rounded_to_a_mark_are_refused():

@@ -239,17 +239,3 @@ def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(tmp_pat
     connection.execute("UPDATE visits SET who = 'C' WHERE age = 50")  # The features are what they were
     with pytest.raises(dp.DomainError, match="other identifiers"):
         learner.record.validate(own)
-
-
-def test_tables_in_partitions_carry_their_identifiers(tmp_path):
-    table = {"age": [1.0, 2.0, 3.0, 4.0], "sick": ["no", "yes"] * 2, "who": [7, 8, 8, 9]}
-    halves = [{name: column[part] for name, column in table.items()} for part in (slice(0, 3), slice(3, 4))]
-    for k, half in enumerate(halves):
-        pq.write_table(pa.table(half), tmp_path / f"{k}.parquet")
-    schema = dp.Schema({"age": (0, 9)}, label="sick", labels=["no", "yes"], privacy_unit="who")
-    for source in (halves, tmp_path):
-        data = dp.Partitions(source, schema)
-        assert data.identifiers() == schema.units(data).tolist() == [7, 8, 8, 9]
-        with pytest.raises(dp.DomainError, match="carry their identifiers"):
-            data.identifiers([7, 8, 9, 9])
-    assert schema.units(tmp_path).tolist() == [7, 8, 8, 9]

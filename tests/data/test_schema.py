@@ -1,10 +1,8 @@
 """Tables are read through a public declaration, and every entry that does not fit it is named."""
 
 import copy
-import dataclasses
 import datetime
 import json
-import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -148,25 +146,8 @@ def test_entries_that_do_not_fit_are_named(changes, complaint):
         KINDS.encode({**ROWS, **changes})
 
 
-def test_a_regression_moves_its_target_from_the_bounds_and_back():
-    schema = Schema({"age": (0, 100)}, "price", label_bounds=(10, 30))
-    X, y = schema.encode({"age": [0, 50], "price": [10, 25]})
-    np.testing.assert_allclose(y, [-1, 0.5])
-    np.testing.assert_allclose(schema.decode_target(y), [10, 25])
-    assert schema.record.validate({"x": X, "y": y}).size == 2
-    with pytest.raises(DomainError, match="row 0, column 'price': 50 is outside"):
-        schema.encode({"age": [0], "price": [50]})
-
-
 def drafted(table, file):
     return main(["schema", "draft", str(table), "--label", "sick", "--out", str(file)])
-
-
-def test_a_draft_keeps_the_spelling_of_labels(tmp_path):
-    table, file = {"age": [1.0, 2.0, 3.0], "sick": ["True", "False", "True"]}, tmp_path / "schema.toml"
-    pd.DataFrame(table).to_csv(tmp_path / "public.csv", index=False)
-    assert drafted(tmp_path / "public.csv", file) == 0
-    assert Schema.load(file).encode(table)[1].tolist() == table["sick"]
 
 
 def test_a_schema_is_written_and_read(tmp_path):
@@ -174,18 +155,6 @@ def test_a_schema_is_written_and_read(tmp_path):
     file.write_text(KINDS.to_toml(), encoding="utf-8")
     assert Schema.load(file) == KINDS
     assert Schema.from_dict(json.loads(json.dumps(KINDS.to_dict()))) == KINDS
-
-
-def test_a_constant_is_a_last_feature_and_makes_records_longer():
-    plain = Schema({"age": (0, 100)}, "sick", ["no", "yes"])
-    schema = dataclasses.replace(plain, constant=0.5)
-    assert schema.feature_names == ["age", "constant"]
-    rows = {"age": [0, 100], "sick": ["no", "yes"]}
-    X, y = schema.encode(rows)
-    np.testing.assert_array_equal(X, [[-1.0, 0.5], [1.0, 0.5]])
-    np.testing.assert_array_equal(schema.encode(rows, sparse=True)[0].toarray(), X)
-    assert schema.record.validate({"x": X, "y": y}).size == 2
-    assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema != plain
 
 
 def test_features_know_the_schema_that_made_them():
@@ -252,42 +221,6 @@ def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(
         with pytest.raises(dp.DomainError, match="unit: "):
             dp.solve(learner, data, privacy, unit=replace(schema, absent=()).units(table), budget=budget)
         assert not budget.entries
-
-
-def test_timestamps_of_pandas_are_identifiers():
-    times = pd.to_datetime(["2020-01-31 12:00", "2020-01-31 13:00", "2020-01-31 12:00"])
-    learner, data = dp.load("logistic_regression", features=1), {"x": [[0.1], [0.2], [0.3]], "y": [1, -1, 1]}
-    for zone in (None, "UTC", "Europe/Berlin"):
-        whose = pd.Series(times if zone is None else times.tz_localize(zone))
-        fitted = dp.solve(learner, data, dp.Privacy(1.0, unit="time", most=2), unit=whose)
-        assert fitted.certificate.size == 3
-        with pytest.raises(dp.DomainError, match="more records than the 1"):
-            dp.solve(learner, data, dp.Privacy(1.0, unit="time", most=1), unit=whose)
-
-
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_files_with_other_separators_are_refused_with_a_remedy(tmp_path, mark):
-    path = tmp_path / "de.csv"
-    path.write_text(f"a{mark}y\n0,5{mark}no\n0,25{mark}yes\n", encoding="utf-8")
-    schema = dp.Schema({"a": (-1, 1)}, "y", ["no", "yes"])
-    with pytest.raises(dp.DomainError, match=r"read_csv\(.*sep=.*decimal"):
-        schema.encode(path)
-    assert schema.encode(pd.read_csv(path, sep=mark, decimal=","))[0].ravel().tolist() == [0.5, 0.25]
-    path.write_text('a,y\n"0,5",no\n', encoding="utf-8")
-    with pytest.raises(dp.DomainError, match="write decimal points"):
-        schema.encode(path)
-
-
-def test_whole_numbers_name_columns():
-    table = pd.DataFrame({0: [0.5, -0.5], 1: [0.2, 0.1], 2: ["no", "yes"]})
-    x, y = dp.Schema({0: (-1, 1), np.int64(1): (-1, 1)}, 2, ["no", "yes"], ignore=[3]).encode(table)
-    named = dp.Schema({"0": (-1, 1), "1": (-1, 1)}, "2", ["no", "yes"])
-    for held in (table, {str(name): table[name].tolist() for name in table}, dict(table)):
-        again = named.encode(held)
-        assert (again[0] == x).all()
-        assert (again[1] == y).all()
-    with pytest.raises(dp.DomainError, match="2 columns are called '0'"):
-        named.encode({0: [0.5], "0": [0.5], 1: [0.1], 2: ["no"]})
 
 
 def test_frames_of_dask_are_sent_to_partitions():

@@ -6,7 +6,6 @@ import signal
 from contextlib import contextmanager
 from itertools import count
 
-import numpy as np
 import pytest
 from learners_of_tests import X, Y, in_files, pieces
 
@@ -84,30 +83,6 @@ def test_whatever_holds_the_records(client, tmp_path, kind):
     assert (found == fitted(HERE)).all()
 
 
-@pytest.mark.slow
-def test_many_small_partitions_are_few_tasks(client):
-    parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
-    data = dp.Partitions(list(map(delayed, parts)))
-    batch = on_workers(data)
-    assert len(batch.place.bundles) <= 8 < len(batch.sizes) == 40
-    assert (fitted(data) == fitted(dp.Partitions(parts))).all()
-
-
-@pytest.mark.slow
-def test_tables_with_a_schema(client, tmp_path):
-    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
-    pytest.importorskip("pyarrow")
-    schema = dp.Schema({"age": (0, 1)}, label="again", labels=["-1", "1"])
-    table = pd.DataFrame({"age": np.abs(X[:90, 0]), "again": Y[:90]})
-    for k in range(3):
-        table[30 * k : 30 * (k + 1)].to_parquet(tmp_path / f"part{k}.parquet")
-    learner = dp.load("logistic_regression", features=1, labels=("-1", "1"))
-    expected = dp.solve(learner, dict(zip("xy", schema.encode(table), strict=True)), Q, seed=1)["w"]
-    for source in (dd.from_pandas(table, npartitions=3), tmp_path, [table[:50], table[50:]]):
-        found = dp.solve(learner, dp.Partitions(source, schema), Q, seed=1)["w"]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-
-
 def test_a_bad_record_is_named_and_not_logged(client, caplog):
     parts, x, budget = list(map(delayed, PIECES)), PIECES[3]["x"].copy(), dp.Budget(Q)
     x[2, 1] = 4321.0
@@ -180,13 +155,3 @@ def test_a_partition_that_nobody_can_make_is_named(client, error):
     with pytest.raises(dp.DomainError, match=said) as found:
         dp.solve(LEARNER, dp.Partitions(parts), dp.Privacy(1.0, adjacency="add-remove"), size=700)
     assert "4321" not in str(found.value)
-
-
-@pytest.mark.slow
-def test_parts_of_partitions_have_the_same_bits_on_workers(client):
-    learners = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
-
-    def tuned(data):
-        return dp.tune(learners, data, Q, seed=1)
-
-    np.testing.assert_array_equal(tuned(delays()).release["w"], tuned(HERE).release["w"])

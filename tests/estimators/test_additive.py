@@ -1,7 +1,6 @@
 """Additive models: curves add up, shapes are exact, and what is guaranteed is proved, paid, audited and replayed."""
 
 import pickle
-import warnings
 from fractions import Fraction
 from itertools import pairwise
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from sklearn.base import clone
-from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
 from dpconvex import plots
@@ -124,22 +121,6 @@ def test_the_released_answer_is_moved_to_the_nearest_one_with_the_shapes(shaped)
 # What is learnt
 
 
-def test_curves_are_learnt_that_no_line_is():
-    rng = np.random.default_rng(0)
-    table = {"age": rng.uniform(0, 100, 4000), "dose": np.zeros(4000), "ward": ["a"] * 4000}
-    sick = np.where(abs(table["age"] - 50) < 25, "yes", "no")
-    assert classifier().fit(table, sick).score(table, sick) > 0.95
-
-
-def test_probabilities_are_about_right():
-    model, (table, sick, _) = classifier().fit(TABLE, SICK), drawn(seed=2)
-    chances = model.predict_proba(table)[:, 1]
-    assert roc_auc_score(sick == "yes", chances) > 0.9
-    truth = np.where(sick == "yes", chances, 1 - chances)
-    assert -np.log(truth).mean() < 0.36  # 0.31 for the chances that were drawn from
-    np.testing.assert_array_equal(model.predict(table) == "yes", model.decision_function(table) > 0)
-
-
 def test_pairs_are_learnt():
     table = dict(TABLE)
     sick = np.where((table["age"] > 50) == (table["ward"] == "a"), "yes", "no")
@@ -158,16 +139,6 @@ def test_regressions_are_in_the_units_of_the_target():
     free = regressor(delta=0.0, epsilon=100.0).fit(TABLE, PAINS)
     assert free.release_.certificate.privacy == dp.Privacy(100.0)
     assert free.score(table, pain) > 0.85
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("make", [classifier, regressor])
-def test_the_bands_hold_the_noise(make):
-    fits = [make(seed=seed).fit(TABLE, SICK if make is classifier else PAINS) for seed in range(12)]
-    for name in ("age", "ward"):
-        values = np.array([fit.shapes_[name].values for fit in fits])
-        told = np.mean([fit.shapes_[name].deviations for fit in fits], axis=0)
-        assert (values.std(axis=0, ddof=1) < 1.5 * told).all()
 
 
 # What is promised
@@ -219,20 +190,6 @@ def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
     assert (np.diff(curve.values) <= 0).all()
 
 
-@pytest.mark.parametrize("entry", [np.nan, 1e9])
-def test_entries_of_a_table_are_looked_at_when_they_are_paid_for(entry):
-    budget, table = dp.Budget(dp.Privacy(3.0, 1e-5)), {name: np.array(column) for name, column in TABLE.items()}
-    table["age"] = np.where(np.arange(len(table["age"])) == 7, entry, table["age"])
-    with pytest.raises(dp.errors.DomainError, match="row 7, column 'age'"):
-        classifier(budget=budget).fit(table, SICK)
-    assert [one.privacy.epsilon for one in budget.entries] == [3.0]
-
-
-def test_features_carry_what_their_schema_cost():
-    learnt = dp.learn_schema(TABLE | {"sick": SICK}, dp.Privacy(1.0, 1e-6), label="sick", labels=["no", "yes"])
-    assert dp.AdditiveClassifier(learnt).features(TABLE).origin.learnt == (learnt.learnt,)
-
-
 def test_what_is_refused_besides(shaped):
     with pytest.raises(dp.errors.TemplateError, match="pass bounds=schema"):
         regressor().set_params(bounds=(0, 5)).fit(TABLE, PAINS)
@@ -240,13 +197,6 @@ def test_what_is_refused_besides(shaped):
         shaped.template(5)
     with pytest.raises(dp.errors.DPConvexError):
         shaped.fit(dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
-
-
-def test_shapes_as_signs():
-    named = classifier(monotone={"age": "increasing"}, curvature={"dose": "convex"}).fit(TABLE, SICK)
-    for monotone, curvature in (([1, 0, 0], {"dose": 1, "age": 0}), ((1, None, 0), np.array([0, 1, 0]))):
-        signed = classifier(monotone=monotone, curvature=curvature).fit(TABLE, SICK)
-        assert (signed.decision_function(TABLE) == named.decision_function(TABLE)).all()
 
 
 # Splines of columns: their rows fit the ball, depend on their record alone, and cover the declared bounds
@@ -289,12 +239,6 @@ def test_rows_are_no_longer_than_1_and_depend_on_their_record_alone(pairs):
     assert encoder.transform({name: column[:0] for name, column in table.items()}).shape == (0, found.shape[1])
 
 
-def test_the_longest_rows_are_at_knots_and_of_length_1():
-    schema = dp.Schema({"age": (0, 1)}, "sick", ["no", "yes"])
-    rows = dp.SplineEncoder(schema).transform({"age": np.linspace(0, 1, 2**12 + 1)})
-    assert np.linalg.norm(rows, axis=1).max() == pytest.approx(1, abs=1e-11)
-
-
 def test_hats_interpolate_levels_and_missing_values_have_nodes_of_their_own():
     encoder = dp.SplineEncoder(SPLINED, knots={"age": [20, 50]})
     encoded = encoder.encoded({name: column[:3] for name, column in people(3).items()} | {"age": [0, 35, None]})
@@ -307,17 +251,6 @@ def test_hats_interpolate_levels_and_missing_values_have_nodes_of_their_own():
     assert blocks["grade"].axes[0].names.tolist() == GRADES
     for block in encoder.blocks():
         np.testing.assert_allclose(block.hats(encoded).sum(axis=1), 1)
-
-
-def test_any_linear_learner_is_additive_behind_it_and_nobody_is_warned():
-    table = people(3000)
-    y = np.where((table["gain"] > 0) & (table["gain"] < 500), "yes", "no")
-    model = make_pipeline(
-        dp.SplineEncoder(SPLINED), dp.LogisticRegression(epsilon=5, delta=1e-5, classes=("no", "yes"), seed=0)
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", dp.PrivacyWarning)
-        assert model.fit(table, y).score(table, y) > 0.9
 
 
 def test_curves_with_a_delta_have_a_constant_of_their_own_that_a_file_keeps(tmp_path):

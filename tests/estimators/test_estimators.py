@@ -116,21 +116,6 @@ def test_a_label_of_another_type_leaves_those_of_others_as_they_are(labels):
             assert learner._data(x, form)["y"].tolist() == y
 
 
-def test_errors_are_those_of_the_statistics_in_units_of_the_target():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-0.7, 0.7, size=(8000, 2))
-    table, y = pd.DataFrame(x, columns=["age", "dose"]), 60 + x @ [10.0, -4.0] + rng.uniform(-3, 3, 8000)
-    model = dp.LinearRegression(epsilon=3.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=1).fit(table, y)
-    found = model.coefficients_
-    assert found.names == ("age", "dose", "intercept")
-    np.testing.assert_allclose(found.estimates, [*model.coef_, model.intercept_])
-    np.testing.assert_allclose(found.standard_errors, [*model.coef_std_, model.intercept_std_])
-    np.testing.assert_allclose(found.lower + found.upper, 2 * found.estimates)
-    np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_errors, rtol=1e-6)
-    np.testing.assert_allclose(model.coef_std_, 50 * dp.coefficients(model.statistics_).standard_errors[:2])
-    assert model.certificate(2, 8000) == model.release_.certificate
-
-
 def test_a_metric_finds_what_pairs_share():
     x = np.random.default_rng(0).uniform(-1, 1, size=(3000, 2, 2))
     y = np.where(np.abs(x[:, 0, 0] - x[:, 1, 0]) < 0.6, "same", "other")  # the second feature says nothing
@@ -269,33 +254,6 @@ def test_errors_quote_no_records(call):
     with pytest.raises(ValueError, match=r"[Cc]omplex|array|shape") as told:
         call()
     assert str(SECRET)[:5] not in str(told.value)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("kind", [dp.Ridge, dp.LinearRegression, dp.HuberRegressor, dp.QuantileRegressor])
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_an_intercept_far_from_the_middle_of_the_bounds_is_found(kind, delta):
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, size=(20_000, 3)) / np.sqrt(3)
-    for mean in (5.0, 55.0, 30.0):
-        y = np.clip(mean + 2 * x[:, 0] + rng.normal(scale=0.5, size=len(x)), 0, 60)
-        model = kind(epsilon=1.0, delta=delta, fit_intercept=True, bounds=(0, 60), seed=1).fit(x, y)
-        assert abs(model.intercept_ - mean) < 0.5
-        assert model.score(x, y) > 0.5
-
-
-def test_predictions_stay_within_the_bounds_of_the_target():
-    X = np.linspace(-1, 1, 1000)[:, None]
-    model = dp.Ridge(epsilon=5.0, delta=1e-5, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
-    assert model.predict([[-9.0], [9.0]]).tolist() == [0, 100]
-
-
-def test_weights_of_people_leave_statistics_as_they_are():
-    rng = np.random.default_rng(0)
-    x, who = rng.normal(size=(400, 3)) / 4, np.repeat(np.arange(100), 4)
-    budget = dp.Budget(dp.Privacy(9.0, 1e-3, unit="person", most=5))
-    options = {"delta": 1e-5, "bounds": (-5, 5), "unit": "person", "most": 5, "keep": "weights", "budget": budget}
-    assert np.isfinite(dp.LinearRegression(clip=True, **options).fit(x, x.sum(axis=1), unit=who).coef_).all()
 
 
 @pytest.mark.parametrize("kind", [dp.Ridge, dp.HuberRegressor, dp.LinearRegression])

@@ -118,15 +118,6 @@ def test_every_fit_remembers_the_schema_of_its_features():
         assert rows.schema is schema
 
 
-def test_dask_frames_are_predicted_by_their_columns():
-    dask = pytest.importorskip("dask.dataframe")
-    model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(FRAME, TARGET)
-    frame = dask.from_pandas(FRAME, npartitions=2)
-    np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(FRAME))
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[["b", "a"]])
-
-
 def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     budget, other = dp.Budget(dp.Privacy(5.0)), TARGET.sample(frac=1.0, random_state=0)
     for estimator in (dp.LogisticRegression(), dp.Ridge(), dp.LinearRegression(), dp.PrivateEstimator(LEARNER)):

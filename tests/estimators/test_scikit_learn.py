@@ -9,12 +9,10 @@ from functools import cache
 from itertools import product
 
 import cvxpy as cp
-import joblib
 import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import SkipTestWarning
 from sklearn.metrics import log_loss, roc_auc_score
@@ -148,49 +146,6 @@ def test_every_estimator_is_checked_and_described():
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-0.7, 0.7, size=(400, 2))
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0.2).astype(int)
-TOLD = {"epsilon": 50.0, "seed": 1}
-BOUNDED = TOLD | {"bounds": (-10, 10)}
-ESTIMATORS = {
-    "logistic": dp.LogisticRegression(**TOLD, fit_intercept=True),
-    "svm": dp.LinearSVC(**TOLD),
-    "softmax": dp.SoftmaxRegression(**TOLD, fit_intercept=True),
-    "kernel": dp.KernelSVC(**TOLD, fit_intercept=True),
-    "mixture": dp.LargeMarginGaussianMixture(**TOLD),
-    "linear": dp.LinearRegression(**BOUNDED, mechanism=dp.SufficientStatistics(residuals=True), delta=1e-6),
-    "ridge": dp.Ridge(**BOUNDED, fit_intercept=True),
-    "quantile": dp.QuantileRegressor(**BOUNDED, quantile=0.8),
-}
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", ["logistic", "kernel", "mixture", "linear"])
-def test_a_fitted_estimator_survives_pickling(name, tmp_path):
-    fitted = clone(ESTIMATORS[name]).fit(X, Y)
-    assert fitted.score(X, Y) > (0.7 if hasattr(fitted, "classes_") else -1)
-    for again in (pickle.loads(pickle.dumps(fitted)), joblib.load(joblib.dump(fitted, tmp_path / "model")[0])):
-        np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
-        assert again.release_.status == fitted.release_.status
-        assert again.release_.certificate == fitted.release_.certificate
-        assert again.get_params() == fitted.get_params()
-        if name == "linear":  # the sums are pickled, too
-            np.testing.assert_array_equal(again.coef_std_, fitted.coef_std_)
-
-
-def test_coefficients_are_those_of_the_scores():
-    for name in ("logistic", "svm", "softmax"):
-        fitted = clone(ESTIMATORS[name]).fit(X, Y)
-        scores = X @ fitted.coef_.T + fitted.intercept_
-        scores = scores[:, -1] - (scores[:, 0] if name == "softmax" else 0)
-        np.testing.assert_allclose(scores, fitted.decision_function(X), atol=1e-12)
-        np.testing.assert_array_equal(fitted.predict(X), (scores > 0).astype(int))
-    for name in ("linear", "ridge", "quantile"):
-        fitted = clone(ESTIMATORS[name]).fit(X, 4 * X[:, 0])
-        np.testing.assert_allclose(X @ fitted.coef_ + fitted.intercept_, fitted.predict(X), atol=1e-12)
-        assert not hasattr(fitted, "decision_function")
-    assert not hasattr(clone(ESTIMATORS["kernel"]).fit(X, Y), "coef_")
-    grades = dp.OrdinalRegressor(epsilon=50.0, delta=1e-6, classes=(0, 1), seed=1).fit(X, Y)
-    np.testing.assert_array_equal(grades.decision_function(X) > 0, grades.predict(X))  # scored from the threshold
-    assert 0.05 < np.mean(grades.predict(X)) < 0.6
 
 
 LINEAR = {
@@ -279,51 +234,6 @@ def test_classes_are_sorted_and_scores_are_theirs_however_labels_are_declared(ki
         np.testing.assert_allclose(scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0), one, atol=1e-12)
     found, expected = (kind(classes=c, **options).certificate(2, 1000) for c in (labels, labels[::-1]))
     assert replace(found, derivation=expected.derivation) == expected
-
-
-def test_three_classes_pairs_tables_and_templates_of_ones_own_have_their_scores_in_order():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-0.7, 0.7, size=(3000, 2))
-    places = np.digitize(x[:, 0], [-0.25, 0.25])
-    for kind in (dp.SoftmaxRegression, dp.LargeMarginGaussian):
-        model = kind(epsilon=50.0, classes=("z", "a", "k"), seed=0, fit_intercept=kind is dp.SoftmaxRegression)
-        model.fit(x, np.array(["z", "a", "k"])[places])
-        assert model.classes_.tolist() == ["a", "k", "z"]
-        scores, right = model.decision_function(x), np.array([2, 0, 1])[places]
-        np.testing.assert_array_equal(model.classes_[scores.argmax(axis=1)], model.predict(x))
-        assert np.mean(scores.argmax(axis=1) == right) > 0.6
-    grades = dp.OrdinalRegressor(epsilon=50.0, classes=("low", "fair", "high"), seed=0)
-    grades.fit(x, np.array(["low", "fair", "high"])[places])
-    assert grades.classes_.tolist() == ["fair", "high", "low"]
-    assert np.corrcoef(grades.decision_function(x), places)[0, 1] > 0.9  # grows with the grade
-    pairs = rng.uniform(-0.3, 0.3, size=(4000, 2, 2))
-    alike = np.where(abs(pairs[:, 0, 0] - pairs[:, 1, 0]) < 0.15, "alike", "different")
-    metric = dp.MetricLearner(epsilon=20.0, classes=("different", "alike"), seed=0).fit(pairs, alike)
-    assert metric.classes_.tolist() == ["alike", "different"]
-    assert roc_auc_score(alike == "different", metric.decision_function(pairs)) > 0.9
-    np.testing.assert_array_equal(metric.predict(pairs) == "different", metric.decision_function(pairs) > 0)
-    template = dp.load("logistic_regression", features=2, labels=("survived", "died"))
-    died = np.where(x[:, 0] > 0, "died", "survived")
-    own = dp.PrivateEstimator(template, epsilon=20.0, seed=0).fit(x, died)
-    assert own.classes_.tolist() == ["died", "survived"]
-    assert roc_auc_score(died == "survived", own.predict_proba(x)[:, 1]) > 0.99
-    table = {"age": np.arange(3000) % 100}
-    died = np.where(table["age"] > 60, "died", "survived")
-    rising = {"classes": ("survived", "died"), "monotone": {"age": "increasing"}, "epsilon": 3.0, "delta": 1e-5}
-    curves = dp.AdditiveClassifier(dp.Schema({"age": (0, 100)}, "y", ["survived", "died"]), seed=0, **rising)
-    curves.fit(table, died)
-    assert roc_auc_score(died == "survived", curves.predict_proba(table)[:, 1]) > 0.99
-    assert np.mean(curves.predict(table) == died) > 0.9
-    assert np.diff(curves.shapes_["age"].values).min() >= 0  # of the score of "died", as declared
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_what_scikit_learn_builds_on_classes_works_with_labels_declared_in_another_order():
-    x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(600, 2))
-    y = np.where(x[:, 0] > 0, "died", "survived")
-    model = dp.LogisticRegression(epsilon=20.0, classes=("survived", "died"))
-    assert CalibratedClassifierCV(model, cv=2).fit(x, y).score(x, y) > 0.9
-    assert cross_val_score(model, x, y, cv=2, scoring="roc_auc").min() > 0.99
 
 
 def test_what_leaks_around_a_fit_is_warned_of():

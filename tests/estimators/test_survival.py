@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
@@ -46,38 +45,6 @@ def test_each_interval_says_who_dies_who_lives_through_it_and_who_is_not_seen():
     np.testing.assert_allclose(dp.SurvivalRegressor(bounds=(0, 9), intervals=3).unique_times_, [3, 6, 9])
 
 
-def test_records_of_a_model_are_evaluated_and_leave_the_model_as_it_is():
-    model = fitted()
-    before = dict(vars(model))
-    records = model.records(X[:500], Y[:500])
-    np.testing.assert_array_equal(records["y"][:], model._lived_and_died(Y[:500]))
-    found = dp.evaluate(model.template(2), model.release_, records, dp.Privacy(90.0), seed=0)
-    assert found.summary()["concordance"] == pytest.approx(model.score(X[:500], Y[:500]), abs=0.1)  # by intervals
-    assert vars(model) == before
-    named = dp.SurvivalRegressor(**STEPS).fit(pd.DataFrame(X, columns=["a", "b"]), Y)
-    with pytest.raises(dp.DPConvexError, match="columns are b, a"):
-        named.records(pd.DataFrame(X, columns=["b", "a"]), Y)
-
-
-def test_the_loss_is_the_likelihood_of_hazards_in_intervals():
-    model = dp.SurvivalRegressor(bounds=(0, 10), intervals=4, regularization=0.0)
-    y = model._lived_and_died(Y)
-    found = dp.solve_without_privacy(
-        dp.load("discrete_hazards", features=2, intervals=4, regularization=1e-6), {"x": X, "y": y}, tolerance=1e-4
-    )
-
-    def unlikely(theta):
-        odds = (X @ theta[:2])[:, None] + theta[2:]
-        hazard = 1 / (1 + np.exp(-odds))
-        return -np.where(y > 0, np.log(hazard), -y * np.log(1 - hazard)).sum() / SIZE
-
-    best = minimize(unlikely, np.append([0.0, 0.0], -np.ones(4)), tol=1e-10).x
-    np.testing.assert_allclose(found["w"], best[:2], atol=2e-3)
-    curves = found.predict(X)
-    hazards = 1 / (1 + np.exp(-(X @ best[:2])[:, None] - best[2:]))
-    np.testing.assert_allclose(curves, np.cumprod(1 - hazards, axis=1), atol=2e-3)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"adjacency": "add-remove", "size": SIZE}, {"intervals": 12}])
 def test_a_private_fit_learns_and_its_proof_is_replayed(options):
@@ -95,16 +62,6 @@ def test_a_private_fit_learns_and_its_proof_is_replayed(options):
     assert model.predict_cumulative_hazard_function(X[:3])[0](10) == pytest.approx(-np.log(curves[0, -1]))
     with pytest.raises(dp.DomainError, match="from 0 to 10"):
         first(11)
-
-
-def test_curves_are_those_of_kaplan_and_meier_where_features_say_nothing():
-    estimator = pytest.importorskip("sksurv.nonparametric").kaplan_meier_estimator
-    model = dp.SurvivalRegressor(**STEPS | {"epsilon": 50.0}).fit(np.zeros((SIZE, 1)), Y)
-    times, known = estimator(Y["dead"], Y["years"])
-    known = known[np.searchsorted(times, model.unique_times_, side="right") - 1]
-    np.testing.assert_allclose(
-        model.predict_survival_function(np.zeros((1, 1)), return_array=True)[0], known, atol=0.03
-    )
 
 
 def test_the_score_is_the_concordance_of_scikit_survival():
@@ -157,25 +114,6 @@ def test_choices_among_available_alternatives_are_learnt(epsilon):
     np.testing.assert_allclose(fit["w"], [3, -2], atol=0.6)
     np.testing.assert_allclose(fit["b"], [0.5, -0.5], atol=0.3)
     assert fit.predict_proba(data["x"]).shape == (4000, 3)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_rankings_are_those_of_the_strengths(ties):
-    rng, items = np.random.default_rng(1), 6
-    strength = np.linspace(-1.5, 1.5, items)
-    pair = np.array([rng.choice(items, 2, replace=False) for _ in range(4000)])
-    home = 0.6
-    won = (rng.random(4000) < 1 / (1 + np.exp(-(strength[pair[:, 0]] - strength[pair[:, 1]] + home)))).astype(float)
-    if ties:
-        won[rng.random(4000) < 0.1] = 0.5
-    x = np.eye(items)[pair[:, 0]] - np.eye(items)[pair[:, 1]]
-    learner = dp.load("bradley_terry", features=items, ties=ties, constant=0.5)
-    release = dp.solve(learner, {"x": x, "y": won}, dp.Privacy(2.0, 1e-6, "add-remove"), size=4000, seed=0)
-    least = dp.solve_without_privacy(learner, {"x": x, "y": won})  # ties bring strengths down to 1.25, home to 0.44
-    assert release.certificate.check().unreplayed == ()
-    assert (np.argsort(release["w"]) == np.arange(items)).all()
-    np.testing.assert_allclose(release["w"] - release["w"].mean(), least["w"] - least["w"].mean(), atol=0.25)
-    assert float(release["b"]) * 0.5 == pytest.approx(float(least["b"]) * 0.5, abs=0.2)
 
 
 @pytest.mark.sampled(6)

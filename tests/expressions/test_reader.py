@@ -8,10 +8,8 @@ from hypothesis import given, settings, strategies as st
 import dpconvex as dp
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.expressions.from_cvxpy import Reader, variable_of
-from dpconvex.expressions.parameter_space import Space
+from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.fitting.verify import analyse
-from dpconvex.sensitivity.analysis import Analysis
 
 UNIT = dp.Record(x=dp.Ball(1))
 PAIR = dp.Record(a=dp.Box(-np.ones((2, 1)), np.ones((2, 1))), b=dp.Box(-np.ones((1, 2)), np.ones((1, 2))))
@@ -73,18 +71,6 @@ def test_what_cvxpy_lets_pass_is_refused_in_every_place(name):
     ):
         with pytest.raises(dp.NotPrivate, match=message):
             analyse(make())
-
-
-def test_a_public_parameter_is_a_number():
-    strength, width = (cp.Parameter(nonneg=True, name=name, value=value) for name, value in (("s", 3.0), ("w", 0.5)))
-    public = strength * cp.sum_squares(v) + cp.power(v[0], cp.Parameter(name="power", value=2))
-    template = dp.Template(UNIT, lambda x: strength * cp.huber(x[0] * v[0], width), public, [v <= strength])
-    found = analyse(template)
-    assert (found.modulus, found.gradient_bound) == pytest.approx((6.0, 3.0))
-    assert found.form.feasible.upper.tolist() == [3.0, 3.0]
-    strength.value = width.value = 1e-6  # too late
-    fresh = Analysis(type(found.form)(template))
-    assert (fresh.modulus, fresh.gradient_bound) == (found.modulus, found.gradient_bound)
 
 
 def test_a_template_stays_what_it_was():
@@ -198,21 +184,6 @@ def test_sums_of_anything_keep_their_values(parts, shift, outer):
 
 
 # Coordinates of the parameters: a linear isometry, there and back, for plain and symmetric variables.
-
-S, P = cp.Variable((3, 3), symmetric=True, name="S"), cp.Variable((2, 2), PSD=True, name="P")
-N, alone = cp.Variable((2, 2), NSD=True, name="N"), cp.Variable((1, 1), PSD=True, name="alone")
-SPACE = Space([variable_of(variable) for variable in (w, one, W, S, P, N, alone)])
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
-    theta = np.random.default_rng(seed).normal(size=SPACE.dim)
-    values = SPACE.unpack(theta)
-    for name, block in SPACE.blocks.items():
-        assert values[name].shape == block.variable.shape
-        assert not block.symmetric or np.array_equal(values[name], values[name].T)
-    assert sum(np.sum(value**2) for value in values.values()) == pytest.approx(theta @ theta)
-    assert SPACE.pack(values) == pytest.approx(theta)
 
 
 def test_products_and_quotients_of_variables_keep_their_sign():

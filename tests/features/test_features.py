@@ -1,6 +1,5 @@
 """Feature maps: what is computed, that nothing is learnt, and that no record's features depend on another's."""
 
-import inspect
 import math
 import warnings
 from functools import partial
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_digits
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.pipeline import FeatureUnion, make_pipeline
@@ -95,54 +93,6 @@ def test_scattering_is_what_it_is_by_definition(shape, J, L):
         np.testing.assert_allclose(coefficients, by_definition(image, J, L), rtol=0, atol=1e-13)
 
 
-def test_sizes_colours_and_precision():
-    images = RNG.random((11, 12, 9, 3))
-    features = dp.ScatteringFeatures((12, 9, 3))
-    found = features.transform(images)
-    assert features.coefficients == (3 * 81, 3, 2)
-    assert found.shape == (11, 3 * 81 * 6)
-    np.testing.assert_array_equal(features.transform(images.reshape(11, -1)), found)
-    one = dp.ScatteringFeatures((12, 9))
-    np.testing.assert_array_equal(np.hstack([one.transform(images[..., colour]) for colour in range(3)]), found)
-    for kind in (np.float32, np.float16, np.uint8, bool):
-        assert features.transform((200 * images).astype(kind)).dtype == np.float32
-    single = features.transform(images.astype(np.float32))
-    np.testing.assert_allclose(single, found, rtol=0, atol=1e-6)
-    assert features.transform(images[:0]).shape == (0, 3 * 81 * 6)
-
-
-def test_an_image_that_moves_hardly_changes():
-    digits = np.zeros((200, 24, 24))
-    digits[:, 8:16, 8:16] = load_digits().images[:200] / 16
-    moved = np.roll(digits, 1, axis=2)
-    features = dp.ScatteringFeatures((24, 24))
-
-    def change(before, after):
-        return (np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)).mean()
-
-    apart = change(digits.reshape(200, -1), moved.reshape(200, -1))
-    assert change(features.transform(digits), features.transform(moved)) < 0.35 * apart
-
-
-@pytest.mark.parametrize(("J", "L"), [(1, 4), (2, 8), (3, 6)])
-def test_energy_never_grows(J, L):
-    images = RNG.random((20, 16, 24))
-    filters = scattering.filters_of(16, 24, J, L, np.float64)
-    padded = np.pad(images, ((0, 0), *filters.border), mode="reflect")
-    # Waves and averages together let no frequency of a real image through with more than it has (to the widths' rounding).
-    waves = np.array([scattering.wave(padded.shape[1:], 0.8 * 2**j, 0.75 * math.pi / 2**j, -a * math.pi / L, 4 / L)
-                      for j in range(J) for a in range(L)])  # fmt: skip
-    opposite = np.roll(waves[:, ::-1, ::-1], 1, axis=(1, 2))
-    low = np.abs(
-        np.fft.fft2(torus(partial(gabor, width=0.8 * 2 ** (J - 1), angle=0, frequency=0, slant=1), padded.shape[1:]))
-    )
-    assert (low**2 + (waves**2 + opposite**2).sum(axis=0) / 2).max() < 1 + 1e-4
-    found = filters(images)
-    assert (4**J * np.square(found).sum(axis=(1, 2, 3)) <= np.square(padded).sum(axis=(1, 2))).all()
-    zero = dp.ScatteringFeatures((16, 24), J=J, L=L).transform(np.zeros((1, 16, 24)))
-    assert not zero.any()
-
-
 MAPS = [
     (dp.ScatteringFeatures((8, 8)), RNG.random((30, 64)) - 0.2),
     (dp.ScatteringFeatures((8, 8)), RNG.random((30, 64)).astype(np.float32)),
@@ -164,16 +114,6 @@ def test_a_records_features_depend_on_it_alone_to_the_last_bit(features, rows, m
     np.testing.assert_array_equal(features.transform(rows[::-1])[::-1], found)
     monkeypatch.setattr(scattering, "in_order", lambda tasks, workers, name: [task() for task in [*tasks][::-1]])
     np.testing.assert_array_equal(features.transform(rows), found)
-
-
-def test_threads_change_nothing(monkeypatch):
-    features, images = MAPS[0]
-    found, several = features.transform(images), scattering.in_order
-    monkeypatch.setattr(scattering, "in_order", lambda tasks, workers, name: several(tasks, 3, name))
-    np.testing.assert_array_equal(features.transform(images), found)
-    images = np.vstack([images, np.full((1, 64), np.nan)])
-    with pytest.raises(dp.DomainError, match="image 30: it holds NaN"):
-        features.transform(images)
 
 
 def test_groups_are_centred_scaled_and_rows_have_length_one():
@@ -297,23 +237,6 @@ def test_steps_that_learn_are_warned_of(step, table):
         make_pipeline(step, dp.LogisticRegression(epsilon=5.0, clip=True)).fit(table, LABELS)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", [dp.LogisticRegression, dp.SoftmaxRegression, dp.KernelSVC])
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_hashed_texts_stay_sparse_until_they_are_fitted(kind, delta):
-    labels = RNG.integers(0, 2, size=1500)
-    words = (["good", "warm", "kind"], ["bad", "cold", "rude"])
-    texts = [" ".join([*RNG.choice(words[label], 2), *RNG.choice(["the", "a", "room"], 3)]) for label in labels]
-    model = make_pipeline(HashingVectorizer(n_features=64), kind(epsilon=5.0, delta=delta, seed=0))
-    assert model.fit(texts, labels).score(texts, labels) > 0.95
-
-
-def test_options_are_described():
-    for kind in (dp.ScatteringFeatures, dp.GroupNormalizer):
-        for name in inspect.signature(kind).parameters:
-            assert f"\n    {name} : " in inspect.getdoc(kind).replace("\n", "\n    ")
-
-
 @pytest.mark.parametrize("size", [1e-170, 1.7e-164, 1e-20, 1.0, 1e150])
 def test_normalised_rows_are_at_most_1_long_whatever_their_size(size):
     rows = dp.GroupNormalizer().transform([[0.0, size], [size, -size]])
@@ -343,12 +266,3 @@ def test_public_records_become_round():
         warnings.simplefilter("error")
         model = make_pipeline(maps, dp.LogisticRegression(epsilon=3.0, delta=1e-5, seed=0))
         model.fit(public, (public[:, 0] > 0).astype(int))
-
-
-def test_public_records_that_change_in_place_make_another_map():
-    public, rows = np.array([[1.0, 0.0], [0.8, 0.1]]), np.array([[0.5, 0.4]])
-    made = dp.PublicPreconditioner(public)
-    before = made.transform(rows)
-    public[:] = public[:, ::-1]
-    assert not (made.transform(rows) == before).any()
-    assert (made.transform(rows) == dp.PublicPreconditioner(public.copy()).transform(rows)).all()

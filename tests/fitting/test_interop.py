@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -50,12 +49,6 @@ def test_a_certificate_comes_back_from_json_and_fits_the_schema(certificates, na
     path.write_text(text, encoding="utf-8")
     assert main(["check", str(path)]) == 0
     assert "replayed" in capsys.readouterr().out
-
-
-def pure_event(epsilon):
-    budget = dp.Budget(dp.Privacy(epsilon))
-    budget.spend(dp.Privacy(epsilon), "a release of which no more is known")
-    return budget.entries[0].known
 
 
 @pytest.mark.parametrize(
@@ -110,20 +103,6 @@ def test_an_event_costs_in_dp_accounting_what_it_costs_here(certificates, name, 
         assert 0.999 * ours <= theirs <= most * ours, delta
 
 
-def test_an_event_dominates_what_it_stands_for():
-    """Of an epsilon-private release: at every epsilon, Laplace noise has no smaller delta than randomised response."""
-    da = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
-
-    for epsilon in (0.01, 0.3, 1.0, 4.0):
-        certificate = dp.verify(LOGISTIC, dp.Privacy(epsilon), 3000, proof=False)
-        event = dp.interop.dp_event(replace(certificate, event=pure_event(epsilon)))
-        for loss in np.linspace(0.0, 0.99 * epsilon, 7):
-            response = (math.exp(epsilon) - math.exp(loss)) / (1 + math.exp(epsilon))
-            assert PLDAccountant().compose(event).get_delta(loss) >= response * (1 - 1e-9)
-        assert isinstance(event, da.LaplaceDpEvent)
-
-
 def test_what_no_event_expresses_is_asked_for(certificates):
     da = pytest.importorskip("dp_accounting")
     with pytest.raises(NotPrivate, match=r"loses delta = 9.9e-07, which no DpEvent expresses"):
@@ -133,17 +112,6 @@ def test_what_no_event_expresses_is_asked_for(certificates):
 
 def ledger(privacy=None, **options):
     return dp.Budget(privacy or dp.Privacy(20.0, 1e-3, "add-remove"), **options)
-
-
-def test_events_come_back_as_what_they_were(certificates):
-    pytest.importorskip("dp_accounting")
-    certificate = certificates["statistics"]
-    budget = ledger(dp.Privacy(20.0, 1e-3), accounting="gaussian")
-    dp.interop.charge(budget, dp.interop.dp_event(certificate), "sums", 1e-6, apart=1)
-    dp.interop.charge(budget, dp.interop.dp_event(certificate), "as if a replaced record counted twice", 1e-6)
-    once, twice = (math.hypot(*(leaf.mu for leaf in entry.event.leaves())) for entry in budget.entries)
-    assert certificate.event.level()[0] == pytest.approx(once, rel=1e-10)
-    assert twice == pytest.approx(2 * once)
 
 
 @pytest.mark.sampled(4)
@@ -282,17 +250,6 @@ def test_a_measurement_of_a_divergence_that_is_not_read_is_refused(odp):
     measurement = odp.m.make_user_measurement(*space, measure, lambda _: 0.0, lambda d: (d * 0.01, 1e-7), TO=float)
     with pytest.raises(TemplateError, match="nothing is known here"):
         dp.interop.charge(ledger(), measurement, "rho and delta", 1e-6)
-
-
-def test_risk_is_drawn(certificates):
-    plots = pytest.importorskip("dpconvex.plots")
-    axes = plots.risk({"pure": certificates["Gamma noise"], "statistics": certificates["statistics"]})
-    _, pure, _ = axes.lines
-    rates, missed = pure.get_data()
-    assert missed[0] == pytest.approx(1.0)
-    assert missed == pytest.approx(np.maximum(1 - math.e * rates, (1 - rates) / math.e), abs=0.01)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["guessing", "pure", "statistics"]
-    assert len(plots.risk(certificates["Gamma noise"], axes=axes).lines) == 5
 
 
 def test_a_measurement_on_data_of_one_size_is_no_spend_where_records_come_and_go():

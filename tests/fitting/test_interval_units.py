@@ -49,16 +49,3 @@ def test_doubts_are_said_before_payment():
     few, natural = {"x": 50 * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
     with pytest.warns(dp.PrivacyWarning, match="scale 'x' to -1 to 1"), suppress(dp.NotConverged):
         dp.intervals(natural, None, few, PRIVACY, seed=1)
-
-
-def test_refusals_name_units(monkeypatch):
-    def refuse(*_):
-        raise dp.NotConverged("intervals: noise hides the curvature.")
-
-    monkeypatch.setattr("dpconvex.fitting.intervals.estimate_with_covariance", refuse)
-    data, w = drawn("logistic_regression", 8_000, np.random.default_rng(0))[0], cp.Variable(3, name="w")
-    for bound, ending in ((50, r"curvature\. So may other units: scale 'x' to -1 to 1.*"), (1, r"curvature\.")):
-        record = dp.Record(x=dp.Box(-np.full(3, bound), np.full(3, bound)), y=dp.Choice([-1, 1]))
-        template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)))
-        with pytest.raises(dp.NotConverged, match=ending + "$"):
-            dp.intervals(template, None, data, PRIVACY, seed=1)

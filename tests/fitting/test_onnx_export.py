@@ -125,23 +125,6 @@ def test_additive_classifiers(tmp_path, classes):
     is_same(run(tmp_path / "model.onnx", INPUTS), model, TABLE, True)
 
 
-def test_additive_regressors(tmp_path):
-    schema = dp.Schema(COLUMNS, "cost", label_bounds=(0, 100), clip=True)
-    model = dp.AdditiveRegressor(schema, epsilon=4.0, delta=1e-5, bounds=(0, 100), seed=0, clip=True)
-    model.fit(TABLE, np.clip(TABLE["age"], 0, 100)).to_onnx(tmp_path / "model.onnx")
-    is_same(run(tmp_path / "model.onnx", INPUTS), model, TABLE, False)
-
-
-def test_levels_that_are_unknown_and_missing_numbers_that_are_not_declared_are_no_numbers(tmp_path):
-    schema = dp.Schema({"age": (0, 100), "ward": dp.Categorical(["a", "b"])}, "sick", ["no", "yes"])
-    table = {"age": [1.0, np.nan, 3.0], "ward": ["a", "a", "z"]}
-    rows, labels = schema.encode({"age": [1.0, 80.0] * 50, "ward": ["a", "b"] * 50, "sick": ["no", "yes"] * 50})
-    learner = dp.load("logistic_regression", features=3, labels=("no", "yes"))
-    dp.solve(learner, {"x": rows, "y": labels}, dp.Privacy(1.0), seed=0).to_onnx(tmp_path / "model.onnx")
-    inputs = {"age": np.array(table["age"])[:, None], "ward": np.array(table["ward"], dtype=object)[:, None]}
-    assert np.isnan(run(tmp_path / "model.onnx", inputs)["score"]).tolist() == [False, True, True]
-
-
 def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
     event = dp.verify(dp.load("ridge_regression", features=1), dp.Privacy(1.0, 1e-6), 99, dp.AdaptiveSteps()).event
     learnt = {

@@ -355,18 +355,3 @@ def test_a_member_that_is_there_twice_is_refused(name):
         archive.writestr(name, archive.read(name))
     with pytest.raises(dp.DPConvexError, match="twice"):
         use(buffer.getvalue())
-
-
-def test_a_loaded_release_has_the_bytes_of_its_file():
-    template, data = dp.load("linear_regression", features=2), {"x": np.full((100, 2), 0.3), "y": np.full(100, 0.1)}
-    made = (
-        dp.solve(template, data, dp.Privacy(1, adjacency="add-remove"), size=100, seed=1),
-        dp.solve(
-            dp.load("ridge_regression", features=2, radius=1), data, dp.Privacy(1), dp.OutputPerturbation(), seed=1
-        ),
-        dp.statistics(template, data, dp.Privacy(1), seed=1),
-        dp.solve(template, data, dp.Privacy(1, 1e-5), dp.NoisyGradientDescent(clip=1, steps=5), seed=1),
-    )
-    for release in made:
-        content = release.to_bytes()
-        assert type(release).from_bytes(content).to_bytes() == content

@@ -1,6 +1,5 @@
 """Fits, private and not: what they return, what they refuse, and in which order they pay, read and compute."""
 
-import copy
 import gc
 import warnings
 import weakref
@@ -274,15 +273,6 @@ def test_templates_that_nobody_needs_are_collected():
     del template, answer, model
     gc.collect()
     assert [known() for known in alive] == [None] * 41
-
-
-def test_a_copy_remembers_nothing_of_its_original():
-    template = penalized(0.1)
-    proved = dp.verify(template, PROMISE, SIZE)
-    other = template.with_parts(regularizer=10 * template.regularizer)
-    assert dp.verify(other, PROMISE, SIZE).cover != proved.cover
-    assert dp.verify(other, PROMISE, SIZE).cover == dp.verify(penalized(1.0), PROMISE, SIZE).cover
-    assert dp.verify(copy.deepcopy(template), PROMISE, SIZE) == dp.verify(template, PROMISE, SIZE) == proved
 
 
 def test_data_of_a_refused_fit_were_not_fitted():

@@ -145,13 +145,6 @@ def run(engine, **options):
     return np.array(engine.seen)
 
 
-def test_steps_and_momentum():
-    plain, slow = (run(Line(np.array([5.0, 0.0])), steps=40, step_size=0.5, **more) for more in ({"momentum": 0.0}, {}))
-    assert len(plain) == 40
-    assert (plain[0] == 0).all()
-    assert 0 < slow[1][0] < 0.3 * plain[1][0]  # the first step is a fifth as long
-
-
 def test_poisson_samples_are_drawn_anew_at_every_step():
     engine = Line(np.zeros(2))
     run(engine, steps=30, sampling=0.2)

@@ -3,7 +3,6 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from learners_of_tests import logistic
 
 import dpconvex as dp
 from dpconvex.fitting.verify import FitOptions, analyse
@@ -13,29 +12,12 @@ from dpconvex.noise.gaussian import gaussian_level
 ADJACENCIES = ("replace-one", "add-remove")
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
 PURE, APPROXIMATE = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
-LOGISTIC = dp.load("logistic_regression", features=4)
-RIDGE = dp.load("logistic_regression", features=3, regularization=0.1)
-DESCENT = dp.NoisyGradientDescent(clip=0.3)
 LABELLED = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
 
 
 def plan(template, mechanism=None, size=100, privacy=PROMISE):
     return FitOptions(mechanism).plan(template, privacy, size)
-
-
-def test_a_named_mechanism_is_the_plan_and_else_the_first_that_certifies():
-    assert plan(LOGISTIC, DESCENT) == DESCENT
-    assert plan(LOGISTIC) == dp.AdaptiveSteps()
-    assert plan(LOGISTIC, privacy=PURE) == Automatic()
-    assert plan(LOGISTIC, privacy=dp.Privacy(500.0, 1e-5), size=1000) == Automatic()  # too much for noise on integers
-
-
-def test_smooth_losses_of_classes_take_adaptive_steps_whatever_the_number_of_records():
-    for size in (100, 10**7):
-        certificate = dp.verify(LOGISTIC, PROMISE, size)
-        assert certificate.perturbed == "queries"
-        assert certificate.advice[-1].startswith("Chosen because scores are linear")
 
 
 def test_classes_of_very_many_features_take_clipped_steps():
@@ -92,13 +74,6 @@ def test_few_records_of_constrained_classes_take_clipped_steps():
     assert plan(sparse, size=20) == Automatic()
 
 
-@pytest.mark.parametrize(
-    "name", ["large_margin_gaussian", "large_margin_gaussian_mixture", "metric_learning", "ordinal_regression"]
-)
-def test_matrices_and_thresholds_of_classes_take_adaptive_steps(name):
-    assert plan(dp.load(name, features=3), size=500) == dp.AdaptiveSteps()
-
-
 def test_squares_of_few_records_of_classes_release_their_statistics():
     ridge, classes = (dp.load(name, features=4) for name in ("ridge_regression", "least_squares_classifier"))
     enough = 8 / gaussian_level(1.0, 1e-5)
@@ -131,13 +106,6 @@ def test_records_without_classes_take_adaptive_steps():
     assert dp.verify(entries, PROMISE, 100).perturbed == "queries"  # choices are no classes there
     norms = dp.load("robust_location", features=4)  # far from every kink
     assert dp.verify(norms, PROMISE, 1000).perturbed != "queries"
-
-
-def test_few_records_of_constrained_classes_with_kinks_take_clipped_steps():
-    svm = dp.load("hinge_svm", features=2)
-    for size, clipped in ((500, True), (50_000, False)):
-        assert isinstance(plan(svm, size=size), dp.NoisyGradientDescent) is clipped
-    assert "Below 100, clipped steps" in dp.verify(svm, PROMISE, 500).advice[-1]
 
 
 # The automatic choice
@@ -181,16 +149,6 @@ def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal
     flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w))
     with pytest.raises(dp.NotPrivate, match="not strongly convex"):
         dp.verify(flat, APPROXIMATE, 300, Automatic())
-
-
-def test_residual_noise_counts_where_it_is_the_larger_one():
-    """Where an exponential bends over all that noise on the objective may reach, noise on the answer needs far less."""
-    template = logistic(3, lambda w: 1e-3 * cp.sum_squares(w) + 1e-4 * cp.exp(0.5 * w[0]))
-    chosen, named = (dp.verify(template, PURE, 2000, m) for m in (None, dp.ObjectivePerturbation()))
-    assert named.is_drowned
-    assert "residual noise is larger" in named.advice[-1]
-    assert not chosen.is_drowned
-    assert not any("residual" in said for said in chosen.advice)
 
 
 S = cp.Variable((2, 2), symmetric=True, name="S")

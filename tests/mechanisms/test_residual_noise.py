@@ -1,10 +1,8 @@
 """The covered release: its noise has the declared law, covers what it must, is paid from a fixed share, and nothing escapes."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
 
 import cvxpy as cp
 import numpy as np
@@ -15,7 +13,6 @@ from scipy import stats
 from scipy.optimize import brentq
 
 import dpconvex as dp
-from dpconvex.certificates import integer_noise
 from dpconvex.certificates.integer_noise import IntegerNoise, perturb
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.fitting.verify import analyse
@@ -321,28 +318,3 @@ def test_a_certificate_for_more_records():
     assert (more.cover.epsilon, more.cover.counting) == (before.epsilon, before.counting)
     assert more.cover.size > before.size
     assert dp.Certificate.from_dict(more.to_dict()) == more
-
-
-def test_residual_noise_of_a_nonsmooth_loss_falls_with_epsilon():
-    w = cp.Variable(2, name="w")
-    newsvendor = dp.Template(
-        record=dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)),
-        loss=lambda x, y: 4 * cp.pos(y - x @ w) + cp.pos(x @ w - y),
-        regularizer=1e-6 * cp.sum_squares(w),
-        constraints=[cp.norm(w) <= 2],
-    )
-    found = [dp.verify(newsvendor, dp.Privacy(epsilon), 2000, proof=False) for epsilon in (1e3, 1e5)]
-    both = [one.noise_shift + one.cover.size for one in found]
-    assert both[0] > both[1]
-    assert found[1].cover.epsilon == pytest.approx(5e4, rel=1e-3)
-
-
-def test_many_numbers_are_drawn_by_several_threads_each_with_noise_of_its_own(monkeypatch):
-    monkeypatch.setattr(integer_noise, "one_blas_thread", lambda: nullcontext(3))
-    monkeypatch.setattr(integer_noise, "EACH", 2**10)
-    steps = np.arange(5000) * 2**40
-    noise = integer_noise.drawn(integer_noise.GAUSSIAN, 2.0**20, steps, None) - steps
-    assert noise.std() == pytest.approx(2.0**20, rel=0.06)
-    parts = np.array_split(noise, 5)
-    assert not any(np.isin(one, other).all() for one, other in combinations(parts, 2))
-    assert len(integer_noise.drawn(integer_noise.LAPLACE, 3.0, steps[:0], None)) == 0

@@ -3,18 +3,11 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from learners_of_tests import records_of
 
 import dpconvex as dp
 
-RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
 w = cp.Variable(2, name="w")
-b = cp.Variable(name="b")
-
-
-def loss(x, y, weight, group):
-    return weight * cp.logistic((1 if y == "yes" else -1) * (x @ w) + group * b)
 
 
 def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
@@ -128,10 +121,3 @@ def test_data_without_a_domain_are_no_public_numbers():
         dp.Template.from_problem(problem, {X: dp.Ball(D)})
     with pytest.raises(dp.TemplateError, match=r"problem must be a cvxpy\.Problem"):
         dp.Template.from_problem("problem", {X: dp.Ball(D)})
-
-
-@given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
-def test_the_huber_hinge_is_the_piecewise_formula(m, h):
-    """Chaudhuri, Monteleoni and Sarwate (2011), equation 35, at the margin 1 - m."""
-    expected = 0.0 if m < -h else m if m > h else (m + h) ** 2 / (4 * h)
-    assert dp.huber_hinge(m, h).value == pytest.approx(expected, rel=1e-9, abs=1e-11 * (1 + abs(m)))

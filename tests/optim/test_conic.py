@@ -65,20 +65,6 @@ def test_threads_leave_the_process_as_it_was():
     assert warnings.filters == filters
 
 
-def test_variables_and_constraints_of_the_user_stay_untouched():
-    seen = []
-
-    def constraints(w):
-        seen.extend([w, cp.norm(w, 2) <= 0.4])
-        return seen[1:]
-
-    problem = logistic(constraints)
-    solve(problem, "conic", 1e-7)
-    assert seen[0].value is None
-    assert all(d.value is None for d in seen[1].dual_variables)
-    assert all(p.value is None for p in problem.template.record.parameters.values())
-
-
 @pytest.mark.parametrize(
     "options", [{"nonsense": 1}, {"max_iter": "a"}, {"solver": "OSQP", "max_iter": -1}, {"solver": "SCIPY"}], ids=str
 )

@@ -62,19 +62,6 @@ def test_a_record_is_rounded_by_itself(form):
 CENTERS = [[[-0.5, 0.0], [0.5, 0.0]], [[0.0, -0.5], [0.0, 0.5]]]
 
 
-def test_every_record_goes_to_the_nearest_centre_of_its_class():
-    places = dp.ComponentCenters(CENTERS, classes=("a", "b"))
-    rng = np.random.default_rng(1)
-    x, y = dp.Ball(2).sample(400, rng), rng.choice(["a", "b"], 400)
-    found = places.assign(x, y)
-    distance = np.linalg.norm(x[:, None] - places.centers[np.searchsorted(["a", "b"], y)], axis=2)
-    away = np.abs(distance[:, 0] - distance[:, 1]) > 1e-3
-    assert away.sum() > 300
-    np.testing.assert_array_equal(found[away], np.argmin(distance, axis=1)[away])
-    alone = [places.assign(x[i : i + 1], y[i : i + 1]) for i in range(50)]
-    np.testing.assert_array_equal(np.concatenate(alone), found[:50])
-
-
 @pytest.mark.parametrize("learnt", [False, True])
 def test_saved_centres_are_the_same(learnt, tmp_path):
     places = dp.cluster(learner(), SMALL, PROMISE) if learnt else dp.ComponentCenters(CENTERS, classes=("a", "b"))
@@ -201,7 +188,6 @@ def test_mixtures_of_linear_scores_are_replayed_reloaded_and_audited(domain, tmp
 
 
 ADJACENCIES = ("replace-one", "add-remove")
-ALARM = 1e-6
 SHAPE = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
 
 
@@ -286,8 +272,3 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch):
 
     np.testing.assert_array_equal(run(5.0, 2.0), run(-7.0, 30.0))
     assert drawn == [(2, 1), (2, 2), (2, 2)] * 2  # as many rounds as are paid for
-
-
-def test_noise_beyond_all_sums_is_refused():
-    with pytest.raises(dp.NotPrivate, match="larger share"):
-        NoisyKMeans().calibrate(dp.Privacy(1e-8), **SHAPE)

@@ -3,19 +3,17 @@
 import copy
 import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
 from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, MODEL, SCORED, X, Y, largest_loss
 from scipy.special import expit
-from scipy.stats import kendalltau, norm
+from scipy.stats import kendalltau
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from dpconvex.mechanisms.cell_counts import RESIDUALS, Cells
+from dpconvex.mechanisms.cell_counts import Cells
 from dpconvex.selection import measures
-from dpconvex.selection.measures import cumulated, quantiles, squares
 
 
 def test_a_strong_promise_counts_about_right():
@@ -139,41 +137,6 @@ def test_noisy_counts_are_drawn_to_a_curve_of_scores():
     assert after < 0.8 * before
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
-def test_records_between_knots_are_told_apart(spread):
-    """Half of the records at a knot, taken to lie below it, left out a seventh of those inside an interval."""
-    residuals = np.clip(spread * np.random.default_rng(0).normal(size=20_000), -1, 1)
-    shared = squares(residuals), squares(np.array(RESIDUALS))
-    table = np.array([np.interp(*shared, hat).sum() for hat in np.eye(len(RESIDUALS))])[None]
-    places, found = cumulated(table, RESIDUALS)
-    for end in (-1.645, -0.5, 0.5, 1.645):
-        assert np.interp(end * spread, places, found[0]) / 20_000 == pytest.approx(norm.cdf(end), abs=0.015)
-        assert quantiles(table, RESIDUALS, norm.cdf(end))[0] == pytest.approx(end * spread, abs=0.06 * spread)
-
-
-def test_tiny_errors_are_not_none():
-    cells = Cells("numbers", labels=0)
-    table = np.zeros(len(RESIDUALS))
-    table[11:14] = 20.0, 960.0, 20.0
-    rest = np.zeros(math.prod(cells.tables["by_prediction"])), np.full(cells.tables["targets"], 40.0)
-    sums = np.concatenate([2 * table, *rest])
-    found = dp.Evaluation(cells, tuple(sums), 1e-3, 1000, dp.Privacy(1.0))
-    assert 0.0 < found.error.interval[0] <= found.error <= found.error.interval[1]
-
-
-def test_counts_on_knots_and_far_from_predictions_are_measured_rightly():
-    """Counts lie on knots of labels and are skewed: cells taken as spread evenly had an error off by half of it."""
-    rng = np.random.default_rng(0)
-    learner = dp.load("poisson_regression", features=2)
-    x = rng.uniform(-0.7, 0.7, (4000, 2))
-    y = np.minimum(rng.poisson(np.exp(0.5 + 1.5 * x[:, 0])), 10.0)
-    model = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=learner.predict)
-    found, said = dp.evaluate(learner, model, {"x": x, "y": y}, dp.Privacy(40.0)), model.predict(x)
-    assert found.error == pytest.approx(np.mean((y - said) ** 2), rel=0.04)
-    assert found.constant == pytest.approx(np.var(y), rel=0.06)
-    assert found.absolute_error == pytest.approx(np.mean(np.abs(y - said)), rel=0.02)
-
-
 def test_many_labels_have_an_error_and_a_log_loss():
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.5, 0.5, (3000, 2))
@@ -251,14 +214,6 @@ def test_intervals_cover():
             low, high = getattr(found, name).interval
             held[name] += low <= value <= high
     assert all(count >= 25 for count in held.values()), held
-
-
-def test_bins_that_noise_leaves_empty_have_a_calibration_error():
-    cells = Cells("probabilities", groups=2)
-    for seed in range(3):
-        sums = np.random.default_rng(seed).laplace(scale=32.0, size=cells.noisy)
-        found = dp.Evaluation(cells, tuple(sums.tolist()), 32.0, 600, None, ("no", "yes"), ("f", "m"))
-        assert 0 <= found.calibration_error.interval[0] <= found.calibration_error.interval[1] <= 1
 
 
 def test_what_is_asked_for_alone_has_less_noise():

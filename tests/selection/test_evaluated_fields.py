@@ -5,9 +5,7 @@ import pickle
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from judged_models import HUBER, LOGISTIC, MODEL, X, Y
-from sklearn.metrics import mean_poisson_deviance
 
 import dpconvex as dp
 
@@ -57,24 +55,6 @@ def test_predictions_use_the_fields_that_they_name():
     assert budget.entries == ()
 
 
-def test_labels_and_probabilities_use_the_fields_of_their_decision():
-    w, x, g = cp.Variable(2, name="w"), np.zeros((2000, 2)), np.random.default_rng(0).integers(0, 2, 2000)
-    kinds = {"x": dp.Ball(2), "g": dp.Choice([0, 1]), "y": dp.Choice(["no", "yes"])}
-    sign = dp.Template(
-        dp.Record(**kinds),
-        lambda x, g, y: cp.logistic(x @ w),
-        cp.sum_squares(w),
-        decision=lambda p, x, g: 2.0 * g - 1,
-        probabilities="softmax",
-    )
-    functions = {"decision": sign.decision, "predictor": sign.predict, "probabilities": sign.probabilities}
-    model = dp.Release({"w": [0.0, 0.0]}, not_private_because="a test", **functions)
-    known = {"x": x, "g": g, "y": np.where(g == 1, "yes", "no")}
-    np.testing.assert_array_equal(model.predict(sp.csr_array(x), g=g), known["y"])
-    assert model.predict_proba(x, g=g).shape == (2000, 2)
-    assert dp.evaluate(sign, model, known, dp.Privacy(50.0), measures=("error",), seed=1).error < 0.01
-
-
 def test_numbers_whose_intervals_say_nothing_are_printed_as_undetermined():
     rng = np.random.default_rng(0)
     x = dp.Ball(2).project(rng.normal(size=(300, 2)))
@@ -92,21 +72,6 @@ def test_numbers_whose_intervals_say_nothing_are_printed_as_undetermined():
     chance = dp.evaluate(LOGISTIC, MODEL, {"x": X[:20], "y": Y[:20]}, dp.Privacy(0.2), seed=1)
     assert "undetermined (" in str(chance)
     assert ">undetermined<" in dp.report(ZERO, weak)
-
-
-@pytest.mark.parametrize("estimator", [dp.PoissonRegressor, dp.TweedieRegressor, dp.GammaRegressor])
-def test_positive_targets_of_estimators_have_a_deviance(estimator):
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-0.7, 0.7, (4000, 2))
-    mean = np.exp(1 + 2 * x[:, 0])
-    drawn = rng.poisson(mean) if estimator is dp.PoissonRegressor else mean * rng.gamma(2, 0.5, 4000)
-    y = drawn.clip(0.01 if estimator is dp.GammaRegressor else 0, 40)
-    model = estimator(epsilon=8.0, delta=1e-6, bounds=(0, 40), seed=1).fit(x, y)
-    given = model.template(2), model.release_, model.records(x, y)
-    found = dp.evaluate(*given, dp.Privacy(100.0), measures=("deviance",), seed=1)
-    own, none = (mean_poisson_deviance(y, said) for said in (model.predict(x), np.full(4000, y.mean())))
-    assert found.deviance == pytest.approx(own / 20, rel=0.1)
-    assert found.deviance_gain == pytest.approx(1 - own / none, abs=0.05)
 
 
 def test_one_of_several_targets_is_evaluated():

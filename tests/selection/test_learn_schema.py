@@ -146,22 +146,6 @@ def test_noise_passes_for_a_number_in_one_column_of_ten_thousand():
     assert cells[0] * ndtr(-module.FAR) + cells[1] * ndtr(-module.SURE) < 1.1e-4
 
 
-def test_bounds_and_levels_are_close():
-    schema = dp.learn_schema(table_of(20_000), dp.Privacy(2.0, 1e-6), label="cost")
-    age, ward, day = (schema.features[name] for name in ("age", "ward", "day"))
-    assert 10 < age.lower < 30
-    assert 80 < age.upper < 110
-    assert set(ward.levels) == {"east", "west", "north"}
-    assert ward.reference in ward.levels
-    assert "2005" < day.first < "2011"
-    assert "2018" < day.last < "2022"
-    assert schema.ignore == ("name",)  # no two have one
-    low, high = schema.label_bounds
-    assert 50 < low < 200
-    assert 330 < high < 500
-    assert schema.learnt.columns.keys() == {"age", "ward", "day", "weight", "cost"}
-
-
 def test_stated_shares_hold():
     wrong, total = 0, 0
     for seed in range(5):

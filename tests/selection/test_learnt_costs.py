@@ -31,15 +31,6 @@ def test_where_their_number_is_protected_noise_refuses_them(rows):
     assert len(budget.entries) == 1
 
 
-def test_declared_columns_cost_nothing():
-    ward = dp.Categorical(["east", "west", "north"])
-    known = {"ward": ward, "age": (0, 120), "weight": "number"}
-    schema = dp.learn_schema(table_of(4000), PRIVACY, label="cost", known=known, ignore=["name", "day"])
-    assert schema.features["ward"] == ward
-    assert schema.features["age"] == dp.Numeric(0, 120)
-    assert schema.learnt.columns.keys() == {"weight", "cost"}
-
-
 def test_it_is_saved_with_its_cost(tmp_path):
     schema = dp.learn_schema(table_of(4000), PRIVACY, label="ward")
     path = tmp_path / "learnt.toml"
@@ -53,17 +44,6 @@ def test_it_is_saved_with_its_cost(tmp_path):
     assert release.schema == schema
     assert release.private
     assert "to learn the schema, spent: epsilon = 1" in release.status
-
-
-def test_a_seeded_one_is_not_private(tmp_path):
-    schema = dp.learn_schema(table_of(4000), PRIVACY, label="cost", seed=0)
-    assert "NOT PRIVATE" in schema.learnt.status
-    assert "NOT PRIVATE" in str(schema.learnt)
-    X, y = schema.encode(table_of(4000))
-    release = dp.solve(dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, PRIVACY)
-    assert not release.private
-    assert "NOT PRIVATE" in release.status
-    assert not dp.Ridge(epsilon=1.0, delta=1e-6).fit(X, y).release_.private
 
 
 def test_a_budget_counts_it_once():
@@ -135,17 +115,6 @@ def test_a_cheaper_promise_than_its_event_is_not_charged():
     assert not budget.entries
 
 
-def test_clusters_are_charged_for_the_schema_that_made_their_features():
-    table = {"age": np.arange(4000) % 90, "ward": ["east", "west"] * 2000, "cost": np.arange(4000.0)}
-    schema = dp.learn_schema(table, dp.Privacy(1.0, 1e-6), label="cost")
-    x, _ = schema.encode(table)
-    budget = dp.Budget(dp.Privacy(5.0, 1e-5))
-    record = dp.Record(x=dp.Ball(x.shape[1]))
-    for entry in ("one", "two"):
-        dp.cluster(record, {"x": x}, dp.Privacy(1.0, 1e-6), components=2, group=None, budget=budget, entry=entry)
-    assert [item.label for item in budget.entries] == [schema.learnt.entry, "one", "two"]
-
-
 @pytest.fixture(scope="module")
 def seeded():
     """A table of two columns, with a schema that is not private."""
@@ -201,17 +170,6 @@ def test_groups_and_events_of_a_release_count_the_schema(seeded):
     both = dp.interop.dp_event(found, beyond=2e-6).events
     assert both[0] == dp.interop.dp_event(alone)
     assert 1 / both[1].noise_multiplier == pytest.approx(2 * np.log1p(np.expm1(3.0) / 2))
-
-
-def test_an_evaluation_of_a_release_without_a_guarantee_has_none():
-    data = {"x": [[0.5], [-0.5]] * 50, "y": [1, -1] * 50}
-    learner = dp.load("logistic_regression", features=1)
-    release = dp.Release(
-        {"w": [1.0]}, not_private_because="no noise was added", **dp.fitting.release.functions_of(learner)
-    )
-    found = dp.evaluate(learner, release, data, dp.Privacy(1.0))
-    assert found.status == "NOT PRIVATE: no noise was added"
-    assert found.spent == dp.Privacy(1.0)
 
 
 def written(schema, rows):

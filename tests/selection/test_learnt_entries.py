@@ -62,14 +62,6 @@ def test_far_dates_of_frames_are_missing_ones():
         schema.encode(frame)
 
 
-def test_missing_dates_are_in_the_middle():
-    days = (np.datetime64("2020-01-01") + np.arange(4000) % 900).astype(str)
-    schema = dp.learn_schema({"day": days, "y": np.arange(4000) % 7}, dp.Privacy(4.0, 1e-6), label="y")
-    day = schema.features["day"]
-    X, _ = schema.encode({"day": [day.first, None, day.last], "y": [0, 0, 0]})
-    assert abs(X[1, 0] - (X[0, 0] + X[2, 0]) / 2) < 0.01
-
-
 def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
     table = table_of(4000)
     schema = dp.learn_schema(table, PRIVACY, label="cost", known={"age": "number"})
@@ -95,27 +87,6 @@ def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
     assert model.fit(odd, truth).predict(odd).max() <= high + (high - low)
     additive = dp.AdditiveRegressor(schema, epsilon=1.0, delta=1e-6, bounds=schema).fit(odd, truth)
     assert np.isfinite(additive.predict(odd)).all()
-
-
-def test_estimators_behind_an_encoder_take_labels_that_were_not_learnt():
-    table = table_of(4000)
-    schema = dp.learn_schema(table, PRIVACY, label="ward", ignore=["name"])
-    wards = ["never seen", None, *table["ward"][2:]]
-    model = dp.SoftmaxRegression(epsilon=1.0, delta=1e-6, classes=schema.labels)
-    pipeline = make_pipeline(dp.SchemaEncoder(schema), model).fit(table, np.array(wards, dtype=object))
-    assert set(pipeline.predict(table)) <= set(schema.labels)
-
-
-def test_counts_take_learnt_bounds():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(0, 1, 5000)
-    table = {"x": x, "visits": rng.poisson(np.exp(2 * x))}
-    schema = dp.learn_schema(table, dp.Privacy(2.0, 1e-6), label="visits", seed=0)
-    assert schema.label_bounds[0] == 0
-    X, _ = schema.encode(table)
-    model = dp.PoissonRegressor(epsilon=2.0, delta=1e-6, bounds=schema).fit(X, table["visits"])
-    low, high = model.predict(schema.encode({"x": [0.1, 0.9], "visits": [0, 0]})[0])
-    assert 0.5 < low < 3 < high < 10
 
 
 def test_numbers_that_stand_for_missing_values_never_make_it_fail():

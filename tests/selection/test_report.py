@@ -203,19 +203,6 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
         type(found).load(tmp_path / "one.json")
 
 
-def test_an_effect_is_what_the_score_moves_by(tmp_path, capsys):
-    schema = dp.Schema({"age": (20, 100), "ward": {"levels": ["a", "b"]}}, "sick", ["no", "yes"], constant=0.5)
-    model = dp.Release({"w": [2.0, -1.0, 0.5, 3.0]}, not_private_because="a test", schema=schema)
-    model.save(tmp_path / "model.npz")
-    assert main(["coefficients", str(tmp_path / "model.npz"), "--json"]) == 0
-    known = {row["name"]: row["effect"] for row in json.loads(capsys.readouterr().out)["effects"]}
-    rows = schema.encode({"age": [20, 100, 20], "ward": ["a", "a", "b"]}, labelled=False)[0] @ model["w"]
-    assert known["age"] == pytest.approx(rows[1] - rows[0])
-    assert known["ward = b"] - known["ward = a"] == pytest.approx(rows[2] - rows[0])
-    nothing = -known["age"] / 2 + known["constant"] + known["ward = a"]
-    assert nothing == pytest.approx(rows[0])
-
-
 def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     RELEASE.save("model.npz")

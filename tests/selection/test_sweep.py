@@ -115,25 +115,6 @@ def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once():
     assert len(list(fits)) == 2
 
 
-@pytest.mark.slow
-def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for():
-    whole, noise = dp.Privacy(1.0, 1e-6, "add-remove"), dp.ObjectivePerturbation("gaussian", added=0.7)
-    ten = dp.calibrate(learner(0.01), whole, 4000, 10, noise)
-    assert ten.certificates[0].strong_convexity == pytest.approx(40.7)
-    assert ten.certificates[0].noise_scale <= 15
-    assert 0.99 <= ten.total.epsilon <= 1.0
-    assert dp.verify(learner(0.01), dp.Privacy(0.1, 1e-7, "add-remove"), 4000, noise).noise_scale > 41
-    assert dp.verify(learner(0.01), ten.each, 4000, noise) == ten.certificates[0]  # what `solve` will find
-    budget = dp.Budget(dp.Privacy(9.0, 1e-6, "add-remove"))
-    for item in ten.certificates:
-        budget.spend(item.privacy, "one", item.event)
-    assert budget.totals()[0] == ten.total
-    assert "10 releases, each epsilon = 0.3" in str(ten)
-    kinked = dp.load("hinge_svm", features=2)
-    best = dp.calibrate(kinked, whole, 4000, 10)
-    assert best.risk <= dp.calibrate(kinked, whole, 4000, 10, dp.OutputPerturbation("gaussian")).risk
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_at_first(adjacency):

@@ -65,13 +65,6 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency, monkeypatch):
     assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
 
 
-def test_an_estimator_stands_for_the_template_that_it_fits():
-    candidates = {"mine": dp.LogisticRegression(classes=(-1, 1), regularization=0.1)}
-    assert dp.tune(candidates, data(400), dp.Privacy(5.0)).choice == "mine"
-    with pytest.raises(dp.TemplateError, match="maps features first"):
-        dp.tune([dp.KernelSVC(classes=(-1, 1))], data(400), dp.Privacy(5.0))
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_the_certificate_of_a_choice_believes_no_event_of_the_fit(adjacency):
     """A record may be in the choice, which loses epsilon in full, where a fit with noise for a small delta loses less."""
@@ -90,14 +83,6 @@ def test_the_certificate_of_a_choice_believes_no_event_of_the_fit(adjacency):
     assert "the best of 3 fits to parts of the data, one of 4 parts each, by" in text
     assert "every record is in one part of the data" in " ".join(found.check().trusted)
     assert dp.Certificate.from_json(found.to_json()) == found
-
-
-def test_fits_to_all_of_the_data_have_the_event_of_all_of_them_and_of_the_choice():
-    budget, promise = dp.Budget(dp.Privacy(2.0, 1e-5), accounting="gaussian"), dp.Privacy(1.0, 1e-6)
-    found = dp.tune(grid(0.1, 1.0), data(200), promise, split=False, budget=budget).release.certificate
-    assert [entry.event for entry in budget.entries] == [found.event]
-    kinds = [part.kind for part in found.event.parts]
-    assert kinds == ["pure", "composition", "composition"]
 
 
 def visits(adjacency, keep, epsilon=3.0, delta=1e-6, most=3):

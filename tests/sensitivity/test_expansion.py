@@ -111,12 +111,6 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
         assert len(expander.functions_of_record) == count
 
 
-def test_equal_functions_of_the_record_cancel():
-    assert (
-        len(Expander(SPACE, RecordVariables(RECORD.continuous)).expand(read(v * cp.exp(s) - cp.exp(s) * v)).entry) == 0
-    )
-
-
 def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alone():
     """An expansion that they share changes none, whatever repeats, changes places, or is symmetric in one of them."""
     plain, even = (
@@ -170,14 +164,6 @@ def test_ranges_and_norms_contain_every_record(seed, degree):
     assert (low - slack <= seen.min(axis=0)).all()
     assert (high + slack >= seen.max(axis=0)).all()
     assert bases.norm(polynomial) + slack >= np.linalg.norm(seen, axis=1).max()
-
-
-def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
-    bases = RecordVariables(dp.Record(x=dp.Ball(3, 1.0)).continuous)
-    matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
-    assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
-    assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
-    assert bases.norm(Polynomial.constant(np.array([3.0, 4.0]))) == pytest.approx(5.0)
 
 
 @given(SEEDS)

@@ -95,9 +95,3 @@ def test_less_noise_is_needed_and_the_checker_agrees():
         certificate = dp.verify(template, dp.Privacy(1.0), 500, dp.ObjectivePerturbation())
         assert certificate.gradient_bound == pytest.approx(needed, rel=1e-9)
         assert str(check(certificate.proof)).startswith("replayed")
-
-
-def test_leaves_without_a_field_have_no_units():
-    w = cp.Variable(2, name="w")
-    template = dp.Template(dp.Record(x=dp.Box(0.0, 1.0)), lambda x: x * cp.square(w[0] - 3), 1.0, [cp.norm(w) <= 1])
-    assert analyse(template).gradient_bound == pytest.approx(8)

@@ -1,8 +1,6 @@
 """Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
 
 import warnings
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import cvxpy as cp
 import numpy as np
@@ -18,7 +16,6 @@ from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.design import Design
 from dpconvex.sums.forms import form_of
 from dpconvex.sums.hessian_sums import HessianSums
 from dpconvex.sums.linear_scores import linear_scores
@@ -179,22 +176,6 @@ def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
     assert (found, gradient[0]) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
 
 
-@pytest.mark.parametrize("engine", ["forms", "whole", pytest.param("device", marks=pytest.mark.slow)])
-def test_several_fields_and_labels_that_ignore_some(engine):
-    W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
-
-    def loss(x, s, y, v):
-        scores = x @ W + (c * s if engine == "forms" else cp.exp(x[0]) * c) if y < 2 else cp.hstack([c, 1.0])
-        norm = 1.0 if engine == "forms" else cp.norm(x, 2)  # no polynomial of the record
-        return s * cp.log_sum_exp(scores) * (1 + v) + norm * cp.logistic(scores[0]) + (cp.square(c) if v else 0)
-
-    record = dp.Record(x=dp.Ball(3), s=dp.Box(0.0, 2.0), y=dp.Choice(range(3)), v=dp.Choice([0, 1]))
-    template = dp.Template(record, loss, cp.sum_squares(W) + cp.abs(c))
-    with dp.devices() if engine == "device" else nullcontext():
-        check(template, size=40)
-        check(template, size=1)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
@@ -220,17 +201,6 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     rows = form.map.toarray()
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
     assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_monomials_of_degree_two_are_products_whatever_pairs_are_missing(given):
-    rng = np.random.default_rng(0)
-    block = {"x": rng.normal(size=(7, 4)), "s": rng.normal(size=7)}
-    first, second = np.array([(-1, 0), (-1, 1), (-1, 4), (0, 0), (0, 2), (0, 3), (0, 4), (1, 1), (3, 4), (4, 4)]).T
-    design = Design(len(first) + 1, {}, ("x", "s"), (first, second))
-    table = design.with_table(block, SimpleNamespace(table=np.full((len(first), 7), np.nan)) if given else None)
-    scalars = np.column_stack([block["x"], block["s"], np.ones(7)])
-    assert np.array_equal(table, scalars[:, first] * scalars[:, second])
 
 
 def test_large_records_do_not_wait_for_jax_where_it_has_no_gpu(monkeypatch):
