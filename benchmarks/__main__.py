@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import RESULTS, chosen
 from benchmarks.cases import CASES, SKIPPED
-from benchmarks.timing import Row, accelerator, device
+from benchmarks.timing import Row
 
 
 def number(value: float | None, unit: str) -> str:
@@ -28,8 +28,8 @@ def number(value: float | None, unit: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table; the last column is for compiled functions on JAX's devices."""
-    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached", f"compiled ({device()})"]
+    """Rows as a Markdown table."""
+    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
@@ -43,7 +43,6 @@ def table(rows: list[Row]) -> str:
             ratio,
             row.goal,
             reached,
-            number(row.compiled, row.unit),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -51,13 +50,10 @@ def table(rows: list[Row]) -> str:
 
 def machine() -> str:
     """What it ran on, in a line."""
-    import jax
-
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "default"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    cores = ", ".join(filter(None, (f"{os.cpu_count()} cores", accelerator())))
     return (
-        f"{platform.machine()}, {cores}, Python {platform.python_version()}, NumPy {np.__version__}, JAX {jax.__version__}, "
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"BLAS threads: {threads}, load {load:.1f}"
     )
 

@@ -10,15 +10,14 @@ from typing import Any
 
 from benchmarks import Run
 
-__all__ = ["Row", "accelerator", "compare", "device", "seconds"]
+__all__ = ["Row", "compare", "seconds"]
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of the table: medians of one run in the unit.
 
-    `most` is the goal: for the ratio to the reference, or without one for the value.  `compiled` is the value of compiled
-    functions on JAX's devices.
+    `most` is the goal: for the ratio to the reference, or without one for the value.
     """
 
     case: str
@@ -28,7 +27,6 @@ class Row:
     unit: str = "s"
     most: float | None = None
     note: str = ""
-    compiled: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -44,18 +42,6 @@ class Row:
     @property
     def reached(self) -> bool:
         return self.most is None or (self.value if self.ratio is None else self.ratio) <= self.most
-
-
-def accelerator() -> str:
-    """Name of the accelerator that JAX finds; empty if there is none."""
-    import jax
-
-    return "" if jax.default_backend() == "cpu" else str(jax.devices()[0].device_kind)
-
-
-def device() -> str:
-    """On what compiled functions run."""
-    return accelerator() or "the processor, no GPU at hand"
 
 
 def seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:

@@ -73,7 +73,7 @@ NOT_FOR_STEPS = (
         "util/plain_data.py",
         "mechanisms/base.py",
     ),  # name answers, charge, refuse
-    # Asked for what this fit has not: files elsewhere, schemas, people, devices, covers, solvers, saved files.
+    # Asked for what this fit has not: files elsewhere, schemas, people, covers, solvers, saved files.
     *(
         "data/partitions.py",
         "data/dask_columns.py",
@@ -81,7 +81,6 @@ NOT_FOR_STEPS = (
         "data/encoded.py",
         "data/learnt.py",
         "model/people.py",
-        "sums/devices.py",
     ),
     *("mechanisms/residual_noise.py", "fitting/engine.py", "fitting/files.py"),
 )

@@ -94,6 +94,5 @@ from .selection.mixtures import Mixture as Mixture, solve_mixture as solve_mixtu
 from .selection.report import report as report
 from .selection.sweep import Calibration as Calibration, calibrate as calibrate, sweep as sweep
 from .selection.tune import tune as tune, tune_repeated as tune_repeated
-from .sums.devices import devices as devices
 
 __version__: str

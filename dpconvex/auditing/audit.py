@@ -18,7 +18,6 @@ from dpconvex.certificates.certificate import (
     QueriesCertificate,
     StatisticsCertificate,
 )
-from dpconvex.fitting.engine import resolved
 from dpconvex.fitting.solve import run
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, analyse, check_template
 from dpconvex.mechanisms.base import Mechanism
@@ -29,6 +28,7 @@ from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.optim.backend import resolve_backend
 from dpconvex.selection.mixtures import MixturePlan
 from dpconvex.util.arguments import COUNT, Kind, between, require
 from dpconvex.util.arrays import Array
@@ -155,7 +155,7 @@ def attack_certificate(
 
 def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -> Attack:
     """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
-    solver, certificate, record, answers = resolved(backend), proved.certificate, proved.template.record, []
+    solver, certificate, record, answers = resolve_backend(backend), proved.certificate, proved.template.record, []
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
         rows: Any = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]

@@ -61,7 +61,7 @@ class AtomDefinition:
     # When it is affine: "linear" if all arguments are; "bilinear" if also at most one mentions variables; "quotient" if also the
     # divisor mentions none; "curved" never.
     affine: str = "curved"
-    # value(xp, expression, *args) for NumPy or JAX as xp; the records are one more axis at the end, of length 1 where shared.
+    # value(xp, expression, *args), xp being NumPy or like it; the records are one more axis at the end, of length 1 where shared.
     # NumPy's arrays may be complex, which carries derivatives along: no absolute values, and signs of real parts only.
     value: Callable[..., Any]
     # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.

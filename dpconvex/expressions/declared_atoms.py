@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
-from dpconvex.util.runtime import double_precision
 
 LARGEST = 1e100  # Declared numbers are at most this large, so that their products are finite
 # Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
@@ -49,7 +49,7 @@ class PiecewiseQuadratic:
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
     def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function, or its first or second derivative, with NumPy or JAX; imaginary parts carry the next one."""
+        """Evaluate the function, or its first or second derivative; imaginary parts carry the next one."""
         place = xp.searchsorted(xp.asarray(self.nodes), xp.real(m), side="right")
         anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
         d = m - anchor
@@ -68,7 +68,7 @@ class Atom:
         Name in certificates and errors.
     function : callable
         A function of one scalar, convex and continuously differentiable on the real line, written with arithmetic and NumPy's
-        functions, or with those of `jax.numpy`, where JAX is installed.
+        functions.
     slope : tuple of float
         Declared bounds of the derivative, (lowest, highest); kept as a tuple.
     curvature : float
@@ -119,7 +119,7 @@ class Atom:
         return received, (self.running, self.name, self.slope, self.curvature, self.lower)
 
     def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function that fits use, or its first or second derivative, entry by entry, with NumPy or JAX."""
+        """Evaluate the function that fits use, or its first or second derivative, entry by entry."""
         return self.running.evaluate(value, order, xp)
 
     def attack(self) -> dict[str, float]:
@@ -148,28 +148,18 @@ class Atom:
         return built(self)
 
     def _sample(self, points: Array) -> Array:
-        with np.errstate(all="ignore"):
-            try:
-                found, few = self.function(points), self.function(points[::7])
-            except Exception:  # JAX may know what to do; if not, its error is the one to show
-                found = few = None
-        fits = isinstance(found, np.ndarray) and np.isrealobj(found) and found.shape == points.shape
-        if fits and np.array_equal(found[::7], few, equal_nan=True):  # what mixes points is no function of one scalar
-            return np.asarray(found, dtype=float)
         try:
-            import jax
-
-            with double_precision():
-                found = np.asarray(jax.vmap(self.function)(points))
-            if not np.isrealobj(found):  # NumPy would leave out the imaginary part, with a warning
-                raise TypeError("complex numbers")
-            return found.astype(float).reshape(points.shape)
-        except Exception as error:  # whatever the user's function, or JAX on tracing it, raises
-            said = next(iter(str(error).splitlines()), "")
-            raise TemplateError(
-                f"Atom {self.name!r}: function must be a NumPy or JAX function of one scalar that returns one scalar, written "
-                f"with numpy, or with jax.numpy where JAX is installed ({type(error).__name__}: {said})."
-            ) from error
+            with np.errstate(all="ignore"):
+                found, few = self.function(points), self.function(points[::7])
+            said = f"it returned a {type(found).__name__}"
+        except Exception as error:  # whatever the user's function raises
+            found, few, said = None, None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        fits = isinstance(found, np.ndarray) and np.isrealobj(found) and found.shape == points.shape
+        # What mixes points is no function of one scalar.
+        fits = fits and np.array_equal(found[::7], few, equal_nan=True)
+        remedy = "must be of one scalar, and take each number of an array by itself; write it with NumPy's functions"
+        require(fits, f"Atom {self.name!r}: function {remedy} ({said}).")
+        return np.asarray(found, dtype=float)
 
     def _refuse(self, broken: bool | np.bool_, what: str) -> None:
         if broken:

@@ -33,7 +33,7 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -
 
 
 def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], xp: Any = np) -> dict[Expression, Any]:
-    """Return the value of every node of some expressions, by NumPy or JAX, for many records: the last axis of all arrays."""
+    """Return the value of every node of some expressions, for many records: the last axis of all arrays."""
     found: dict[Expression, Any] = {}
     with np.errstate(all="ignore"):
         for node in postorder(roots, leaves):

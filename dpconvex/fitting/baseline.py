@@ -12,7 +12,7 @@ from dpconvex.data.record import in_one_place
 from dpconvex.errors import NotPrivate
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.fitting.engine import DataEngine, resolved
+from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.verify import analyse, check_template
 from dpconvex.model.template import Template
@@ -75,7 +75,7 @@ def solve_without_privacy(
     """
     number("positive and finite", lambda value: 0 < value < 1e300).check("solve_without_privacy", tolerance=tolerance)
     check_template(template)
-    chosen, analysis, modulus = resolved(backend), analysed(template), 0.0
+    chosen, analysis, modulus = backends.resolve_backend(backend), analysed(template), 0.0
     batch = template.record.validate(data, clip=clip)
     if analysis is None:
         space = Space(template.variables)

@@ -13,13 +13,11 @@ from dpconvex.data.record import in_one_place
 from dpconvex.errors import NotConverged
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
-from dpconvex.model.template import Template
 from dpconvex.optim import backend as backends
 from dpconvex.optim.certify import FirstOrder, Warm
 from dpconvex.optim.problem import Problem
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.devices import current
 from dpconvex.util.arrays import Array
 
 
@@ -94,13 +92,6 @@ class DataEngine:
         # Post-processing, which hides nothing; but from far away rounding would leave it outside of K, and not from nearby.
         feasible = self.analysis.form.feasible
         return feasible.project(feasible.project(theta)) if feasible.has_projection else feasible.project(theta)
-
-
-def resolved(backend: Any, *templates: Template) -> Any:
-    """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
-    widths = [sum(math.prod(domain.shape) for domain in t.record.continuous.values()) for t in templates]
-    current().check(max(widths, default=0))
-    return backends.resolve_backend(backend)
 
 
 def check_place(data: Any, solver: Any) -> None:

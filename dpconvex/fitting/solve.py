@@ -23,7 +23,7 @@ from dpconvex.data.record import Record, counted, in_one_place
 from dpconvex.data.schema import check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps, told_share
-from dpconvex.fitting.engine import DataEngine, check_place, resolved
+from dpconvex.fitting.engine import DataEngine, check_place
 from dpconvex.fitting.release import Release, functions_of, knowing
 from dpconvex.fitting.statistics import Statistics, fields_of
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
@@ -36,6 +36,7 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.optim.backend import resolve_backend
 from dpconvex.sums.moment_sums import moment_sums
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
@@ -185,7 +186,7 @@ class FitJob:
         require(options.unit is None or self.people is not None, NO_UNIT)
         self.learnt = most_paid([*origins(self.data), self.release])
         self.size = public_size(self.templates[0], self.data, self.privacy, options.size, self.people)
-        self.backend = resolved(options.backend, *self.templates)
+        self.backend = resolve_backend(options.backend)
         check_place(self.data, self.backend)
         if options.workers is not None:
             in_one_place("a fit with workers", self.data, "leave workers out: partitions are summed where they lie")

@@ -14,8 +14,7 @@ from dpconvex.expressions.expression import Expression
 from dpconvex.expressions.parameter_space import Space, entries_matrix
 from dpconvex.model.template import Template
 from dpconvex.sets.quadratics import Quadratic
-from dpconvex.sums.devices import DeviceEngine, current, on_devices
-from dpconvex.sums.forms import LeafForm, form_of, lowered_losses, public_part
+from dpconvex.sums.forms import LeafForm, form_of, public_part
 from dpconvex.sums.hessian_sums import HessianSums
 from dpconvex.sums.programs import Lowered
 from dpconvex.util.arrays import Array, Indices
@@ -45,10 +44,6 @@ class BatchedLoss:
 
     def __init__(self, template: Template, space: Space, batch: Batch) -> None:
         self.template, self.space, self.batch = template, space, batch
-        self.devices: DeviceEngine | None = None
-        if on_devices(batch):
-            losses = lowered_losses(template, space)
-            self.devices = kept(batch, (id(losses), current()), partial(DeviceEngine, losses, self.lift))
 
     @cached_property
     def lift(self) -> sp.csr_array:
@@ -71,10 +66,7 @@ class BatchedLoss:
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
-        if self.devices is not None:
-            found = self.devices.gradient_and_value(np.asarray(theta, dtype=float))
-        else:
-            found = self._sum("gradient_and_value", theta)
+        found = self._sum("gradient_and_value", theta)
         found = np.zeros(self.space.dim + 1) if found is None else found
         return float(found[-1]), np.array(found[:-1])
 
@@ -120,7 +112,7 @@ class BatchedLoss:
 
     def factors(self, theta: Array, records: int) -> tuple[Array, Array] | None:
         """Return monomials and Hessians by the forms of about so many records, those that bend; None if they lie elsewhere."""
-        if self.devices is not None or type(self.batch) is not Batch or not self.batch.size:
+        if type(self.batch) is not Batch or not self.batch.size:
             return None
         every = max(self.batch.size // records, 1)
         if self.batch.size // every * (self.form.forms**2 + self.monomials) > LARGEST_FACTORS:

@@ -1,4 +1,4 @@
-"""What is asked of JAX, the process and its threads: double precision, answers found once, work in order."""
+"""What is asked of the process and its threads: answers found once, work in order."""
 
 import os
 import signal
@@ -8,30 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from functools import cache, wraps
-from importlib import import_module
 from threading import Lock, current_thread, get_ident, main_thread
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import ref
-
-from dpconvex.errors import TemplateError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 SIGNALS = tuple(map(int, signal.valid_signals()))
-
-# Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
-# would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.
-CONTEXTS: dict[str, Any] = {
-    "default_matmul_precision": "highest",
-    "numpy_dtype_promotion": "standard",
-    "numpy_rank_promotion": "allow",
-    "transfer_guard": "allow",
-    "debug_nans": False,
-    "debug_infs": False,
-}
-# And for its compiler: bounds on rounding rest on the order in which terms are added, which XLA_FLAGS can give away.
-COMPILER = {"xla_cpu_enable_fast_math": False}
 
 
 class Stage:
@@ -94,21 +78,6 @@ def quietly(function: Callable[P, R]) -> Callable[P, R]:
                 raise lost
 
     return np.errstate(under="ignore")(quiet)
-
-
-@contextmanager
-def double_precision() -> Iterator[None]:
-    """Context in which JAX computes in float64, in this thread; its global configuration is left alone."""
-    try:
-        import jax
-    except ImportError as error:
-        raise TemplateError("this needs JAX: pip install dpconvex[fast].") from error
-    source: Any = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")  # of older releases
-    with ExitStack() as stack:
-        stack.enter_context(source.enable_x64(True))
-        for name, value in CONTEXTS.items():
-            stack.enter_context(getattr(jax, name)(value))
-        yield
 
 
 class Memo(dict[object, Any]):

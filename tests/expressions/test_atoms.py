@@ -1,4 +1,4 @@
-"""One test over all atoms: what each says of itself, against CVXPY, differences, samples and JAX."""
+"""One test over all atoms: what each says of itself, against CVXPY, differences and samples."""
 
 import inspect
 import itertools
@@ -27,10 +27,7 @@ from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.numerics import Interval
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sums.devices import compiled
 from dpconvex.sums.programs import lowered
-from dpconvex.util.runtime import double_precision
-from dpconvex.util.summation import PIECE
 
 SHAPES = [(), (3,), (2, 3), (3, 3), (1, 3), (0,), (2, 2, 2)]
 MOST = 24
@@ -226,7 +223,7 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name):
             assert claimed == 0 or (claimed * (case.at(larger) - low) >= -slack).all()
 
 
-# Slopes and Hessians of what runs, against differences of its values, and against JAX.
+# Slopes and Hessians of what runs, against differences of its values.
 
 
 def prepared(case, records):
@@ -255,18 +252,6 @@ def test_slopes_and_hessians(name):
             bend = (ahead[1] - behind[1]) / (2 * step)
             found = own.hessian_product(entries, along, [], 3)
             assert found == pytest.approx(bend, rel=1e-4, abs=1e-6 * (1 + np.abs(bend).max(initial=0.0))), str(case)
-
-
-@pytest.mark.sampled(12)
-@EVERY
-def test_compiled_functions_agree(name):
-    pytest.importorskip("jax")
-    own, entries, _ = prepared(full(name)[-1], 1)
-    values, slopes = own.gradient(entries, [], 1)
-    with double_precision():
-        value, slope = compiled(own.program)(entries[:, 0], own.constants, (np.eye(1, PIECE)[0],))
-        assert float(value) == pytest.approx(values[0], rel=1e-11)
-        assert np.asarray(slope) == pytest.approx(slopes[:, 0], rel=1e-11, abs=1e-11)
 
 
 # Ranges, gradients, curvature and smooth stand-ins against samples.

@@ -34,10 +34,6 @@ def with_derivative(value: Array, slope: Array, m: Any) -> Any:
 
 
 def log_normcdf_value(xp: Any, expression: Expression, a: Any) -> Any:
-    if xp is not np:
-        from jax.scipy.special import log_ndtr as compiled_log_ndtr
-
-        return -compiled_log_ndtr(a)
     real = np.real(a)
     return with_derivative(-log_ndtr(real), -hazard(real), a)
 
