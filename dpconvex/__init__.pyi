@@ -30,7 +30,6 @@ from .errors import (
 )
 from .estimators.additive import AdditiveClassifier as AdditiveClassifier, AdditiveRegressor as AdditiveRegressor
 from .estimators.classifiers import (
-    HuberSVC as HuberSVC,
     KernelSVC as KernelSVC,
     LargeMarginGaussian as LargeMarginGaussian,
     LargeMarginGaussianMixture as LargeMarginGaussianMixture,

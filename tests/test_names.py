@@ -25,7 +25,3 @@ def test_shares_of_components_that_are_not_learnt_are_refused():
     centers = dp.ComponentCenters([[[-0.5], [0.5]], [[-0.5], [0.5]]], classes=(0, 1))
     with pytest.raises(dp.TemplateError, match="declared centres cost nothing"):
         dp.verify_mixture(mixture, dp.Privacy(1.0), 100, clustering=centers, share=0.5)
-    for kind, given in (("given", None), ("nearest", centers.centers)):
-        for options in ({"share": 0.5}, {"rounds": 3}):
-            with pytest.raises(dp.TemplateError, match="share and rounds"):
-                dp.LargeMarginGaussianMixture(component_labels=kind, centers=given, **options).certificate(1, 100)

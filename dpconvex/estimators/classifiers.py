@@ -17,12 +17,9 @@ from dpconvex.estimators.tables import checked, one_column, plain
 from dpconvex.features.bases import ClassifierMixin
 from dpconvex.features.fourier_features import RandomFourierFeatures
 from dpconvex.features.transformers import unquoted
-from dpconvex.fitting.solve import solve
-from dpconvex.fitting.verify import verify
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
-from dpconvex.selection.clustering import ComponentCenters
 from dpconvex.selection.mixtures import SHARE, solve_mixture, verify_mixture
-from dpconvex.util.arguments import one_of, require
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 
@@ -95,9 +92,6 @@ class LinearSVC(PrivateClassifier, problem="huber_svm", weights="w"):
     """Fit a support vector machine with the Huber hinge for two classes: `problems/huber_svm.py`."""
 
 
-HuberSVC = LinearSVC  # another name
-
-
 class SoftmaxRegression(
     PrivateClassifier, problem="softmax_regression", weights="W", two_classes=False, models_probabilities=True
 ):
@@ -168,57 +162,34 @@ class LargeMarginGaussian(
 class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaussian_mixture"):
     """Fit several Gaussians per class for large margins: `problems/large_margin_gaussian_mixture.py`.
 
+    The components of records are learnt.  `dpconvex.solve_mixture` takes declared centres, and `dpconvex.solve` known components.
+
     Parameters
     ----------
     components : int
         K: number of Gaussians for each class.
-    component_labels : {"private", "nearest", "given"}
-        Source of a training record's component.  "private" is a private clustering of every class, paid for by a share of the
-        guarantee.  "nearest" is the nearest of declared public `centers`. "given" is the argument `m` of `fit`, which must
-        follow from each record alone and from public facts.
     share : float
-        Fraction of the guarantee that pays for "private" labels.
+        Fraction of the guarantee that pays for the components of records: a private clustering of every class.
     rounds : int or None
         Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
-    centers : array_like, shape (classes, K, features), or None
-        For "nearest"; fixed without looking at the data.
 
     Attributes
     ----------
     components_ : ComponentCenters
-        The centres, unless labels were given.
+        The centres.
     """
 
     components: int = 2
-    component_labels: str = "private"
     share: float = SHARE
     rounds: int | None = None
-    centers: Any = None
 
     def certificate(self, features: int, size: int) -> Certificate:
-        prove: Any = verify if self.component_labels == "given" else verify_mixture
-        return prove(self.template(features), self.privacy(), size, **self._ways())
+        return verify_mixture(self.template(features), self.privacy(), size, **self._ways())
 
-    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None, *, unit: Any = None) -> Any:
-        """Fit privately, as all estimators do.
-
-        Parameters
-        ----------
-        X, y, unit : object
-            As for all estimators.
-        m : array_like of int, shape (n,), optional
-            Components, from 0 to K - 1; only for ``component_labels="given"``.
-        """
-        given = self.component_labels == "given"
-        said = "fit: pass components m, as fit(X, y, m), for component_labels='given', and only then."
-        require(given == (m is not None), said)
-        data = self._data(X, y)
-        if given:
-            in_one_place("fit(X, y, m)", data, "pass arrays, or call solve with partitions of x, y and m")
-            self.release_ = self._fitted(solve, {**data, "m": m}, backend=self.backend, unit=unit)
-            return self
+    def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
+        """Fit privately, as all estimators do."""
         require(unit is None, "fit: components that are learnt protect single records; leave unit out.")
-        mixture = self._fitted(solve_mixture, data, backend=self.backend)
+        mixture = self._fitted(solve_mixture, self._data(X, y), backend=self.backend)
         self.components_, self.release_ = mixture.components, mixture.release
         return self
 
@@ -226,15 +197,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
         return np.stack([self.release_[f"Phi_{number}_{k}"] for k in range(self.components)])
 
     def _ways(self) -> dict[str, Any]:
-        kind, near = self.component_labels, self.centers is not None
-        one_of(("private", "nearest", "given")).check("", component_labels=kind)
-        require((kind == "nearest") == near, "centers are for component_labels='nearest', and needed there.")
-        usual = kind == "private" or (self.share, self.rounds) == (SHARE, None)
-        require(usual, f"share and rounds are for components that are learnt: leave them out for {kind!r}.")
-        if kind == "given":
-            return super()._ways()
-        public = ComponentCenters(self.centers, self._labels(), self.radius) if near else None
-        return super()._ways() | {"clustering": public or NoisyKMeans(rounds=self.rounds), "share": self.share}
+        return super()._ways() | {"clustering": NoisyKMeans(rounds=self.rounds), "share": self.share}
 
 
 class KernelSVC(PrivateClassifier, problem="kernel_svm"):

@@ -57,7 +57,6 @@ SCHEMA = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
 CHECKED = {
     "LogisticRegression": (dp.LogisticRegression(), TWO_CLASSES),
     "LinearSVC": (dp.LinearSVC(fit_intercept=True), TWO_CLASSES),
-    "HuberSVC": (dp.HuberSVC(), TWO_CLASSES),
     "KernelSVC": (dp.KernelSVC(components=10), TWO_CLASSES),
     "SoftmaxRegression": (dp.SoftmaxRegression(classes=(0, 1, 2)), MORE_CLASSES | PROBABILITIES),
     "LeastSquaresClassifier": (dp.LeastSquaresClassifier(classes=(0, 1, 2)), MORE_CLASSES),
@@ -119,7 +118,7 @@ def test_scikit_learns_own_checks(estimator, check, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@checks_of(set(CHECKED) - QUICK - {"HuberSVC"})
+@checks_of(set(CHECKED) - QUICK)
 def test_scikit_learns_own_checks_of_others(estimator, check, monkeypatch):
     test_scikit_learns_own_checks(estimator, check, monkeypatch)
 
@@ -140,7 +139,7 @@ def test_every_estimator_is_checked_and_described():
         entries = re.findall(r"^(\w[\w, ]*?)(?: :|$)", listed["Parameters"], flags=re.MULTILINE)
         assert sorted(", ".join(entries).split(", ")) == sorted(kind._get_param_names()), name
         assert "release_ : Release" in listed["Attributes"]
-        assert f"dp.{name}(" in listed["Examples"] or name == "HuberSVC"
+        assert f"dp.{name}(" in listed["Examples"]
 
 
 RNG = np.random.default_rng(0)
