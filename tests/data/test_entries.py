@@ -156,21 +156,6 @@ def test_numbers_that_single_precision_may_have_rounded_to_a_mark_are_refused():
         schema.encode({"a": np.array([99999999], dtype=np.float32)}, labelled=False)
 
 
-def test_a_bound_in_single_precision_and_a_long_cell_are_read(tmp_path):
-    for k in range(1, 1000):
-        schema = dp.Schema({"a": (-k / 10, k / 10)}, "y", label_bounds=(-k / 10, k / 10))
-        ends = np.array([-k / 10, k / 10], dtype=np.float32)
-        for single in (ends, ends.astype(float)):
-            x, y = schema.encode({"a": single, "y": single})
-            assert np.abs([x[:, 0], y]).max() <= 1.0
-            np.testing.assert_allclose([x[:, 0], y], [[-1.0, 1.0]] * 2, rtol=1e-6)
-        with pytest.raises(dp.DomainError, match="outside"):
-            schema.encode({"a": np.nextafter(ends, np.float32(np.inf)), "y": ends})
-    path = tmp_path / "t.csv"
-    path.write_text(f"a,y,note\n.5,0,{'n' * 200_000}\n")
-    assert dp.Schema({"a": (0, 1)}, "y", ["0", "1"]).encode(path)[1].tolist() == ["0"]
-
-
 CONTAINERS = {
     "array": lambda values, last: values,
     "list": lambda values, last: list(values),

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -148,13 +147,6 @@ def test_entries_that_do_not_fit_are_named(changes, complaint):
 
 def drafted(table, file):
     return main(["schema", "draft", str(table), "--label", "sick", "--out", str(file)])
-
-
-def test_a_schema_is_written_and_read(tmp_path):
-    file = tmp_path / "schema.toml"
-    file.write_text(KINDS.to_toml(), encoding="utf-8")
-    assert Schema.load(file) == KINDS
-    assert Schema.from_dict(json.loads(json.dumps(KINDS.to_dict()))) == KINDS
 
 
 def test_features_know_the_schema_that_made_them():

@@ -102,32 +102,7 @@ def test_declared_shapes_hold_in_every_release(make, options):
     assert min(slopes(free.shapes_["age"])) < 0
 
 
-def test_the_released_answer_is_moved_to_the_nearest_one_with_the_shapes(shaped):
-    free, rows, noise = shaped.release_["w"], shaped._inequalities(), shaped.release_.noise
-    again = clone(shaped)
-    nearest, moved = again._released_weights(again._data(TABLE, SICK))
-    np.testing.assert_array_equal(moved, noise)
-    start, moved_by = np.linalg.solve(noise, free), np.linalg.solve(noise, nearest - free)
-    slack = rows @ nearest / np.abs(nearest).max()
-    assert (slack >= -1e-9).all()
-    # It is moved along the inequalities that hold with equality alone, and by what is at a right angle to the answer.
-    sides = noise.T @ rows[slack < 1e-9].T
-    pushes = np.linalg.lstsq(sides, moved_by, rcond=None)
-    np.testing.assert_allclose(sides @ pushes[0], moved_by, atol=1e-6 * np.linalg.norm(start))
-    assert abs(moved_by @ (start + moved_by)) < 1e-6 * np.linalg.norm(start) ** 2
-    assert np.linalg.norm(moved_by) > 1e-3 * np.linalg.norm(start)
-
-
 # What is learnt
-
-
-def test_pairs_are_learnt():
-    table = dict(TABLE)
-    sick = np.where((table["age"] > 50) == (table["ward"] == "a"), "yes", "no")
-    assert classifier().fit(table, sick).score(table, sick) < 0.65
-    model = classifier(pairs=[("age", "ward")]).fit(table, sick)
-    assert model.score(table, sick) > 0.9
-    assert [len(nodes) for nodes in model.shapes_["age", "ward"].nodes] == [5, 2]
 
 
 def test_regressions_are_in_the_units_of_the_target():

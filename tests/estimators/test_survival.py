@@ -64,18 +64,6 @@ def test_a_private_fit_learns_and_its_proof_is_replayed(options):
         first(11)
 
 
-def test_the_score_is_the_concordance_of_scikit_survival():
-    measure = pytest.importorskip("sksurv.metrics").concordance_index_censored
-    model = fitted()
-    rounded = np.round(X, 1)  # with ties of risks
-    years = of(*zip(Y["dead"], np.round(Y["years"]), strict=True))  # ... and of times
-    for x, y in ((X, Y), (rounded, years)):
-        event, time = y.dtype.names
-        assert model.score(x, y) == pytest.approx(measure(y[event], y[time], model.predict(x))[0], abs=1e-12)
-    with pytest.raises(dp.DomainError, match="compared"):
-        model.score(X[:2], of((False, 1), (False, 2)))
-
-
 def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
     model = fitted()
     frame = pd.DataFrame({"dead": Y["dead"], "years": Y["years"]})
@@ -91,29 +79,6 @@ def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
     assert people.score(X, Y) > 0.69
     with pytest.warns(dp.PrivacyWarning):
         assert (cross_val_score(clone(dp.SurvivalRegressor(**STEPS | {"seed": None})), X, Y, cv=2) > 0.6).all()
-
-
-def choices(rng, size=4000):
-    x = dp.Ball(6).project(rng.normal(size=(size, 6)) * 0.4)
-    available = np.ones((size, 3))
-    available[rng.random(size) < 0.3, 2] = 0.0
-    scores = x.reshape(size, 3, 2) @ [3.0, -2.0] + [0.0, 0.5, -0.5] + np.log(np.maximum(available, 1e-300))
-    y = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
-    return {"x": x, "y": y, "available": available}
-
-
-@pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_choices_among_available_alternatives_are_learnt(epsilon):
-    learner = dp.load("conditional_logit", features=2, availability=True, constant=1.0)
-    data = choices(np.random.default_rng(0))
-    if epsilon is None:
-        fit = dp.solve_without_privacy(learner, data, tolerance=1e-3)
-    else:
-        fit = dp.solve(learner, data, dp.Privacy(epsilon, 1e-6, "add-remove"), size=4000, seed=0)
-        assert fit.certificate.check().unreplayed == ()
-    np.testing.assert_allclose(fit["w"], [3, -2], atol=0.6)
-    np.testing.assert_allclose(fit["b"], [0.5, -0.5], atol=0.3)
-    assert fit.predict_proba(data["x"]).shape == (4000, 3)
 
 
 @pytest.mark.sampled(6)

@@ -116,25 +116,6 @@ def test_a_records_features_depend_on_it_alone_to_the_last_bit(features, rows, m
     np.testing.assert_array_equal(features.transform(rows), found)
 
 
-def test_groups_are_centred_scaled_and_rows_have_length_one():
-    rows = RNG.normal(size=(50, 12)) * 5 + 3
-    found = dp.GroupNormalizer(3).fit_transform(rows)
-    groups = rows.reshape(50, 3, 4)
-    exact = (groups - groups.mean(axis=2, keepdims=True)) / np.sqrt(groups.var(axis=2, keepdims=True) + 1e-5)
-    exact = exact.reshape(50, 12) / np.linalg.norm(exact.reshape(50, 12), axis=1, keepdims=True)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6)
-    single = dp.GroupNormalizer(3).fit_transform(rows.astype(np.float32))
-    assert single.dtype == np.float32
-    for lengths in (np.linalg.norm(found, axis=1), np.linalg.norm(single.astype(float), axis=1)):
-        assert (lengths <= 1).all()
-        assert (lengths > 1 - 2e-6).all()
-    # A group that is constant, but for rounding, stays 0; so does a row without any other.
-    rows[0], rows[1, :4], rows[2] = 0.1, 0.1, 1e7
-    found = dp.GroupNormalizer(3).fit_transform(rows)
-    assert np.abs(found[[0, 2]]).max() < 1e-9
-    assert np.abs(found[1, :4]).max() < 1e-9 < np.abs(found[1, 4:]).min()
-
-
 IMAGES = np.full((3, 8, 8), 0.5)
 WRONG = {
     "ScatteringFeatures: shape must": [

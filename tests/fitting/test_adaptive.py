@@ -5,10 +5,8 @@ from functools import cache
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from adaptive_learners import (
     ADD,
-    DATA,
     FEATURES,
     LEARNERS,
     REPLACE,
@@ -21,7 +19,6 @@ from adaptive_learners import (
     fit,
     gain,
     linear,
-    logistic,
     mean_loss,
     rng,
 )
@@ -54,13 +51,6 @@ def test_most_of_the_gain_over_a_constant_is_kept(kind, privacy):
     template, data, least, constant = exact(kind)
     kept = (constant - mean_loss(template, data, fit(template, data, privacy, 0))) / (constant - least)
     assert 0.95 <= kept <= 1 + 1e-9
-
-
-def test_sparse_rows_give_the_release_of_dense_ones_and_float32_that_of_its_numbers():
-    rounded = X.astype(np.float32) * np.float32(0.999)
-    one = fit(logistic(), DATA | {"x": rounded.astype(float)})
-    same(one, fit(logistic(), DATA | {"x": rounded}))
-    same(one, fit(logistic(), DATA | {"x": sp.csr_array(rounded.astype(float))}))
 
 
 def test_people_with_several_records_are_protected_together():
@@ -234,3 +224,8 @@ def test_whole_gradients_of_many_parameters_are_clipped_by_other_steps_unless_th
     assert "DP-GD" in dp.verify(large, privacy, 1000).mechanism
     assert "adaptive" in dp.verify(large, privacy, 1000, dp.AdaptiveSteps()).mechanism
     assert "adaptive" in dp.verify(dp.load("discrete_hazards", features=294), privacy, 1000).mechanism
+
+
+def test_classes_with_further_fields_take_steps_by_default():
+    learner = dp.load("conditional_logit", features=2, availability=True)
+    assert "adaptive" in dp.verify(learner, dp.Privacy(1.0, 1e-6), 1000).mechanism

@@ -68,17 +68,6 @@ def test_targets_and_places_may_have_units_of_their_own():
     np.testing.assert_allclose((middle - np.median(y, axis=0)) / units, 0, atol=0.2)
 
 
-def test_parts_of_a_straight_line_are_functions_of_their_own():
-    """Of squares of u * pos(t - 24) errors were above those of a constant, whatever epsilon was."""
-    u, v = cp.Variable(2, name="u"), cp.Variable(name="v")
-    score = 20 - 0.5 * np.maximum(40 - AGE, 0) + 1.5 * np.log(AGE)
-    record = {"t": dp.Box(18, 100), "y": dp.Box(-50, 200)}
-    loss = lambda t, y: cp.square(u[0] * cp.pos(40 - t) + u[1] * cp.log(t) + v - y)  # noqa: E731
-    found = fit(record, loss, {"t": AGE, "y": score + NOISE})
-    fitted = found["u"][0] * np.maximum(40 - AGE, 0) + found["u"][1] * np.log(AGE) + found["v"]
-    assert ((fitted - score) ** 2).mean() <= 0.05
-
-
 @pytest.mark.parametrize("sizes", [(0,), (1,), (4, 0, 3)])
 def test_partitions_may_have_no_records(sizes):
     """One record fewer raised after payment."""

@@ -11,7 +11,6 @@ from adaptive_learners import (
     SIGNS,
     SIZE,
     SLOPES,
-    STEPS,
     TARGETS,
     X,
     fit,
@@ -52,20 +51,6 @@ def test_features_may_have_any_units(units, apart, wide):
     assert abs(found["b"] + middle @ found["w"] - exact["b"]) <= 0.3
 
 
-@pytest.mark.parametrize(("middle", "size"), [(0.0, 1.0), (0.5, 0.5), (50.0, 50.0)])
-def test_scores_of_many_entries_share_parameters(middle, size):
-    """Of x[1:] - a x[:-1] - c all gradients were cut together, without a second moment: errors did not fall with the noise."""
-    random, months = np.random.default_rng(3), [np.zeros(SIZE)]
-    for _ in range(6):
-        months.append(np.clip(0.1 + 0.6 * months[-1] + 0.2 * random.normal(size=SIZE), -1, 1))
-    a, c = cp.Variable(name="a"), cp.Variable(name="c")
-    series = dp.Record(x=dp.Box(*(np.full(7, middle + side * size) for side in (-1, 1))))
-    learner = dp.Template(series, lambda x: cp.sum_squares(x[1:] - a * x[:-1] - c))
-    found = fit(learner, {"x": middle + size * np.stack(months, axis=1)})
-    assert found["a"] == pytest.approx(0.6, abs=0.03)
-    assert (found["c"] - middle * (1 - found["a"])) / size == pytest.approx(0.1, abs=0.02)
-
-
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e5])
 @pytest.mark.parametrize(
     "loss",
@@ -97,29 +82,13 @@ def test_a_solver_is_not_believed_that_nothing_satisfies_no_constraints():
         dp.solve_without_privacy(scored(asymmetric, y=dp.Box(0, 8e7)), data | {"y": 1e2 * data["y"]})
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1, 1), (-1, 30), (-1, 300), (-100, 1)])
-def test_bounds_of_targets_may_be_too_wide_on_either_side(low, high):
-    """The constant is found first, so what noise first steps leave is that of residuals, and not of bounds."""
-    rng, n, features = np.random.default_rng(5), 1000, 15
-    x = rng.normal(size=(n, features)) / 2 / np.sqrt(features)
-    y = np.clip(x[:, 0] + 0.05 * rng.normal(size=n), -1, 1)
-    w, b = cp.Variable(features, name="w"), cp.Variable(name="b")
-    record = dp.Record(x=dp.Ball(features), y=dp.Box(low, high))
-    learner = dp.Template(record, lambda x, y: cp.square(x @ w + b - y))
-    for seed in range(3):
-        found = dp.solve(learner, {"x": x, "y": y}, dp.Privacy(0.5, 1e-5, "add-remove"), STEPS, size=n, seed=seed)
-        assert 1 - np.mean((x @ found["w"] + found["b"] - y) ** 2) / y.var() >= 0.6
-
-
-def test_the_mean_of_counts_with_a_long_tail_is_not_clipped_away():
-    """Clips that are best for all directions lose the tail on one side; the last step of the constant has a wider one."""
-    rng, ratios = np.random.default_rng(3), []
-    visits = np.minimum(rng.poisson(np.exp(SCORES + 1) * rng.gamma(0.4, 2.5, SIZE)), 150)
-    learner = scored(lambda score, y: cp.exp(score) - y * score, y=dp.Box(0, 150))
-    for seed in range(5):
-        found = fit(learner, {"x": X, "y": visits}, dp.Privacy(0.3, 1e-5, "add-remove"), seed)
-        ratios.append(np.exp(X @ found["w"] + found["b"]).mean() / visits.mean())
-    assert 0.69 <= np.mean(ratios) <= 1.1
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_log_links_may_start_far_from_where_they_end(unit):
+    costs = np.minimum(unit * np.exp(SCORES) * np.random.default_rng(3).gamma(4, 0.25, SIZE), 50 * unit)
+    learner = scored(lambda score, y: y * cp.exp(-score) + score, y=dp.Box(0, 50 * unit))
+    for seed in range(2):
+        found = fit(learner, {"x": X, "y": costs}, dp.Privacy(1.0, 1e-5, "add-remove"), seed)
+        assert np.sqrt(np.mean((X @ found["w"] + found["b"] - np.log(unit) - SCORES) ** 2)) <= 0.2
 
 
 def test_weights_and_exposures_far_below_their_bounds_leave_the_mean_of_counts():
@@ -188,20 +157,3 @@ def test_a_ridge_that_binds_is_a_step_of_its_own():
     answers = dp.solve_without_privacy(template, data), {"A": np.zeros((3, 3)), "b": 0.0}, found
     least, none, own = (mean_loss(template, data, p) + ridge * (np.square(p["A"]).sum() + p["b"] ** 2) for p in answers)
     assert own - least < 0.03 * (none - least)
-
-
-def test_a_metric_with_a_strong_ridge_is_no_longer_than_the_ridge_allows():
-    rng, M, b = np.random.default_rng(0), cp.Variable((2, 2), PSD=True, name="M"), cp.Variable(name="b")
-    centres, (first, second) = rng.normal(size=(3, 2)), rng.integers(0, 3, (2, 1500))
-    x = (centres[first] - centres[second] + 0.4 * rng.normal(size=(1500, 2))) / 6
-    x /= np.maximum(np.linalg.norm(x, axis=1), 1)[:, None]
-    y = np.where(first == second, 1, -1)
-
-    def loss(x, y):
-        return dp.huber_hinge(1 + y * (x @ M @ x - b), width=0.5)
-
-    ridge = 1e-3 * (cp.sum_squares(M) + cp.square(b))
-    template = dp.Template(record=dp.Record(x=dp.Ball(2), y=dp.Choice([1, -1])), loss=loss, regularizer=ridge)
-    exact = dp.solve_without_privacy(template, {"x": x, "y": y})
-    found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=0)
-    assert np.linalg.norm(found["M"]) < 1.5 * np.linalg.norm(exact["M"])

@@ -35,18 +35,6 @@ def test_a_fit_to_centred_functions_is_that_to_centred_records():
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
 
 
-def test_partitions_and_files_give_the_bits_of_arrays(tmp_path):
-    records = data(301)
-    parts = dp.Partitions([{name: column[k::3] for name, column in records.items()} for k in range(3)])
-    whole = {name: np.concatenate([column[k::3] for k in range(3)]) for name, column in records.items()}
-    one, other = (dp.solve(raw(), given, PRIVACY, seed=0) for given in (whole, parts))
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-    np.save(tmp_path / "x.npy", whole["x"])
-    mapped = whole | {"x": np.load(tmp_path / "x.npy", mmap_mode="r")}
-    other = dp.solve(raw(), mapped, PRIVACY, seed=0)
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def test_a_function_that_is_no_number_for_one_record_moves_nothing_else():
     """Steps of 0 * u**8 overflow, which its bounds do not: the record was no number in all sums, and moved w to 3.5e7."""
     w, b = cp.Variable(name="w"), cp.Variable(name="b")

@@ -1,8 +1,6 @@
 """Fits, private and not: what they return, what they refuse, and in which order they pay, read and compute."""
 
-import gc
 import warnings
-import weakref
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -244,35 +242,6 @@ def test_what_is_proved_once_is_nobody_elses_to_change_and_users_mechanisms_are_
     for count in (1, 2):
         dp.verify(learner, dp.Privacy(1.0), 200, mine)
         assert mine.asked == count
-
-
-def penalized(penalty, kinked=False):
-    w, loss = cp.Variable(3, name="w"), cp.pos if kinked else cp.logistic
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
-    return dp.Template(record, lambda x, y: loss(1 - y * (x @ w)), penalty * cp.sum_squares(w), [w[0] + w[1] <= 1])
-
-
-def test_templates_that_nobody_needs_are_collected():
-    """Nothing that is remembered about a template keeps it, nor does a fit of an estimator keep locals of its caller."""
-    data, private, approximate = records(20), dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
-    weighted = dp.Privacy(1.0, unit="patient", most=2, keep="weights")
-    ways = [
-        lambda t: dp.solve(t, data, private),
-        lambda t: dp.solve(t, data, approximate, dp.NoisyGradientDescent(clip=1.0, steps=2)),
-        lambda t: dp.solve(t, data, private, backend="conic"),
-        lambda t: dp.verify(t, weighted, 20),
-        lambda t: dp.verify(t, private, 20).check(),
-    ]
-    alive = []
-    for number in range(20):
-        template = penalized(0.1 + number, kinked=number % 10 == 9)
-        answer = ways[number % len(ways)](template)
-        alive += [weakref.ref(template), weakref.ref(template.losses[0])]
-    model = dp.LogisticRegression(epsilon=1.0, radius=1.0, classes=(-1, 1), seed=1).fit(data["x"], data["y"])
-    alive.append(weakref.ref(model.release_))
-    del template, answer, model
-    gc.collect()
-    assert [known() for known in alive] == [None] * 41
 
 
 def test_data_of_a_refused_fit_were_not_fitted():

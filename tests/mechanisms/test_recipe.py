@@ -6,7 +6,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.fitting.verify import FitOptions, analyse
-from dpconvex.mechanisms.recipe import CLEARLY, ENOUGH, Automatic, foreseen
+from dpconvex.mechanisms.recipe import CLEARLY, Automatic, foreseen
 from dpconvex.noise.gaussian import gaussian_level
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -60,18 +60,6 @@ OTHERS = [
 @pytest.mark.parametrize("template", OTHERS)
 def test_kinks_constraints_and_wishes_of_sparsity_ask_for_minimisers(template):
     assert plan(template, size=50_000) == Automatic()
-
-
-def test_few_records_of_constrained_classes_take_clipped_steps():
-    enough = ENOUGH * 2 / gaussian_level(1.0, 1e-5)
-    for size, clipped in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
-        chosen = plan(CONSTRAINED, size=size)
-        assert isinstance(chosen, dp.NoisyGradientDescent) is clipped
-    certificate = dp.verify(dp.load("large_margin_gaussian", features=30, classes=4), PROMISE, 500)
-    assert "clip" in certificate.settings
-    assert "need not converge" in certificate.error
-    sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
-    assert plan(sparse, size=20) == Automatic()
 
 
 def test_squares_of_few_records_of_classes_release_their_statistics():

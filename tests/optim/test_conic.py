@@ -11,15 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import cvxpy as cp
 import numpy as np
 import pytest
-from learners_of_tests import hinge_of_matrices
 from sample_problems import PROBLEMS, logistic
 
 import dpconvex as dp
-from dpconvex.fitting.verify import analyse
 from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
-from dpconvex.optim.class_descent import ImplicitSteps
-from dpconvex.sums.linear_scores import linear_scores
 
 
 @pytest.mark.sampled(8)
@@ -177,18 +173,3 @@ def test_solvers_are_silent_whatever_the_data(solver, capfd):
         data = {"x": np.full((20, 2), scale), "y": np.linspace(-1, 1, 20)}
         dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=chosen)
     assert capfd.readouterr() == ("", "")
-
-
-def test_steps_stay_in_a_cone_that_binds_scores_and_leave_alone_one_that_does_not():
-    point, units = np.random.default_rng(0).normal(size=(7, 1)), np.ones((7, 1))
-    for template, bound in ((hinge_of_matrices(1e-2, A=1), True), (hinge_of_matrices(1e-3, A=1, B=-1), False)):
-        form = analyse(template, dp.AdaptiveSteps()).form
-        scores = linear_scores(form)
-        assert scores.shape == (7, 1)  # Matrices that are subtracted are one
-        steps = ImplicitSteps(form, scores, np.eye(7), units, np.zeros(form.space.dim))
-        assert steps.bound == bound
-        for _ in range(20):
-            moved = point + steps.direction(point, 0 * point, 1.0)
-        least = np.linalg.eigvalsh(form.space.unpack(scores.coordinates(moved))["A"])[0]
-        assert (least > -1e-6) == bound
-    assert np.abs(moved - point).max() < 1e-12

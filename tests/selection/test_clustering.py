@@ -22,26 +22,6 @@ RECORD = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(["a", "b", "none"]))
 PROMISE = dp.Privacy(4.0, 1e-5)
 
 
-def blobs(size=3000):
-    """Return two classes of two clusters each, at places along axes of their own, and the clusters."""
-    rng = np.random.default_rng(4)
-    cluster, y = rng.integers(0, 2, size), rng.integers(0, 2, size)
-    x = 0.15 * rng.normal(size=(size, 3))
-    x[np.arange(size), y] += np.where(cluster == 1, 1.0, -1.0)
-    return x, np.array(["a", "b"])[y], cluster
-
-
-@pytest.mark.parametrize("privacy", [PROMISE, dp.Privacy(4.0), dp.Privacy(4.0, 1e-5, "add-remove")], ids=str)
-def test_clusters_are_found(privacy):
-    x, y, cluster = blobs()
-    places = dp.cluster(RECORD, {"x": x, "y": y}, privacy, seed=0)
-    found = places.assign(x, y)
-    for label in ("a", "b"):
-        agree = np.mean(found[y == label] == cluster[y == label])
-        assert max(agree, 1 - agree) > 0.98
-    assert places.centers.shape == (3, 2, 3)
-
-
 @pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: x.astype(np.float32)])
 def test_a_record_is_rounded_by_itself(form):
     # One record far outside makes a clipped column be projected; it must not move any other record by a single step.

@@ -1,15 +1,11 @@
 """Evaluations predict from all fields that a template names, and of one of several targets."""
 
-import pickle
-
 import cvxpy as cp
 import numpy as np
 import pytest
-from judged_models import HUBER, LOGISTIC, MODEL, X, Y
+from judged_models import LOGISTIC, MODEL, X, Y
 
 import dpconvex as dp
-
-ZERO = dp.Release({"w": [0.0, 0.0]}, not_private_because="a test", predictor=lambda p, x: x @ p["w"])
 
 
 def test_predictions_use_the_fields_that_they_name():
@@ -53,25 +49,6 @@ def test_predictions_use_the_fields_that_they_name():
     with pytest.raises(dp.TemplateError, match="predicts from x alone"):
         model.to_onnx("model.onnx")
     assert budget.entries == ()
-
-
-def test_numbers_whose_intervals_say_nothing_are_printed_as_undetermined():
-    rng = np.random.default_rng(0)
-    x = dp.Ball(2).project(rng.normal(size=(300, 2)))
-    data = {"x": x, "y": (0.01 * rng.normal(size=300)).clip(-1, 1)}
-    weak, strong = (dp.evaluate(HUBER, ZERO, data, dp.Privacy(epsilon), seed=1) for epsilon in (0.1, 500.0))
-    for name in ("error", "constant", "r2"):
-        vague, known = getattr(weak, name), getattr(strong, name)
-        assert vague.is_undetermined
-        assert not known.is_undetermined
-        assert str(vague).startswith("undetermined (")
-        assert pickle.loads(pickle.dumps(vague)).is_undetermined
-    assert "of a constant undetermined (" in str(weak)
-    assert "  r2 undetermined (" in str(weak)
-    assert "undetermined" not in str(strong)
-    chance = dp.evaluate(LOGISTIC, MODEL, {"x": X[:20], "y": Y[:20]}, dp.Privacy(0.2), seed=1)
-    assert "undetermined (" in str(chance)
-    assert ">undetermined<" in dp.report(ZERO, weak)
 
 
 def test_one_of_several_targets_is_evaluated():

@@ -18,16 +18,6 @@ import dpconvex as dp
 NOISY = "dpconvex.selection.learn_schema.Counts.noisy"
 
 
-def test_missing_values_are_paid_for():
-    table = table_of(6000)
-    table["age"] = [None if k % 3 else age for k, age in enumerate(table["age"])]
-    table["ward"] = ["?" if k % 4 == 0 else ward for k, ward in enumerate(table["ward"])]
-    schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="cost", absent=["?"])
-    assert schema.features["age"].missing == "indicator"
-    assert schema.features["ward"].missing == "indicator"
-    assert "?" not in schema.features["ward"].levels
-
-
 def test_no_value_makes_it_fail():
     table = {name: list(column) for name, column in table_of(4000).items()}
     for name in table:

@@ -1,6 +1,5 @@
 """The report of a release: its text is what was agreed, it loads nothing, escapes names, and says what is not private."""
 
-import hashlib
 import json
 import re
 import shlex
@@ -95,16 +94,6 @@ def test_the_text_of_a_report_is_what_was_agreed(tmp_path):
         GOLDEN.write_text("\n".join(texts) + "\n", encoding="utf-8")
         raise AssertionError("written anew: look at it")
     assert texts == GOLDEN.read_text(encoding="utf-8").splitlines()
-
-
-def test_the_hash_is_that_of_the_file_and_risks_are_those_of_the_certificate(tmp_path):
-    RELEASE.save(tmp_path / "model.npz")
-    page = dp.report(RELEASE)
-    assert hashlib.sha256((tmp_path / "model.npz").read_bytes()).hexdigest() in page
-    texts = read(page)
-    for rate in (0.01, 0.05, 0.1):
-        found = texts[texts.index(f"{100 * rate:g} of 100") + 1]
-        assert found == f"{100 * (1 - CERTIFICATE.risk(rate)):.3g} of 100"
 
 
 def learnt(otherwise=None, **changes):

@@ -142,30 +142,3 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_a
     for promises in ({}, {"privacies": whole, "total": whole}):
         with pytest.raises(dp.TemplateError, match="the guarantee of each release, or the `total`"):
             dp.sweep(grid, LARGE, **promises)
-
-
-MECHANISMS = [
-    (dp.ObjectivePerturbation("gaussian"), "objective perturbation"),
-    (dp.ObjectivePerturbation("gamma"), "pure"),
-    (dp.OutputPerturbation("gaussian"), "gaussian"),
-    (dp.OutputPerturbation("gamma"), "pure"),
-]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_certificates_say_what_they_are_and_no_less_than_promised(mechanism, kind, adjacency):
-    """The event of a release implies its promise, up to the rounding of tables; and the guarantee alone is never better."""
-    privacy = dp.Privacy(0.8, 1e-6, adjacency)
-    certificate = dp.verify(learner(0.01), privacy, 500, mechanism)
-    leaves = list(certificate.event.leaves())
-    assert leaves[0].kind == kind
-    assert leaves[-1].kind == "tail"
-    assert sum(leaf.kind == "pure" and leaf.epsilon < 0.01 for leaf in leaves) >= (adjacency == "add-remove")
-    budget = dp.Budget(privacy)
-    budget.spend(privacy, "one", certificate.event)
-    found = {item.rule: item.epsilon for item in budget.totals()}
-    assert found["basic"] == pytest.approx(0.8)
-    assert min(found.values()) >= 0.78  # a release is as private as it says, and hardly more
-    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate

@@ -257,22 +257,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say(size, privacy, noisy):
     assert (float(np.mean(without)) < 0.7) is noisy  # errors that do not count the noise are far too small
 
 
-def test_without_noise_it_is_ordinary_least_squares():
-    truth, rng = np.array([0.4, 0.4, 0.0]), np.random.default_rng(2)
-    data = linear_sums(truth, 500, rng)
-    learner = dp.load("linear_regression", features=2, regularization=5.0)  # a penalty plays no part
-    found = dp.coefficients(dp.statistics(learner, data, dp.Privacy(1e6, 0.4), RESIDUALS))
-    design = np.column_stack([data["x"], np.ones(500)])
-    exact, squares, *_ = np.linalg.lstsq(design, data["y"], rcond=None)
-    variance = squares[0] / (500 - 3)
-    assert found.estimates == pytest.approx(exact, abs=1e-3)
-    assert found.residual_deviation == pytest.approx(np.sqrt(variance), rel=1e-2)
-    errors = np.sqrt(np.diag(variance * np.linalg.inv(design.T @ design)))
-    assert found.standard_errors == pytest.approx(errors, rel=1e-2)
-    assert found.names == ("w[0]", "w[1]", "b")
-    assert "95 % intervals" in str(found)
-
-
 def test_what_cannot_be_known_is_refused():
     rng = np.random.default_rng(3)
     data = linear_sums(np.array([0.4, 0.4, 0.0]), 500, rng)

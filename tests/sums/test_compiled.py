@@ -123,12 +123,6 @@ def template_of(loss):
     )
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", AFFINE)
-def test_affine_atoms(name):
-    check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
-
-
 @pytest.mark.parametrize("name", OUTER)
 def test_outer_atoms(name):
     smooth, outer = OUTER[name]
@@ -254,14 +248,6 @@ def test_functions_that_add_up_entries_are_no_fields():
     _, alone = in_own_fields(analyse(plain, dp.AdaptiveSteps()).form, batch.chosen(np.arange(3) == 2))
     (name,) = (name for name in form.template.record.fields if "picked" in name)
     assert np.array_equal(alone.fields[name][0], made.fields[name][2])
-
-
-@pytest.mark.parametrize("features", [2, 9])
-def test_mixtures_have_a_column_for_each_component(features):
-    learner = dp.load("large_margin_gaussian_mixture", features=features)
-    scores = linear_scores(analyse(learner, dp.AdaptiveSteps()).form)
-    assert scores.shape == ((features + 1) * (features + 2) // 2, 4)
-    assert not scores.is_shared
 
 
 @pytest.mark.parametrize("fields", [0, 2])

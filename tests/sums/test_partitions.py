@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import nullcontext
 from functools import partial
 from threading import Event
@@ -155,24 +153,6 @@ def test_no_records_at_all():
     release = dp.solve(template, empty, ADDED, size=700, seed=1)
     expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
     np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)
-
-
-def test_records_are_let_go_with_their_batch():
-    """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
-    template = learner()
-    space = Space(template.variables)
-    for data in (DATA, cut()):
-        batch = template.record.validate(data)
-        loss, again = (BatchedLoss(template, space, batch) for _ in range(2))
-        assert again.value_and_gradient(np.zeros(3))[0] == loss.value_and_gradient(np.zeros(3))[0]
-        assert len(vars(batch)["_kept"]) <= 2
-        known = weakref.ref(batch)
-        gc.disable()
-        try:
-            del batch, loss, again
-            assert known() is None
-        finally:
-            gc.enable()
 
 
 # Threads over blocks: order, bounds, errors, and the limit on the linear algebra library
