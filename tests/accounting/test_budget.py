@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from refused import refused
 
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
 
@@ -37,8 +38,7 @@ def test_a_spend_that_does_not_fit_is_not_recorded():
     budget = Budget(Privacy(1, 1e-6))
     budget.spend(Privacy(0.5, 1e-7), "first")
     for privacy in (Privacy(0.5000000000000001), Privacy(0.1, 9.000000000000001e-7)):
-        with pytest.raises(BudgetExceeded, match=r"'second' asks for.*Nothing was spent"):
-            budget.spend(privacy, "second")
+        refused(BudgetExceeded, r"'second' asks for.*Nothing was spent", budget.spend, privacy, "second")
     assert [(entry.label, entry.privacy) for entry in budget.entries] == [("first", Privacy(0.5, 1e-7))]
     assert left(budget) == (0.5, 9e-7)
     budget.spend(Privacy(0.5, 9e-7), "third")
@@ -88,10 +88,8 @@ def path(tmp_path):
 def test_refuses_another_total_and_another_adjacency(path):
     budget = Budget(Privacy(1), path)
     for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):
-        with pytest.raises(TemplateError, match=r"total is epsilon = 1, replace-one.*Budget\.open"):
-            Budget(other, path)
-    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
-        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
+        refused(TemplateError, r"total is epsilon = 1, replace-one.*Budget\.open", Budget, other, path)
+    refused(TemplateError, r"add-remove.*replace-one", budget.spend, Privacy(0.1, adjacency="add-remove"), "a")
     assert budget.entries == ()
 
 
@@ -114,8 +112,7 @@ def test_a_spend_is_on_the_disk_before_it_returns_and_a_disk_that_fails_leaves_a
         assert path.read_bytes() == before
         assert budget.entries == ()
         monkeypatch.setattr(os, function, stands_in)
-        with pytest.raises(DPConvexError, match=words):
-            budget.spend(Privacy(0.5), "a")
+        refused(DPConvexError, words, budget.spend, Privacy(0.5), "a")
         monkeypatch.undo()
     assert budget.spent.epsilon == 0.5
     monkeypatch.setattr(os, "fsync", watch)
@@ -138,11 +135,9 @@ def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(tm
     with pytest.raises(DPConvexError, match=r"gone|torn|no line of this ledger is whole"):
         budget.spend(Privacy(0.25), "the process that knows better")
     if not (kept and content[:size].endswith(b"\n")):
-        with pytest.raises(DPConvexError, match=r"torn.*Budget\.repair" if kept else "is whole; restore"):
-            Budget.open(file)
+        refused(DPConvexError, r"torn.*Budget\.repair" if kept else "is whole; restore", Budget.open, file)
         if not kept:
-            with pytest.raises(DPConvexError, match="no line of this ledger is whole"):
-                Budget.repair(file)
+            refused(DPConvexError, "no line of this ledger is whole", Budget.repair, file)
             return
         whole = content[size : size + 1] == b"\n"  # all of a spend is there but its end of line
         assert Budget.repair(file) == ("" if whole else content[:size].rpartition(b"\n")[2].decode())
@@ -181,8 +176,7 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
 )
 def test_refuses_a_file_that_is_not_a_sound_ledger(path, content, complaint):
     path.write_bytes(sealed(content))
-    with pytest.raises(DPConvexError, match=f"(?s){path}.*{complaint}"):
-        Budget(Privacy(1), path)
+    refused(DPConvexError, f"(?s){path}.*{complaint}", Budget, Privacy(1), path)
     assert path.read_bytes() == sealed(content)
 
 
@@ -190,12 +184,10 @@ def test_a_ledger_that_vanishes_is_not_started_anew(path):
     budget = Budget(Privacy(1), path)
     budget.spend(Privacy(0.5), "a")
     path.unlink()
-    with pytest.raises(DPConvexError, match="cannot be opened"):
-        budget.spend(Privacy(0.5), "b")
+    refused(DPConvexError, "cannot be opened", budget.spend, Privacy(0.5), "b")
     assert not path.exists()
     Budget(Privacy(1), path)  # a new and empty one
-    with pytest.raises(DPConvexError, match="gone"):
-        budget.spend(Privacy(0.5), "b")
+    refused(DPConvexError, "gone", budget.spend, Privacy(0.5), "b")
 
 
 def test_a_spend_that_waited_sees_what_the_new_file_holds(path):
@@ -222,8 +214,7 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
         copy.replace(path)
 
     monkeypatch.setattr(os, "fsync", late)
-    with pytest.raises(DPConvexError, match=r"replaced while it was in use.*release nothing"):
-        budget.spend(Privacy(0.7), "lost")
+    refused(DPConvexError, r"replaced while it was in use.*release nothing", budget.spend, Privacy(0.7), "lost")
     monkeypatch.undo()
     budget.spend(Privacy(0.7), "anew")
     assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
@@ -257,14 +248,11 @@ def test_what_others_append_is_read_alone_and_what_else_they_change_is_noticed(p
             budget.spend(Privacy(1e-3), "on a ledger that was changed")
         path.write_bytes(content)
     path.write_bytes(content + SPEND.encode() + b"torn")
-    with pytest.raises(DPConvexError, match="torn"):
-        budget.spend(Privacy(1e-3), "on a torn line")
+    refused(DPConvexError, "torn", budget.spend, Privacy(1e-3), "on a torn line")
     path.write_bytes(sealed(SPEND * 2, content))
-    with pytest.raises(DPConvexError, match="exceed"):
-        budget.spend(Privacy(1e-3), "on a ledger that is overspent")
+    refused(DPConvexError, "exceed", budget.spend, Privacy(1e-3), "on a ledger that is overspent")
     path.write_bytes(sealed(SPEND.replace("0.5", "true"), content))
-    with pytest.raises(DPConvexError, match=r"line 8012.*epsilon"):
-        budget.spend(Privacy(1e-3), "on a line that is none")
+    refused(DPConvexError, r"line 8012.*epsilon", budget.spend, Privacy(1e-3), "on a line that is none")
 
 
 def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
@@ -278,8 +266,7 @@ def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
         (Path("/dev/null/ledger"), "name another file"),
     ):
         for use in (lambda file=file: Budget(Privacy(1), file), lambda file=file: Budget.open(file)):
-            with pytest.raises(DPConvexError, match=f"{file}: the ledger cannot be .*{remedy}"):
-                use()
+            refused(DPConvexError, f"{file}: the ledger cannot be .*{remedy}", use)
 
 
 def test_a_line_that_lost_its_checksum_or_its_place_is_noticed(path):

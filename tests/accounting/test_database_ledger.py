@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from refused import refused
 
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
 
@@ -31,15 +32,12 @@ def changed(address, *statements):
 
 
 def test_a_ledger_in_a_database_is_what_one_in_a_file_is(address, tmp_path):
-    with pytest.raises(DPConvexError, match=r"state a total|there is no|no such table|does not exist"):
-        Budget.open(address)
+    refused(DPConvexError, r"state a total|there is no|no such table|does not exist", Budget.open, address)
     budget, other = Budget(Privacy(1), address, dataset="visits"), Budget(Privacy(1), address)
     budget.spend(Privacy(0.5), "first")
     other.spend(Privacy(0.25), "second")
-    with pytest.raises(BudgetExceeded, match=r"'third' asks for.*Nothing was spent"):
-        budget.spend(Privacy(0.5), "third")
-    with pytest.raises(TemplateError, match="total is epsilon = 1"):
-        Budget(Privacy(2), address)
+    refused(BudgetExceeded, r"'third' asks for.*Nothing was spent", budget.spend, Privacy(0.5), "third")
+    refused(TemplateError, "total is epsilon = 1", Budget, Privacy(2), address)
     assert [(e.label, e.dataset) for e in Budget.open(address).entries] == [("first", "visits"), ("second", "")]
     assert pickle.loads(pickle.dumps(budget)).remaining.epsilon == 0.25
     for kind in ("gaussian", "renyi"):
@@ -55,8 +53,7 @@ def test_a_ledger_moves_into_a_database_and_back_with_its_chain(address, tmp_pat
     budget.spend(Privacy(0.25), "in a file")
     content = first.read_bytes()
     Budget.move(first, address)
-    with pytest.raises(DPConvexError, match="was moved to"):
-        budget.spend(Privacy(0.25), "on the one that was left")
+    refused(DPConvexError, "was moved to", budget.spend, Privacy(0.25), "on the one that was left")
     Budget.open(address).spend(Privacy(0.25), "in a database")
     with pytest.raises(TemplateError, match="there is a ledger already"):
         Budget.move(Path(shutil.copy(first, tmp_path / "used")).write_bytes(content) and tmp_path / "used", address)
@@ -64,8 +61,7 @@ def test_a_ledger_moves_into_a_database_and_back_with_its_chain(address, tmp_pat
     Budget.open(second).spend(Privacy(0.25), "in a file again")
     assert second.read_bytes().startswith(content)
     assert len(Budget.open(second).entries) == 3
-    with pytest.raises(DPConvexError, match="was moved to"):
-        Budget.open(address)
+    refused(DPConvexError, "was moved to", Budget.open, address)
 
 
 def test_a_move_that_crashed_in_between_leaves_no_two_ledgers_and_can_be_finished(tmp_path, monkeypatch):
@@ -75,10 +71,8 @@ def test_a_move_that_crashed_in_between_leaves_no_two_ledgers_and_can_be_finishe
     with pytest.raises(ZeroDivisionError):
         Budget.move(first, address)
     monkeypatch.undo()
-    with pytest.raises(DPConvexError, match="was moved to"):
-        Budget.open(first)
-    with pytest.raises(DPConvexError, match="was moved to"):
-        Budget.move(first, tmp_path / "elsewhere")
+    refused(DPConvexError, "was moved to", Budget.open, first)
+    refused(DPConvexError, "was moved to", Budget.move, first, tmp_path / "elsewhere")
     for _ in range(2):
         Budget.move(first, address)
     assert Budget.open(address).spent.epsilon == 0.25
@@ -112,8 +106,7 @@ def test_a_row_that_was_tampered_with_is_noticed(address, tampering):
         connection.exec_driver_sql(tampering.split(";")[0])
     changed(address, *tampering.split(";"))
     for use in (lambda: Budget.open(address), lambda: budget.spend(Privacy(0.1), "d"), lambda: budget.entries):
-        with pytest.raises(DPConvexError, match=r"checksum|gone|not the ledger"):
-            use()
+        refused(DPConvexError, r"checksum|gone|not the ledger", use)
 
 
 def test_last_rows_that_are_gone_are_noticed_by_whoever_saw_them(address):
@@ -121,11 +114,9 @@ def test_last_rows_that_are_gone_are_noticed_by_whoever_saw_them(address):
     for label in "abc":
         budget.spend(Privacy(0.25), label)
     changed(address, "DELETE FROM dpconvex_ledger WHERE position >= 2")
-    with pytest.raises(DPConvexError, match="spends that were in this ledger are gone"):
-        budget.spend(Privacy(0.25), "d")
+    refused(DPConvexError, "spends that were in this ledger are gone", budget.spend, Privacy(0.25), "d")
     changed(address, "DROP TABLE dpconvex_ledger")
-    with pytest.raises(DPConvexError, match="dpconvex_ledger"):
-        budget.spend(Privacy(0.25), "d")
+    refused(DPConvexError, "dpconvex_ledger", budget.spend, Privacy(0.25), "d")
 
 
 def test_an_older_file_of_sqlite_in_place_of_the_ledger_is_noticed(tmp_path):
@@ -135,14 +126,11 @@ def test_an_older_file_of_sqlite_in_place_of_the_ledger_is_noticed(tmp_path):
     shutil.copy(path, older)
     budget.spend(Privacy(0.25), "b")
     shutil.copy(older, path)
-    with pytest.raises(DPConvexError, match="are gone"):
-        budget.spend(Privacy(0.25), "c")
+    refused(DPConvexError, "are gone", budget.spend, Privacy(0.25), "c")
     for use in (Budget.open, Budget.repair):  # which would cut off what stands behind the last line's end
-        with pytest.raises(DPConvexError, match="write its address, sqlite:///"):
-            use(path)
+        refused(DPConvexError, "write its address, sqlite:///", use, path)
     path.unlink()
-    with pytest.raises(DPConvexError, match="cannot be opened"):
-        budget.spend(Privacy(0.25), "c")
+    refused(DPConvexError, "cannot be opened", budget.spend, Privacy(0.25), "c")
     assert not path.exists()
 
 
@@ -156,8 +144,7 @@ def test_a_file_of_sqlite_that_is_replaced_during_a_spend_is_an_error(tmp_path):
         return fits(*arguments, **options)
 
     object.__setattr__(budget._rule, "fits", late)
-    with pytest.raises(DPConvexError, match=r"release nothing"):
-        budget.spend(Privacy(0.25), "a")
+    refused(DPConvexError, r"release nothing", budget.spend, Privacy(0.25), "a")
 
 
 @pytest.mark.parametrize(
@@ -217,8 +204,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_and_never_repeated(address, 
     calls.clear()
     clock = itertools.count(0, 100)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))  # nobody waits so long
-    with pytest.raises(DPConvexError, match="is not known: it may count; release nothing"):
-        budget.spend(Privacy(0.25), "b")
+    refused(DPConvexError, "is not known: it may count; release nothing", budget.spend, Privacy(0.25), "b")
     monkeypatch.undo()
     assert [entry.label for entry in budget.entries] == ["a", *"b" * happened]
     budget.spend(Privacy(0.25), "c")
@@ -238,8 +224,7 @@ def test_a_spend_that_another_overtook_while_its_commit_was_lost_is_refused_and_
         raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection is lost"))
 
     monkeypatch.setattr(sa.engine.Connection, "commit", lost)
-    with pytest.raises(BudgetExceeded, match="Nothing was spent"):
-        budget.spend(Privacy(0.5), "late")
+    refused(BudgetExceeded, "Nothing was spent", budget.spend, Privacy(0.5), "late")
     assert [entry.label for entry in Budget.open(address).entries] == ["other"]
 
 
@@ -273,8 +258,7 @@ def test_whoever_may_only_read_can_open_and_not_charge(server):
     server.sql("CREATE ROLE reader LOGIN; GRANT SELECT ON dpconvex_ledger TO reader")
     budget = Budget.open(address.replace("owner", "reader"))
     assert budget.spent.epsilon == 0.25
-    with pytest.raises(DPConvexError, match=r"nothing was recorded.*permission denied"):
-        budget.spend(Privacy(0.25), "b")
+    refused(DPConvexError, r"nothing was recorded.*permission denied", budget.spend, Privacy(0.25), "b")
 
 
 def test_users_who_may_only_read_and_add_rows_can_charge(server):
@@ -285,8 +269,7 @@ def test_users_who_may_only_read_and_add_rows_can_charge(server):
     budget = Budget.open(address.replace("owner", "adder"))
     budget.spend(Privacy(0.25), "a")
     assert Budget(Privacy(1.0), address.replace("owner", "adder")).spent.epsilon == 0.25
-    with pytest.raises(DPConvexError, match="permission denied"):
-        Budget(Privacy(1.0), server.new().replace("owner", "adder"))
+    refused(DPConvexError, "permission denied", Budget, Privacy(1.0), server.new().replace("owner", "adder"))
 
 
 def test_no_second_ledger_is_made_in_another_schema(server, tmp_path):
@@ -294,11 +277,9 @@ def test_no_second_ledger_is_made_in_another_schema(server, tmp_path):
     server.sql("CREATE ROLE keeper LOGIN; CREATE SCHEMA keeper AUTHORIZATION keeper")
     try:
         Budget(Privacy(1.0), address.replace("owner", "keeper")).spend(Privacy(0.75), "in a schema of its own")
-        with pytest.raises(DPConvexError, match=r"'keeper' holds ledgers.*spent twice"):
-            Budget(Privacy(1.0), address)
+        refused(DPConvexError, r"'keeper' holds ledgers.*spent twice", Budget, Privacy(1.0), address)
         Budget(Privacy(1.0), file)
-        with pytest.raises(DPConvexError, match="'keeper' holds ledgers"):
-            Budget.move(file, address)
+        refused(DPConvexError, "'keeper' holds ledgers", Budget.move, file, address)
         assert Budget.open(file).remaining.epsilon == 1.0  # it was not closed
         assert Budget(Privacy(1.0), f"{address}?options=-csearch_path%3Dkeeper").remaining.epsilon == 0.25
     finally:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from refused import refused
 from scipy.signal import fftconvolve
 
 from dpconvex.accounting.budget import Budget
@@ -48,8 +49,7 @@ def test_ten_gaussian_releases_fit_at_the_root_of_ten_times_the_noise(rule, most
     assert 0.95 < budget.spent.epsilon <= 1.0
     assert budget.spent.delta == 1e-6
     assert budget.remaining.epsilon < 0.5
-    with pytest.raises(BudgetExceeded, match=rf"is left under {rule} accounting"):
-        budget.spend(*spend)
+    refused(BudgetExceeded, rf"is left under {rule} accounting", budget.spend, *spend)
     assert len(budget.entries) == 10
 
 
@@ -60,8 +60,7 @@ def test_ledgers_of_events_outlive_their_process(path):
         assert again.accounting == "renyi"
         assert [(item.label, item.privacy, item.event) for item in again.entries] == [("a", Privacy(0.3, 1e-7), event)]
     for other in ("basic", "gaussian"):
-        with pytest.raises(TemplateError, match=r"accounting is 'renyi'.*cannot be changed"):
-            Budget(TOTAL, path, other)
+        refused(TemplateError, r"accounting is 'renyi'.*cannot be changed", Budget, TOTAL, path, other)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["accounting"] == "renyi"
     assert lines[1]["event"]["kind"] == "composition"
@@ -109,8 +108,7 @@ def test_what_is_left_is_nothing_where_no_fit_has_room_for_its_tail(accounting):
         if count < 40:
             with pytest.raises(BudgetExceeded, match=r"epsilon = 0 is left .* its noise may fail, which counts"):
                 budget.spend(Privacy(0.1, 1e-8), "fit", fit)
-    with pytest.raises(TemplateError, match="no room for a fit"):
-        Budget(Privacy(60.0, 1e-6), accounting=accounting)
+    refused(TemplateError, "no room for a fit", Budget, Privacy(60.0, 1e-6), accounting=accounting)
 
 
 def logistic(sigma, mu):

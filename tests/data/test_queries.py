@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from refused import refused
 
 import dpconvex as dp
 
@@ -173,21 +174,16 @@ def test_what_is_no_query_is_refused_before_anything_is_read(tmp_path):
             ({"by": 3}, "column 0 of by must be a text"),
             ({"by": "id", "rows": 0}, "rows must be a positive integer"),
         ):
-            with pytest.raises(dp.DPConvexError, match=said):
-                ask(connection, SQL, SCHEMA, **options)
-        with pytest.raises(dp.DPConvexError, match="a text in SQL"):
-            ask(connection, None, SCHEMA, by="id")
+            refused(dp.DPConvexError, said, ask, connection, SQL, SCHEMA, **options)
+        refused(dp.DPConvexError, "a text in SQL", ask, connection, None, SCHEMA, by="id")
         with pytest.raises(dp.DPConvexError, match="there is no column 'ward'"):
             ask(connection, "SELECT id, age, visits, sick FROM visits", SCHEMA, by="id")
-        with pytest.raises(dp.DPConvexError, match="the query failed"):
-            ask(connection, "SELECT * FROM nothing", SCHEMA, by="id")
+        refused(dp.DPConvexError, "the query failed", ask, connection, "SELECT * FROM nothing", SCHEMA, by="id")
         assert ask(connection, "SELECT * FROM visits WHERE id < 0 -- none", SCHEMA, by="id").sizes == (0,)
         bad = ask(connection, "SELECT id, 'x' AS age, ward, visits, sick FROM visits", SCHEMA, by="id")
-        with pytest.raises(dp.DomainError, match=r"partition 0.*column 'age'"):
-            dp.solve(LEARNER, bad, dp.Privacy(1.0), seed=1)
+        refused(dp.DomainError, r"partition 0.*column 'age'", dp.solve, LEARNER, bad, dp.Privacy(1.0), seed=1)
         parts = ask(connection, SQL, SCHEMA, by="id")
-    with pytest.raises(dp.DomainError, match="partition 0: the query failed"):
-        dp.solve(LEARNER, parts, dp.Privacy(1.0), seed=1)
+    refused(dp.DomainError, "partition 0: the query failed", dp.solve, LEARNER, parts, dp.Privacy(1.0), seed=1)
 
 
 def test_entries_of_a_block_keep_their_types_beside_others():
@@ -217,25 +213,21 @@ def test_identifiers_come_with_the_rows_of_a_query_and_in_no_other_order(tmp_pat
         data = dp.Partitions.from_query(connection, "SELECT * FROM visits", schema, by="age", rows=rows)
         with pytest.raises(dp.DomainError, match="not the identifiers in the column 'who'"):
             fit(data, unit=[row[0] for row in table], budget=budget)
-        with pytest.raises(dp.TemplateError, match="Partitions alone"):
-            dp.solve(learner, data, dp.Privacy(1.0))
+        refused(dp.TemplateError, "Partitions alone", dp.solve, learner, data, dp.Privacy(1.0))
         found = [fit(data, unit=unit) for unit in (None, "who", who, schema.units(data))]
         assert {release.certificate.size for release in found} == {89}  # one visit of A
         assert len({release["w"].tobytes() for release in found}) == 1
     fields = {"x": ["age"], "y": "sick"}
     plain = dp.Partitions.from_query(connection, "SELECT * FROM visits", by="age", fields=fields)
     scaled = "SELECT who, age / 99.0 AS age, sick FROM visits"
-    with pytest.raises(dp.DomainError, match="Name their column"):
-        fit(plain, unit=who, budget=budget)
+    refused(dp.DomainError, "Name their column", fit, plain, unit=who, budget=budget)
     own = dp.Partitions.from_query(connection, scaled, by="age", fields=fields, unit="who")
     assert fit(own).certificate.size == 89
     for call in (partial(dp.solve, learner), partial(dp.cluster, learner), partial(dp.learn_schema, label="y")):
         with pytest.raises(dp.TemplateError, match="says whose records are whose"):
             call(own, dp.Privacy(1.0), budget=dp.Budget(dp.Privacy(1.0)))
-    with pytest.raises(dp.TemplateError, match="name the column"):
-        dp.learn_schema(own, privacy, label="y", unit=who, budget=budget)
+    refused(dp.TemplateError, "name the column", dp.learn_schema, own, privacy, label="y", unit=who, budget=budget)
     assert budget.entries == ()
     assert own.identifiers() == who
     connection.execute("UPDATE visits SET who = 'C' WHERE age = 50")  # The features are what they were
-    with pytest.raises(dp.DomainError, match="other identifiers"):
-        learner.record.validate(own)
+    refused(dp.DomainError, "other identifiers", learner.record.validate, own)

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from refused import refused
 from sklearn.base import clone
 
 import dpconvex as dp
@@ -151,8 +152,7 @@ def test_copies_pickles_and_pictures(shaped, tmp_path):
     pair = classifier(pairs=[("age", "ward")]).fit(TABLE, SICK)
     plots.shapes(pair).savefig(tmp_path / "shapes.png", dpi=40)
     assert (tmp_path / "shapes.png").stat().st_size > 1000
-    with pytest.raises(dp.errors.TemplateError, match="no curve"):
-        plots.shapes({})
+    refused(dp.errors.TemplateError, "no curve", plots.shapes, {})
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -166,10 +166,8 @@ def test_a_pure_fit_against_both_shapes_of_a_column_is_released(seed):
 
 
 def test_what_is_refused_besides(shaped):
-    with pytest.raises(dp.errors.TemplateError, match="pass bounds=schema"):
-        regressor().set_params(bounds=(0, 5)).fit(TABLE, PAINS)
-    with pytest.raises(dp.errors.TemplateError, match="3 columns"):
-        shaped.template(5)
+    refused(dp.errors.TemplateError, "pass bounds=schema", regressor().set_params(bounds=(0, 5)).fit, TABLE, PAINS)
+    refused(dp.errors.TemplateError, "3 columns", shaped.template, 5)
     with pytest.raises(dp.errors.DPConvexError):
         shaped.fit(dp.Partitions([{"x": np.zeros((5, 3)), "y": np.zeros(5)}]))
 

@@ -5,6 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from learners_of_tests import X, Y as SIGNS
+from refused import refused
 from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
@@ -35,8 +36,7 @@ def test_partitions_of_frames_have_the_same_columns_and_remember_their_names(laz
     assert not budget.entries
     model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(parts())
     assert model.feature_names_in_.tolist() == ["a", "b"]
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(SWAPPED)
+    refused(ValueError, "feature names should match", model.predict, SWAPPED)
 
 
 def test_releases_remember_the_names_of_columns_and_refuse_others():
@@ -47,8 +47,7 @@ def test_releases_remember_the_names_of_columns_and_refuse_others():
     for one in (release, again, by_parts):
         np.testing.assert_array_equal(one.predict(pl.from_pandas(FRAME)), expected)
         for other in (SWAPPED, pl.from_pandas(SWAPPED), FRAME.rename(columns={"a": "c"})):
-            with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
-                one.predict(other)
+            refused(dp.DomainError, "those of the fit are a, b", one.predict, other)
             for ask in (dp.evaluate, dp.intervals):
                 with pytest.raises(dp.DomainError, match="those of the fit are a, b"):
                     ask(LEARNER, one, {"x": other, "y": TARGET}, dp.Privacy(5.0, 1e-6), seed=0)
@@ -79,12 +78,10 @@ def test_every_fit_remembers_names_of_whatever_type(names):
         fits_of(frame, TARGET) if list(names) == ["a", "b"] else [dp.solve(LEARNER, PLAIN[0] | {"x": frame}, **ONES)]
     ):
         np.testing.assert_array_equal(release.predict(frame), release.predict(frame.to_numpy()))
-        with pytest.raises(dp.DomainError, match="those of the fit are"):
-            release.predict(frame.iloc[:, ::-1])
+        refused(dp.DomainError, "those of the fit are", release.predict, frame.iloc[:, ::-1])
     if list(names) not in (["a", 1], ["a", "b"]):  # which scikit-learn refuses by itself
         model = dp.LogisticRegression(epsilon=5.0, seed=0).fit(frame, TARGET)
-        with pytest.raises(dp.DomainError, match="those of the fit are"):
-            model.predict(frame.iloc[:, ::-1])
+        refused(dp.DomainError, "those of the fit are", model.predict, frame.iloc[:, ::-1])
     dp.solve(LEARNER, PLAIN[0] | {"x": FRAME.set_axis([0, 1], axis=1)}, **ONES).predict(FRAME)  # a frame of an array
 
 
@@ -101,8 +98,7 @@ def test_every_fit_remembers_the_schema_of_its_features():
     ]
     for model in models:
         for wrong in (x_other, thin):
-            with pytest.raises(dp.TemplateError, match="another schema"):
-                model.predict(wrong)
+            refused(dp.TemplateError, "another schema", model.predict, wrong)
             with pytest.raises(dp.TemplateError, match="another schema"):
                 dp.evaluate(learner, model, {"x": wrong, "y": y}, dp.Privacy(1.0), budget=budget)
         with pytest.raises(dp.TemplateError, match="another schema"):
@@ -121,8 +117,7 @@ def test_every_fit_remembers_the_schema_of_its_features():
 def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     budget, other = dp.Budget(dp.Privacy(5.0)), TARGET.sample(frac=1.0, random_state=0)
     for estimator in (dp.LogisticRegression(), dp.Ridge(), dp.LinearRegression(), dp.PrivateEstimator(LEARNER)):
-        with pytest.raises(dp.DomainError, match=r"reset_index\(drop=True\)"):
-            estimator.set_params(budget=budget).fit(FRAME, other)
+        refused(dp.DomainError, r"reset_index\(drop=True\)", estimator.set_params(budget=budget).fit, FRAME, other)
     for call in (
         dp.solve,
         lambda *given, **options: dp.evaluate(LEARNER, dp.solve(LEARNER, *PLAIN), *given[1:], **options),
@@ -132,8 +127,7 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     whose = pd.Series(np.arange(len(FRAME)) // 2)
     persons = dp.Budget(dp.Privacy(5.0, unit="person", most=2))
     of_two = dp.LogisticRegression(unit="person", most=2, budget=persons)
-    with pytest.raises(dp.DomainError, match="unit have different indexes"):
-        of_two.fit(FRAME, TARGET, unit=whose[::-1])
+    refused(dp.DomainError, "unit have different indexes", of_two.fit, FRAME, TARGET, unit=whose[::-1])
     with pytest.raises(dp.DomainError, match="unit have different indexes"):
         dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
     assert not budget.entries + persons.entries
@@ -158,8 +152,7 @@ def test_indexes_of_partitions_and_of_encoded_tables_are_compared():
         (learner, encoded, whose),
         (learner, sparse, whose),
     ):
-        with pytest.raises(dp.DomainError, match="different indexes"):
-            dp.solve(template, data, promise, unit=others, budget=budget)
+        refused(dp.DomainError, "different indexes", dp.solve, template, data, promise, unit=others, budget=budget)
         with pytest.raises(dp.DomainError, match="different indexes"):
             dp.evaluate(template, release, data, promise, unit=others, budget=budget)
     assert not budget.entries
@@ -181,8 +174,7 @@ def test_what_is_not_private_compares_indexes_too():
         lambda: LEARNER.record.validate({"x": FRAME, "y": other}),
         lambda: dp.solve_without_privacy(LEARNER, {"x": FRAME, "y": other}),
     ):
-        with pytest.raises(dp.DomainError, match="different indexes"):
-            call()
+        refused(dp.DomainError, "different indexes", call)
 
 
 PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))

@@ -26,8 +26,7 @@ def solved(loss, fields, ends, parameters, unit, constraints=(), **data):
     return [np.asarray(found[name]) for name in parameters]
 
 
-@pytest.mark.parametrize("name", KINKED)
-@pytest.mark.parametrize("size", [300, SIZE])
+@pytest.mark.parametrize(("name", "size"), [*((name, SIZE) for name in KINKED), ("quantile", 300)])
 def test_an_answer_follows_where_targets_lie_and_their_unit(name, size):
     """With y in 20..160 no record bends near 0: curvatures were taken for 10,000 slopes, whose noise drowned all."""
     w, b, y = cp.Variable(FEATURES, name="w"), cp.Variable(name="b"), np.clip(TARGETS / 4, -1, 1)[:size]

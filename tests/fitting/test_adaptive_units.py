@@ -30,8 +30,10 @@ UNITS = {  # of four features that lie within [-1, 1]: the middle of each, and i
 }
 
 
-@pytest.mark.parametrize("units", UNITS)
-@pytest.mark.parametrize(("apart", "wide"), [(False, 1.0), (True, 1.0), (False, 4.0)])
+@pytest.mark.parametrize(
+    ("units", "apart", "wide"),
+    [("far from 0", True, 1.0), ("far apart", False, 1.0), ("both", False, 4.0), ("both", True, 1.0)],
+)
 def test_features_may_have_any_units(units, apart, wide):
     """Rows were as long as the largest feature, and little was seen of how they differ."""
     (middle, size), w, b = UNITS[units], cp.Variable(FEATURES, name="w"), cp.Variable(name="b")

@@ -20,8 +20,7 @@ def drawn(size, features, effect, seed):
     return x, effect * score / score.std() + np.sqrt(1 - effect**2) * rng.normal(size=size)
 
 
-@pytest.mark.parametrize("kind", [dp.Ridge, dp.HuberRegressor, dp.QuantileRegressor])
-@pytest.mark.parametrize("off", [0.0, 15.0])
+@pytest.mark.parametrize(("kind", "off"), [(dp.Ridge, 0.0), (dp.HuberRegressor, 15.0), (dp.QuantileRegressor, 15.0)])
 def test_bounds_may_be_ten_times_too_wide_where_records_are_few(kind, off):
     """500 records at epsilon = 0.3: errors were up to 16 times those of a constant."""
     errors, constants = [], []

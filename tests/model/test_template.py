@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from learners_of_tests import records_of
+from refused import refused
 
 import dpconvex as dp
 
@@ -28,8 +29,7 @@ def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
     expected += 0.125 * (squares["w"] + squares["P"]) + inner
     assert problem.objective.value == pytest.approx(expected, rel=1e-12)
     for wrong in ({"v": np.zeros(2)}, {"w": np.zeros(3)}):
-        with pytest.raises(dp.TemplateError, match="noise for"):
-            template.problem(data, wrong)
+        refused(dp.TemplateError, "noise for", template.problem, data, wrong)
     with pytest.raises(dp.DomainError):
         template.problem({"x": [[3.0, 0.0]]})
 
@@ -117,7 +117,5 @@ def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along():
 def test_data_without_a_domain_are_no_public_numbers():
     X, y, w, _ = symbols()
     problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))
-    with pytest.raises(dp.NotPrivate, match="parameter 'y', which is not a field"):
-        dp.Template.from_problem(problem, {X: dp.Ball(D)})
-    with pytest.raises(dp.TemplateError, match=r"problem must be a cvxpy\.Problem"):
-        dp.Template.from_problem("problem", {X: dp.Ball(D)})
+    refused(dp.NotPrivate, "parameter 'y', which is not a field", dp.Template.from_problem, problem, {X: dp.Ball(D)})
+    refused(dp.TemplateError, r"problem must be a cvxpy\.Problem", dp.Template.from_problem, "problem", {X: dp.Ball(D)})

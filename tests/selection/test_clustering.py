@@ -8,6 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from refused import refused
 from scipy import stats
 
 import dpconvex as dp
@@ -56,8 +57,7 @@ def test_saved_centres_are_the_same(learnt, tmp_path):
         (lambda: dp.ComponentCenters([[[3.0, 0.0]]]), "farther from the middle"),
         (lambda: dp.ComponentCenters(CENTERS, classes=("a", "a")), "classes are"),
     ):
-        with pytest.raises(dp.TemplateError, match=message):
-            call()
+        refused(dp.TemplateError, message, call)
 
 
 # Mixtures
@@ -142,10 +142,8 @@ def test_records_are_assigned_by_the_columns_and_rows_that_they_belong_to(saved)
     found = dp.cluster(record, {"x": x, "y": y}, dp.Privacy(1.0))
     found = dp.ComponentCenters.from_bytes(found.to_bytes()) if saved else found
     assert (found.assign(x, y) == found.assign(x.to_numpy(), y.to_numpy())).all()
-    with pytest.raises(dp.DomainError, match="columns"):
-        found.assign(x[["b", "a"]], y)
-    with pytest.raises(dp.DomainError, match="different indexes"):
-        found.assign(x, y[::-1])
+    refused(dp.DomainError, "columns", found.assign, x[["b", "a"]], y)
+    refused(dp.DomainError, "different indexes", found.assign, x, y[::-1])
 
 
 @pytest.mark.parametrize("domain", [dp.Ball(2), pytest.param(dp.Box([-1.0, -1.0], [1.0, 1.0]), marks=pytest.mark.slow)])

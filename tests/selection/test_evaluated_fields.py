@@ -37,17 +37,13 @@ def test_predictions_use_the_fields_that_they_name():
         with pytest.raises(dp.TemplateError, match=said):
             dp.evaluate(learner, model, **{"data": data, "privacy": dp.Privacy(1.0), "budget": budget} | given)
     for fields in ({}, {"g": g}, {"g": g, "off": off, "y": y}):
-        with pytest.raises(dp.TemplateError, match=r"pass x, g=\.\.\., off=\.\.\., and no other"):
-            model.predict(x, **fields)
-    with pytest.raises(dp.DomainError, match="'off': 1"):
-        model.predict(x, g=g, off=0.5)
-    with pytest.raises(dp.TemplateError, match="predict needs 'z'"):
-        template(predict=lambda p, x, z: z)
+        refused(dp.TemplateError, r"pass x, g=\.\.\., off=\.\.\., and no other", model.predict, x, **fields)
+    refused(dp.DomainError, "'off': 1", model.predict, x, g=g, off=0.5)
+    refused(dp.TemplateError, "predict needs 'z'", template, predict=lambda p, x, z: z)
     bare = dp.Release(dict(model), not_private_because="a test")
     with pytest.raises(dp.TemplateError, match="declares no `predict` or `decision`"):
         dp.evaluate(learner, bare, data, dp.Privacy(1.0), budget=budget)
-    with pytest.raises(dp.TemplateError, match="predicts from x alone"):
-        model.to_onnx("model.onnx")
+    refused(dp.TemplateError, "predicts from x alone", model.to_onnx, "model.onnx")
     assert budget.entries == ()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from learnt_tables import PRIVACY, table_of
+from refused import refused
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV
@@ -96,8 +97,7 @@ def test_fields_of_two_schemas_learnt_apart_are_refused_since_one_would_not_be_c
         lambda: dp.statistics(template, {"x": X, "y": y}, PRIVACY, budget=budget),
         lambda: dp.Ridge(epsilon=1.0, delta=1e-6, bounds=other, budget=budget).fit(X, table["cost"]),
     ):
-        with pytest.raises(dp.TemplateError, match="learnt apart"):
-            fit()
+        refused(dp.TemplateError, "learnt apart", fit)
     assert not budget.entries
 
 
@@ -161,12 +161,10 @@ def test_groups_and_events_of_a_release_count_the_schema(seeded):
     assert dp.Certificate.from_dict(found.to_dict()).risk(0.1) == found.risk(0.1)
     edited = found.to_dict()
     edited["learnt"]["privacy"]["epsilon"] = 0.1
-    with pytest.raises(dp.TemplateError, match="learn it again"):
-        dp.Certificate.from_dict(edited)
+    refused(dp.TemplateError, "learn it again", dp.Certificate.from_dict, edited)
     assert found.for_group(1, 1e-4).epsilon > 1.3 * alone.for_group(1, 1e-4).epsilon
     pytest.importorskip("dp_accounting")
-    with pytest.raises(dp.NotPrivate, match="beyond=1"):
-        dp.interop.dp_event(found)
+    refused(dp.NotPrivate, "beyond=1", dp.interop.dp_event, found)
     both = dp.interop.dp_event(found, beyond=2e-6).events
     assert both[0] == dp.interop.dp_event(alone)
     assert 1 / both[1].noise_multiplier == pytest.approx(2 * np.log1p(np.expm1(3.0) / 2))
@@ -216,8 +214,7 @@ def test_a_cheaper_event_than_its_promise_is_refused(tail, seeded):
     parts = [{"kind": "gaussian", "mu": 1e-9}, {"kind": "tail", "probability": tail}]
     said["learnt"]["event"] = {"kind": "composition", "parts": parts}
     forged = dp.Schema.from_dict(said)
-    with pytest.raises(dp.TemplateError, match="its event costs less"):
-        dp.Release({"w": [1.0]}, spent=PRIVACY, schema=forged)
+    refused(dp.TemplateError, "its event costs less", dp.Release, {"w": [1.0]}, spent=PRIVACY, schema=forged)
     with pytest.raises(dp.TemplateError, match="its event costs less"):
         dp.learn_schema(table_of(4000), PRIVACY, label="ward", known=forged)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import main
+from refused import refused
 
 import dpconvex as dp
 
@@ -126,10 +127,8 @@ def test_a_learnt_schema_is_named_with_its_cost_and_the_whole_is_added_up(tmp_pa
     other = replace(RELEASE, schema=learnt(adjacency="add-remove")).certificate
     assert "these do not add up" in dict(other.lines())["guarantee"]
     assert other.risk(0.1) == 0.0  # it was that of the fit alone
-    with pytest.raises(dp.NotPrivate, match="these do not add up"):
-        other.for_group(1)
-    with pytest.raises(dp.TemplateError, match="other neighbours"):
-        dp.interop.dp_event(other)
+    refused(dp.NotPrivate, "these do not add up", other.for_group, 1)
+    refused(dp.TemplateError, "other neighbours", dp.interop.dp_event, other)
     assert CERTIFICATE.learnt is None
 
 
@@ -151,8 +150,7 @@ def test_what_is_not_private_is_said_first():
     texts = read(dp.report(RELEASE, evaluation(spent=None)))
     assert any(text.startswith("This evaluation is not private") for text in texts)
     assert not any("measured privately" in text for text in texts)
-    with pytest.raises(dp.TemplateError, match="release must be a Release"):
-        dp.report("model.npz")
+    refused(dp.TemplateError, "release must be a Release", dp.report, "model.npz")
     with pytest.raises(dp.TemplateError, match="evaluation must be an Evaluation"):
         dp.report(RELEASE, budget := dp.Budget(dp.Privacy(1.0)))
     assert not budget.entries
@@ -188,8 +186,7 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     )
     assert "another release about the same people: epsilon = 1, delta = 1e-06" in paid
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(dp.DPConvexError, match="no coefficients"):
-        type(found).load(tmp_path / "one.json")
+    refused(dp.DPConvexError, "no coefficients", type(found).load, tmp_path / "one.json")
 
 
 def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):

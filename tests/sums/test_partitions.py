@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from learners_of_tests import CUTS, X, Y, pieces
+from refused import refused
 
 import dpconvex as dp
 from dpconvex.data.batch import Batch, PartitionedBatch
@@ -139,17 +140,14 @@ def test_nobody_gets_at_the_records():
     assert isinstance(batch, PartitionedBatch)
     assert isinstance(batch, Batch)
     for look in (lambda: batch.fields["x"], lambda: len(batch.group), lambda: batch.rows(0), lambda: [*batch.fields]):
-        with pytest.raises(dp.TemplateError, match="in partitions"):
-            look()
-    with pytest.raises(dp.TemplateError, match="in partitions"):
-        learner().problem(cut())
+        refused(dp.TemplateError, "in partitions", look)
+    refused(dp.TemplateError, "in partitions", learner().problem, cut())
 
 
 def test_no_records_at_all():
     template = learner()
     empty = cut(cuts=[0, 0, 0])
-    with pytest.raises(dp.DomainError, match="no record to learn from"):
-        template.record.validate(empty)
+    refused(dp.DomainError, "no record to learn from", template.record.validate, empty)
     release = dp.solve(template, empty, ADDED, size=700, seed=1)
     expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
     np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)
@@ -184,8 +182,7 @@ def test_nothing_runs_on_after_an_error():
         time.sleep(0.2)
         ended.append(True)
 
-    with pytest.raises(FloatingPointError, match="first block"):
-        list(in_order([fail, work], 2))
+    refused(FloatingPointError, "first block", list, in_order([fail, work], 2))
     assert ended == [True]
 
 
