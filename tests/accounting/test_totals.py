@@ -10,16 +10,7 @@ from refused import refused
 from scipy.signal import fftconvolve
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.accounting.events import (
-    Approximate,
-    Composition,
-    Gaussian,
-    Hull,
-    Perturbation,
-    Pure,
-    Tail,
-    event_of,
-)
+from dpconvex.accounting.events import Approximate, Composition, Gaussian, Hull, Perturbation, Pure, Tail, event_of
 from dpconvex.accounting.totals import SPARE, best_total, converted, rule_of, totals
 from dpconvex.errors import BudgetExceeded, TemplateError
 from dpconvex.model.privacy import Privacy

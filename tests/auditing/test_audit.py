@@ -14,13 +14,7 @@ from command_line import main
 import dpconvex as dp
 from dpconvex.certificates import integer_noise as grid
 from dpconvex.fitting import verify
-from dpconvex.mechanisms import (
-    gradient_descent,
-    matrix_noise,
-    noise_laws,
-    noisy_kmeans,
-    residual_noise,
-)
+from dpconvex.mechanisms import gradient_descent, matrix_noise, noise_laws, noisy_kmeans, residual_noise
 from dpconvex.noise import samplers
 from dpconvex.sensitivity.analysis import Analysis
 

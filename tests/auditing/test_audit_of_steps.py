@@ -111,13 +111,7 @@ NOT_FOR |= {"one record of many": "records", "records of a person": "records"}
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("adjacency", [ONE[0], pytest.param(ONE[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("people", [{}, pytest.param(MANY, marks=pytest.mark.slow)], ids=["records", "people"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        *FIRST,
-        *(pytest.param(name, marks=SLOW) for name in PLANTED if name not in FIRST),
-    ],
-)
+@pytest.mark.parametrize("name", [*FIRST, *(pytest.param(name, marks=SLOW) for name in PLANTED if name not in FIRST)])
 def test_errors_of_adaptive_steps_are_found(name, people, adjacency, monkeypatch):
     if NOT_FOR.get(name) in (adjacency, "people" if people else "records"):
         pytest.skip("it is no error there")

@@ -121,12 +121,7 @@ W, V, M = cp.Variable(2, name="w"), cp.Variable((2, 2), name="v"), cp.Variable((
 MAP = np.array([[0.3, -1.1], [0.7, 0.2], [0.5, 0.9]])
 BALL, SIGN = dp.Ball(3), dp.Choice([-1, 1])
 LOSSES = {
-    "a public matrix": (
-        {"x": BALL, "y": SIGN},
-        lambda x, y: cp.logistic(-y * (x @ MAP @ W)),
-        W,
-        [],
-    ),
+    "a public matrix": ({"x": BALL, "y": SIGN}, lambda x, y: cp.logistic(-y * (x @ MAP @ W)), W, []),
     "differences of entries": (
         {"x": dp.Box(-np.ones(3), np.ones(3)), "y": SIGN},
         lambda x, y: cp.logistic(-y * ((x[0] - x[1]) * W[0] + (x[1] - x[2] / 3) * W[1])),
@@ -152,12 +147,7 @@ LOSSES = {
         M,
         [cp.norm(M, "fro") <= 1],
     ),
-    "a cube": (
-        {"x": BALL, "y": dp.Box(-1, 1)},
-        lambda x, y: cp.square(x[:2] @ W - y),
-        W,
-        [cp.norm(W, "inf") <= 1],
-    ),
+    "a cube": ({"x": BALL, "y": dp.Box(-1, 1)}, lambda x, y: cp.square(x[:2] @ W - y), W, [cp.norm(W, "inf") <= 1]),
 }
 
 

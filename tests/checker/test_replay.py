@@ -15,11 +15,7 @@ from dpconvex.checker import Rejected, check
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 1000
-PROMISES = {
-    "pure": dp.Privacy(1.0),
-    "delta": dp.Privacy(1.0, 1e-5),
-    "add-remove": dp.Privacy(1.0, 1e-5, "add-remove"),
-}
+PROMISES = {"pure": dp.Privacy(1.0), "delta": dp.Privacy(1.0, 1e-5), "add-remove": dp.Privacy(1.0, 1e-5, "add-remove")}
 # Not certified under any promise: its regularizer is not strongly convex.
 REFUSED = {"pathak_raj_2010"}
 PROBLEMS = sorted(set(dp.problems()) - REFUSED)

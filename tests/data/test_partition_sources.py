@@ -108,8 +108,7 @@ OTHERS = {"negated": lambda x, y: (-x, y), "rows": lambda x, y: (x[::-1], y), "l
 
 
 @pytest.mark.parametrize(
-    ("form", "kind"),
-    [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows")],
+    ("form", "kind"), [("array", "negated"), ("array", "labels"), ("sparse", "rows"), ("large", "rows")]
 )
 def test_equal_numbers_in_other_places_are_other_records(kind, form, monkeypatch):
     x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))

@@ -16,11 +16,7 @@ from dpconvex import plots
 from dpconvex.estimators.shapes import on_shape
 from dpconvex.features.splines import GRID, usual_knots
 
-BOTH = {
-    "age": dp.Numeric(0, 100),
-    "dose": dp.Numeric(0, 100, missing="indicator"),
-    "ward": dp.Categorical(["a", "b"]),
-}
+BOTH = {"age": dp.Numeric(0, 100), "dose": dp.Numeric(0, 100, missing="indicator"), "ward": dp.Categorical(["a", "b"])}
 SCHEMA = dp.Schema(BOTH, "sick", ["no", "yes"])
 PAIN = dp.Schema(BOTH, "pain", label_bounds=(0, 10))
 TOLD = {"epsilon": 3.0, "delta": 1e-5, "seed": 0}

@@ -147,6 +147,12 @@ X = RNG.uniform(-0.7, 0.7, size=(400, 2))
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0.2).astype(int)
 
 
+def test_two_grades_are_scored_from_their_threshold():
+    grades = dp.OrdinalRegressor(epsilon=50.0, delta=1e-6, classes=(0, 1), seed=1).fit(X, Y)
+    np.testing.assert_array_equal(grades.decision_function(X) > 0, grades.predict(X))
+    assert 0.05 < np.mean(grades.predict(X)) < 0.6
+
+
 LINEAR = {
     **{kind: {} for kind in (dp.LogisticRegression, dp.LinearSVC)},
     **{kind: {"classes": (0, 1, 2)} for kind in (dp.SoftmaxRegression, dp.LeastSquaresClassifier)},

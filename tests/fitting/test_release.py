@@ -247,11 +247,11 @@ def test_files_keep_their_permissions_and_links_what_they_lead_to(tmp_path, befo
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(path, monkeypatch):
-    def refused(*arguments):
+    def full_disk(*arguments):
         raise OSError(28, "No space left on device")
 
     path.write_text("kept", encoding="utf-8")
-    monkeypatch.setattr(os, "fsync", refused)
+    monkeypatch.setattr(os, "fsync", full_disk)
     refused(OSError, "No space", full().save, path)
     assert path.read_text(encoding="utf-8") == "kept"
 

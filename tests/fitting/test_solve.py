@@ -65,9 +65,7 @@ def test_the_release_follows_the_law_of_its_certificate():
 
 
 @pytest.mark.parametrize(
-    "backend",
-    [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2)],
-    ids=["clarabel", "scs"],
+    "backend", [dp.ConicSolver(max_iter=2), dp.ConicSolver("SCS", max_iters=2)], ids=["clarabel", "scs"]
 )
 def test_a_solver_that_is_stopped_early_releases_nothing(backend):
     budget = dp.Budget(dp.Privacy(9.0))

@@ -68,8 +68,7 @@ def test_the_norm_has_a_gamma_law(dimension, scale):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("dimension", "scale", "draw"),
-    [(2, 1.0, gamma_direction), (10, 3.0, gamma_direction), (6, 2.5, gaussian)],
+    ("dimension", "scale", "draw"), [(2, 1.0, gamma_direction), (10, 3.0, gamma_direction), (6, 2.5, gaussian)]
 )
 def test_the_direction_is_uniform(dimension, scale, draw):
     """The coordinate t of a uniform direction along any axis has (1 + t)/2 ~ Beta((p-1)/2, (p-1)/2)."""

@@ -332,10 +332,7 @@ def test_numbers_that_multiply_a_score_are_taken_at_their_ends(build, ends):
     """Of f(m) - y m the gradient is (f'(m) - y) x: its parts are multiples of one vector, whose factors cancel."""
     record = dp.Record(x=Ball(3, 1.0), y=Box(*ends))
     template = dp.Template(
-        record,
-        lambda x, y: build(x @ three) - y * (x @ three),
-        0.01 * cp.sum_squares(three),
-        [cp.norm(three) <= 1],
+        record, lambda x, y: build(x @ three) - y * (x @ three), 0.01 * cp.sum_squares(three), [cp.norm(three) <= 1]
     )
     slopes = np.exp([-1.0, 1.0]) if build is cp.exp else 1 / (1 + np.exp([1.0, -1.0]))
     right = max(abs(slope - y) for slope in slopes for y in ends)

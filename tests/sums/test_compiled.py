@@ -123,6 +123,12 @@ def template_of(loss):
     )
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", AFFINE)
+def test_affine_atoms(name):
+    check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
+
+
 @pytest.mark.parametrize("name", OUTER)
 def test_outer_atoms(name):
     smooth, outer = OUTER[name]
