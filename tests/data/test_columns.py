@@ -114,17 +114,6 @@ def read(column, record=TRIPLES):
     return record.validate({"x": column}).fields["x"]
 
 
-@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
-@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "dia", "dok", "lil"])
-def test_every_format_holds_the_same_records(form, kind):
-    values = np.abs(DENSE).astype(kind)
-    for matrix in (sp.coo_array(values).asformat(form), sp.coo_matrix(values).asformat(form)):
-        for record in (TRIPLES, dp.Record(x=dp.Ball(3, 500.0))):
-            found = read(matrix, record)
-            assert (type(found), found.dtype) == (sp.csr_array, np.float64)
-            np.testing.assert_array_equal(found.toarray(), values.astype(float))
-
-
 SPOILT = {
     "csr: an index too large": lambda m: m.indices.__setitem__(0, 10**9),
     "csc: a negative index": lambda m: m.indices.__setitem__(0, -1),
@@ -184,22 +173,6 @@ def test_what_is_no_number_is_not_guessed(column):
     for clip in (False, True):
         with pytest.raises(dp.DomainError):
             TRIPLES.validate({"x": column}, clip=clip)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        np.matrix([[1.0, 2.0, 3.0]]),
-        np.array([[1, 2.0, np.float32(3)]], dtype=object),
-        np.array([[1, 2, 3]], dtype=">f8"),
-        np.array([[1, 2, 3]], dtype=np.float16),
-        np.ma.array([[1.0, 2.0, 3.0]]),
-        [[True, 2, 3.0]],
-    ],
-)
-def test_numbers_of_every_kind_are_read(column):
-    found = read(column)
-    assert (type(found), found.dtype, found.tolist()) == (np.ndarray, np.float64, [[1, 2, 3]])
 
 
 @pytest.mark.parametrize(

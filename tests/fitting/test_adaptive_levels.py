@@ -31,17 +31,6 @@ def test_groups_have_levels_beside_features_in_natural_units(loss, most):
     assert (missed**2).mean() <= 1.2 * 200**2
 
 
-def test_levels_may_be_few_multiples_of_one_parameter_products_and_pairs():
-    """Of d * b the field is d; of x[0] * s[g] it has an entry for each group; a and c have fields of their own."""
-    s, a, c, b = (cp.Variable(size, name=name) for size, name in ((GROUPS, "s"), (GROUPS, "a"), (3, "c"), ((), "b")))
-    score = 0.02 * LEVELS[GROUP] * (AGE - 50) + LEVELS[GROUP] + OTHER + 2.0 * (GROUP + OTHER)
-    record = WIDE | {"h": dp.Choice(range(3)), "y": dp.Box(-50, 50)}
-    loss = lambda x, g, h, y: cp.square(x[0] * s[g] + (a[g] + c[h]) + (g + h) * b - y)  # noqa: E731
-    found = fit(record, loss, {"x": X, "g": GROUP, "h": OTHER, "y": np.clip(score + 0.3 * NOISE, -50, 50)})
-    fitted = AGE * found["s"][GROUP] + found["a"][GROUP] + found["c"][OTHER] + (GROUP + OTHER) * found["b"]
-    assert ((fitted - score) ** 2).mean() <= 0.02
-
-
 def test_thresholds_and_times_have_levels_beside_features_in_natural_units():
     """Scores that share parameters were told apart by those in small units alone: errors did not fall with the noise."""
     w, t = cp.Variable(2, name="w"), cp.Variable(3, name="t")

@@ -16,10 +16,8 @@ from adaptive_learners import (
     fit,
     linear,
     logistic,
-    mean_loss,
     scored,
 )
-from learners_of_tests import hinge_of_matrices
 
 import dpconvex as dp
 
@@ -120,42 +118,3 @@ def test_weights_and_exposures_far_below_their_bounds_leave_the_mean_of_counts()
 def test_noise_alone_makes_no_large_answer(few, privacy):
     for seed in range(5):
         assert np.linalg.norm(fit(linear(), {"x": X[:few], "y": TARGETS[:few]}, privacy, seed)["w"]) < 200
-
-
-def test_steps_of_classes_settle_and_find_their_length_where_noise_is_small():
-    draw, size, shares = np.random.default_rng(0), 3000, np.geomspace(1, 0.02, 10)
-    x = np.column_stack([np.zeros((size, 10)), np.full(size, 0.8)])
-    x[np.arange(size), draw.choice(10, size, p=shares / shares.sum())] = 0.6
-    y = np.where(x[:, :10] @ draw.normal(size=10) / 0.6 + draw.logistic(size=size) > 0, 1, -1)
-    template, data = dp.load("logistic_regression", features=11), {"x": x, "y": y}
-    least = mean_loss(template, data, dp.solve_without_privacy(template, data))
-    lost = mean_loss(template, data, fit(template, data, dp.Privacy(30.0, 1e-5, "add-remove"))) - least
-    assert lost <= 0.2 * (np.log(2) - least)  # 0.37 of the gain if steps turn back and forth, 0.28 if slopes are cut
-
-
-def between(classes, size, seed=0):
-    """Return records of classes around points that are far apart, in the unit ball."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(classes, size=size)
-    places = np.stack([np.cos(2 * np.pi * y / classes), np.sin(2 * np.pi * y / classes)], axis=1)
-    return np.clip(0.5 * places + 0.1 * rng.normal(size=(size, 2)), -0.7, 0.7), y
-
-
-@pytest.mark.parametrize("size", [200, pytest.param(4000, marks=pytest.mark.slow)])
-def test_classes_with_matrices_learn_with_few_records_and_with_many(size):
-    template, (x, y) = dp.load("large_margin_gaussian", features=2, classes=3), between(3, size)
-    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0, 1e-5, "add-remove"), size=len(x), seed=0)
-    first, second = release["Phi_0"], release["Phi_1"]
-    assert (release.predict(x) == y).mean() > 0.9
-    assert min(np.linalg.eigvalsh(first)[0], np.linalg.eigvalsh(second)[0]) > -1e-6
-
-
-def test_a_ridge_that_binds_is_a_step_of_its_own():
-    rng, ridge = np.random.default_rng(0), 1e-2
-    x = rng.uniform(0, 0.577, size=(1000, 3))
-    y = np.where(x.sum(axis=1) - 0.9 + 0.1 * rng.normal(size=1000) > 0, 1, -1)
-    template, data = hinge_of_matrices(ridge, A=1), {"x": x, "y": y}
-    found = dp.solve(template, data, dp.Privacy(8.0, 1e-6), seed=0)
-    answers = dp.solve_without_privacy(template, data), {"A": np.zeros((3, 3)), "b": 0.0}, found
-    least, none, own = (mean_loss(template, data, p) + ridge * (np.square(p["A"]).sum() + p["b"] ** 2) for p in answers)
-    assert own - least < 0.03 * (none - least)

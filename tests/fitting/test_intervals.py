@@ -15,12 +15,8 @@ from scipy.signal import fftconvolve
 from scipy.special import expit, softmax
 
 import dpconvex as dp
-from benchmarks import intervals as coverage
-from dpconvex.fitting.adaptive import estimate_with_covariance
-from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import deviation
 from dpconvex.noise.gaussian import gaussian_delta
-from dpconvex.noise.samplers import NoiseSource
 
 RNG = np.random.default_rng(0)
 W = np.array([2.0, -3.0, 1.0])
@@ -149,14 +145,6 @@ def test_a_median_between_two_clusters_is_covered_or_has_no_intervals():
     assert missed <= 1
 
 
-def test_intervals_are_refused_where_noise_hides_the_curvature():
-    learner, privacy = coverage.loaded("quantile_regression"), dp.Privacy(0.3, 1e-5, "add-remove")
-    for seed in (0, 24, 37):  # intervals of some 1e6 times their usual width missed here
-        data, _ = coverage.drawn("quantile_regression", "clusters", 1000, np.random.default_rng([seed, 1000]))
-        with pytest.raises(dp.NotConverged):
-            dp.intervals(learner, None, data, privacy, size=1000, seed=seed)
-
-
 def test_ratios_are_for_one_unit_of_each_column():
     rng = np.random.default_rng(3)
     table = {"age": rng.uniform(20, 80, 20_000), "ward": rng.choice(["a", "b"], 20_000)}
@@ -179,41 +167,6 @@ def test_ratios_are_for_one_unit_of_each_column():
         dp.intervals(loaded("logistic_regression"), None, drawn("logistic_regression", 6000, rng)[0], PRIVACY).ratios(
             dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"])
         )
-
-
-def steps_on(data, privacy, size, seed=0, people=None, start=None):
-    learner, mechanism = loaded("logistic_regression"), dp.AdaptiveSteps()
-    certificate = dp.verify(learner, privacy, size, mechanism)
-    batch, form = learner.record.validate(data), analyse(learner, mechanism).form
-    return estimate_with_covariance(form, certificate, batch, NoiseSource(seed), people, start)
-
-
-def test_estimates_of_partitions_have_the_bits_of_arrays_and_people_of_one_record_differ_in_rounding():
-    data, true = drawn("logistic_regression", 6000, RNG)
-    parts = [{name: column[some] for name, column in data.items()} for some in (slice(0, 777), slice(777, 6000))]
-    privacy = dp.Privacy(3.0, 1e-5, "add-remove")
-    expected = steps_on(data, privacy, 6000)
-    right = expit(data["x"] @ true)
-    plain = np.linalg.inv((data["x"].T * right * (1 - right)) @ data["x"])
-    assert np.diag(expected.of_records) == pytest.approx(np.diag(plain), rel=0.6)
-    cut = steps_on(dp.Partitions([lambda part=part: part for part in parts]), privacy, 6000)
-    start = {"w": np.round(expected.theta, 1)}
-    own = steps_on(data, privacy, 6000, start=start)
-    again = steps_on(data, privacy, 6000, people=np.arange(6000)[::-1], start=start)
-    assert all((a == b).all() for a, b in zip(cut, expected, strict=True))
-    for one, other in zip(again, own, strict=True):  # people's slopes are cut in finer units
-        np.testing.assert_allclose(one, other, rtol=0.02, atol=2e-3)
-
-
-def test_people_who_repeat_themselves_have_wider_intervals():
-    rng, privacy = np.random.default_rng(2), dp.Privacy(8.0, 1e-6, unit="patient", most=2)
-    data, _ = drawn("logistic_regression", 8000, rng)
-    four, who = {name: np.repeat(column, 2, axis=0) for name, column in data.items()}, np.repeat(np.arange(8000), 2)
-    learner = loaded("logistic_regression")
-    people = dp.intervals(learner, None, four, privacy, unit=who, seed=1)
-    records = dp.intervals(learner, None, four, dp.Privacy(8.0, 1e-6), seed=1)
-    own = [np.sqrt(found.standard_errors**2 - found.noise_errors**2) for found in (people, records)]
-    assert 1.1 < np.mean(own[0] / own[1]) < 2.2  # sqrt(2), but for noise
 
 
 # Whole releases of adaptive steps: what neighbours lose at the answers of real fits, and the exact law of counts
@@ -283,17 +236,3 @@ def test_counts_with_integer_noise_have_the_law_that_their_level_says(level, cou
         found = float(whole @ np.maximum(1 - np.exp(epsilon - place), 0.0))
         assert found <= float(gaussian_delta(epsilon, level)) + 1e-9
         assert found >= 0.95 * float(gaussian_delta(epsilon, math.sqrt(counts) / scale)) - 1e-4
-
-
-@pytest.mark.parametrize(
-    ("kind", "target"), [("ridge_regression", 0.1), ("ridge_regression", 1.0), ("huber_regression", 50.0)]
-)
-def test_intervals_are_as_narrow_as_residuals_are_small_in_any_unit(kind, target):
-    # Residuals have a deviation of .02 of the bound: noise is for gradients as long as these, and no longer.
-    rng = np.random.default_rng(4)
-    x = features(20_000, rng)
-    y = target * np.clip(0.2 + x @ (W / 30) + 0.02 * rng.normal(size=len(x)), -1, 1)
-    learner = dp.load(kind, features=3, target=target, constant=1.0)
-    found = dp.intervals(learner, None, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), seed=1)
-    assert (found.standard_errors < 0.003 * target).all()
-    assert (np.abs(found.estimates[:3] / target - W / 30) < 0.01).all()

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.fitting.verify import FitOptions, analyse
-from dpconvex.mechanisms.recipe import CLEARLY, Automatic, foreseen
+from dpconvex.fitting.verify import FitOptions
+from dpconvex.mechanisms.recipe import Automatic
 from dpconvex.noise.gaussian import gaussian_level
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -39,27 +39,6 @@ def test_classes_of_cells_with_many_records_each_take_minimisers():
     template = dp.Template(cells, lambda k, y: cp.logistic(-y * f[k]), 1e-5 * cp.sum_squares(f), [cp.diff(f) >= 0])
     assert plan(template, size=100) == dp.AdaptiveSteps()
     assert plan(template, size=5000) == Automatic()
-
-
-def wishes(variable=w, weights=(1.0, 1.0), constraints=(), offset=0.0, decision=lambda p, x: x @ p["w"]):
-    public = 1e-6 * cp.sum_squares(cp.multiply(np.array(weights), variable))
-    loss = lambda x, y: cp.logistic(-y * (x @ variable + offset))  # noqa: E731
-    return dp.Template(LABELLED, loss, public, list(constraints), decision=decision)
-
-
-CONSTRAINED = wishes(constraints=[cp.sum(w) <= 1])
-OTHERS = [
-    dp.load("huber_svm", features=2),  # smooth hinges have minimisers that are as good
-    dp.load("hinge_svm", features=2),
-    dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
-    wishes(cp.Variable(2, name="w", nonneg=True)),
-    CONSTRAINED,
-]
-
-
-@pytest.mark.parametrize("template", OTHERS)
-def test_kinks_constraints_and_wishes_of_sparsity_ask_for_minimisers(template):
-    assert plan(template, size=50_000) == Automatic()
 
 
 def test_squares_of_few_records_of_classes_release_their_statistics():
@@ -106,22 +85,6 @@ def test_records_without_classes_take_adaptive_steps():
 def test_the_default_falls_back_to_what_can_be_proved(epsilon, delta, adjacency):
     template = dp.load("logistic_regression", features=3)
     assert dp.verify(template, dp.Privacy(epsilon, delta, adjacency), 1000).noise_scale > 0
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("privacy", [PURE, APPROXIMATE])
-@pytest.mark.parametrize("problem", ["logistic_regression", "softmax_regression", "large_margin_gaussian", "hinge_svm"])
-def test_nothing_that_was_compared_is_clearly_better(problem, privacy):
-    analysis = analyse(dp.load(problem, features=3))
-    chosen, risks = Automatic().certify(analysis, privacy, 300), {}
-    for mechanism in Automatic().candidates(analysis, not privacy.pure):
-        certificate = mechanism.certify(analysis, privacy, 300)
-        assert foreseen(certificate) == (50 if certificate.perturbed == "output" else 1) * certificate.predicted_risk
-        risks[certificate.mechanism] = foreseen(certificate)
-        assert f"{certificate.mechanism} {foreseen(certificate):.4g}" in chosen.advice[-1]
-    assert len(risks) >= (1 if privacy.pure else 3)
-    assert risks[chosen.mechanism] == foreseen(chosen)
-    assert CLEARLY * risks[chosen.mechanism] <= min(risks.values())
 
 
 def test_a_kink_takes_another_mechanism_and_if_all_are_refused_the_first_refusal_is_told():

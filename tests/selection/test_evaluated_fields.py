@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from judged_models import LOGISTIC, MODEL, X, Y
+from refused import refused
 
 import dpconvex as dp
 
@@ -32,8 +33,8 @@ def test_predictions_use_the_fields_that_they_name():
     data, budget = {"x": x, "g": g, "off": off, "y": y}, dp.Budget(dp.Privacy(50.0))
     learner = template(predict=predict)
     assert dp.evaluate(learner, model, data, dp.Privacy(50.0), seed=1).error < 0.01
-    refused = {"'off'; add": {"data": {"x": x, "g": g, "y": y}}, "to be predicted": {"label": "off"}}
-    for said, given in refused.items():
+    unfit = {"'off'; add": {"data": {"x": x, "g": g, "y": y}}, "to be predicted": {"label": "off"}}
+    for said, given in unfit.items():
         with pytest.raises(dp.TemplateError, match=said):
             dp.evaluate(learner, model, **{"data": data, "privacy": dp.Privacy(1.0), "budget": budget} | given)
     for fields in ({}, {"g": g}, {"g": g, "off": off, "y": y}):

@@ -34,13 +34,6 @@ def test_no_value_makes_it_fail():
             assert set(y) <= set(schema.labels)
 
 
-def test_frames_of_any_kind_say_the_same():
-    table = table_of(4000)
-    frames = [table, pd.DataFrame(table), pl.DataFrame(table), pd.DataFrame(table).astype({"age": float})]
-    found = [dp.learn_schema(frame, PRIVACY, label="cost", seed=1) for frame in frames]
-    assert all(one.features == found[0].features and one.label_bounds == found[0].label_bounds for one in found)
-
-
 def test_far_dates_of_frames_are_missing_ones():
     far = pl.Series("day", [10**7, *range(14_000, 18_999)], dtype=pl.Int32).cast(pl.Date)
     stamps = pd.Series(

@@ -4,7 +4,6 @@ import os
 from contextlib import nullcontext
 from functools import cache
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from learners_of_tests import X, Y
@@ -50,27 +49,8 @@ def test_an_interruption_releases_nothing_half_done_and_is_paid_for():
     assert budget.spent.epsilon == pytest.approx(3.0)
 
 
-@cache
-def declared():
-    """A loss of one's own, by a function that no module defines, with constraints."""
-    w = cp.Variable(3, name="w")
-    mine = dp.Atom("mine", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25, lower=0.0)
-    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
-    return dp.Template(record, lambda x, y: mine(-y * (x @ w)), 0.1 * cp.sum_squares(w) + cp.norm1(w), [cp.sum(w) <= 1])
-
-
 def bits(releases):
     return [b"".join(value.tobytes() for value in release.parameters.values()) for release in releases]
-
-
-def test_every_number_of_workers_gives_the_bits_of_single_fits():
-    templates = [learner(), declared()]
-    plan = [(template, promise) for template in templates for promise in PROMISES]
-    alone = bits(dp.solve(template, DATA, promise, seed=7 + k) for k, (template, promise) in enumerate(plan))
-    for workers in (1, 3):
-        swept = list(dp.sweep(templates, DATA, PROMISES, seed=7, workers=workers))
-        assert bits(swept) == alone
-        assert all(release.spent is None for release in swept)
 
 
 def test_no_two_fits_share_noise_few_are_begun_ahead_and_one_that_fails_ends_the_sweep():

@@ -226,25 +226,6 @@ def test_proximal_maps_agree_with_cvxpy(case):
         assert change @ change <= change @ (other - theta) + 1e-12
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("case", [*MAPPED, *LIFTED])
-def test_every_regularizer_is_released(case):
-    """Verified, and within its bound of the minimiser: the baseline, which is nearer, tells."""
-    v, written, declared, form, kinks = parts(case)
-    assert (kinks.epigraph is None) == (case in MAPPED)
-    x = dp.Ball(v.size).project(np.random.default_rng(1).normal(size=(60, v.size)))
-    data = {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
-    assert dp.solve(form.template, data, dp.Privacy(2.0, 1e-6), seed=1)["v"].shape == v.shape
-    fit = dp.solve_without_privacy(form.template, data, tolerance=1e-8 if case in MAPPED else 1e-6)
-    mean = cp.sum(cp.logistic(cp.multiply(-data["y"], x @ cp.vec(v, order="F")))) / 60
-    reference = cp.Problem(cp.Minimize(mean + 0.05 * written + 0.05 * cp.sum_squares(v)), declared)
-    least = reference.solve(**EXACT)
-    assert np.linalg.norm(fit["v"] - v.value) <= 1e-4
-    v.save_value(fit["v"])
-    assert float(reference.objective.value) <= least + 1e-9
-
-
 # Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused
 
 

@@ -9,16 +9,12 @@ import scipy.sparse as sp
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.data.batch import Batch
-from dpconvex.data.columns import FileRows
 from dpconvex.expressions.parameter_space import Space, entries_matrix
 from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.forms import form_of, lowered_losses
-from dpconvex.sums.hessian_sums import HessianSums
-from dpconvex.sums.linear_scores import linear_scores
 
 
 def by_cvxpy(expression, values):
@@ -129,12 +125,6 @@ def test_affine_atoms(name):
     check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
 
 
-@pytest.mark.parametrize("name", OUTER)
-def test_outer_atoms(name):
-    smooth, outer = OUTER[name]
-    check(template_of(lambda a, A: outer(cp.multiply(a, X) + 0.1)), smooth=smooth)
-
-
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(AFFINE)), st.sampled_from(sorted(OUTER))), min_size=1, max_size=3),
@@ -205,42 +195,6 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3
 
 
-@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
-def test_functions_stay_in_their_bounds(scale, tmp_path):
-    w = cp.Variable(2, name="w")
-    low, high = np.array([0.1, 0.3]) * scale, np.array([0.7, 0.9]) * scale
-    record = dp.Record(x=dp.Box(low, high), z=dp.Box(low, high), y=dp.Choice([-1, 1]))
-    template = dp.Template(
-        record, lambda x, z, y: cp.logistic(y * ((x - z) / np.array([3.0, 7.0]) / scale @ w)), 1e-3 * cp.sum_squares(w)
-    )
-    ends = np.array([[a, b] for a in (low[0], high[0]) for b in (low[1], high[1])])
-    batch = record.validate({"x": ends, "z": ends[::-1], "y": [1, -1, 1, -1]})
-    form, found = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch)
-    ((name, domain),) = form.template.record.continuous.items()
-    assert (domain.lower <= found.fields[name]).all()
-    assert (found.fields[name] <= domain.upper).all()
-    assert domain.norm_bound < 0.25  # the corner (.6 / 3, .6 / 7); 2 * .1 * .9 of products taken apart
-    one = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, batch.chosen(np.arange(4) == 2))[1]
-    assert np.array_equal(one.fields[name][0], found.fields[name][2])
-    np.save(tmp_path / "x.npy", ends)
-    stored = Batch(batch.fields | {"x": FileRows(tmp_path / "x.npy")}, batch.group)
-    there = in_own_fields(analyse(template, dp.AdaptiveSteps()).form, stored)[1].fields[name]
-    assert not isinstance(there, np.ndarray)  # nobody reads all of a file at once
-    assert np.array_equal(there[1:3], found.fields[name][1:3])
-
-
-def test_functions_whose_products_are_too_many_are_none_once_a_fit_is_paid_for(monkeypatch):
-    monkeypatch.setattr("dpconvex.sums.linear_scores.MOST_MONOMIALS", 20)
-    M = cp.Variable((6, 6), PSD=True, name="M")
-    record = dp.Record(t=dp.Box(0.0, 1.0), y=dp.Box(-1.0, 1.0))
-    away = lambda t: t - np.linspace(0.0, 1.0, 6)  # noqa: E731
-    template = dp.Template(record, lambda t, y: cp.huber(y - away(t) @ M @ away(t), 0.2), 1e-3 * cp.trace(M))
-    form = analyse(template, dp.AdaptiveSteps()).form  # whose scores read t and its square alone
-    linear_scores(form)
-    batch = record.validate({"t": np.linspace(0.0, 1.0, 5), "y": np.zeros(5)})
-    assert in_own_fields(form, batch) == (form, batch)
-
-
 def test_functions_that_add_up_entries_are_no_fields():
     """A record alone in its block had other bits than beside others, as sums run in another order there."""
     a, b = cp.Variable(4, name="a"), cp.Variable(name="b")
@@ -254,30 +208,3 @@ def test_functions_that_add_up_entries_are_no_fields():
     _, alone = in_own_fields(analyse(plain, dp.AdaptiveSteps()).form, batch.chosen(np.arange(3) == 2))
     (name,) = (name for name in form.template.record.fields if "picked" in name)
     assert np.array_equal(alone.fields[name][0], made.fields[name][2])
-
-
-@pytest.mark.parametrize("fields", [0, 2])
-def test_records_that_read_different_parameters_move_along_these_at_once(fields, monkeypatch):
-    """Of 9 cells a loss reads one, or two that follow each other: Hessians take two directions, not nine."""
-    W = cp.Variable((9, max(fields, 1)), name="W")
-
-    def loss(cell, x=1.0):
-        scores = W @ x if fields else W[:, 0]
-        return cp.logistic(scores[cell] - (scores[cell + 1] if cell % 2 else 0.3))
-
-    record = {"cell": dp.Choice(range(8))} | ({"x": dp.Ball(fields)} if fields else {})
-    template = dp.Template(dp.Record(**record), loss, cp.sum_squares(W))
-    check(template)
-    rng, space, calls = np.random.default_rng(1), Space(template.variables), []
-    batch, slopes = template.record.sample(40, rng), HessianSums._slopes
-    monkeypatch.setattr(HessianSums, "_slopes", lambda *args: calls.append(args[1].shape[1]) or slopes(*args))
-    losses, theta = BatchedLoss(template, space, batch), rng.normal(size=space.dim)
-    whole = losses.hessian(theta)
-    assert calls == [40, 40]
-    table, bends = losses.factors(theta, 40)
-    maps = losses.form.map.toarray().reshape(-1, table.shape[1], space.dim)
-    rows = np.einsum("rm,fmd->rfd", table, maps)
-    np.testing.assert_allclose(np.einsum("rfd,rfg,rge->de", rows, bends, rows), whole, atol=1e-5)
-    if (found := losses.grid(theta, 40)) is not None:
-        kinds = losses.form.grid[1]
-        np.testing.assert_allclose(found[2], kinds @ bends.mean(axis=0) @ kinds.T, atol=1e-6)
