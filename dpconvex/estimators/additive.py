@@ -51,10 +51,9 @@ class AdditiveModel(Private):
         to be given.
     knots, pairs : object
         As for `SplineEncoder`.
-    monotone : mapping of str to {"increasing", "decreasing"}, or sequence of {1, 0, -1}, optional
+    monotone : mapping of str to {"increasing", "decreasing"}, optional
         Columns of numbers whose curves never fall, or never rise: exactly, and so does the score, to the last bit.
-        A sequence has one sign for each feature of the schema, and 0 where a curve is free.
-    curvature : mapping of str to {"convex", "concave"}, or sequence of {1, 0, -1}, optional
+    curvature : mapping of str to {"convex", "concave"}, optional
         Columns of numbers whose curves bend one way alone: exactly so at their knots.
 
     Attributes
@@ -71,8 +70,8 @@ class AdditiveModel(Private):
     schema: Schema | None = field(default=None, kw_only=False)
     knots: Mapping[str, Sequence[float]] | None = None
     pairs: Sequence[tuple[str, str]] = ()
-    monotone: Mapping[str, Any] | Sequence[int] | None = None
-    curvature: Mapping[str, Any] | Sequence[int] | None = None
+    monotone: Mapping[str, str] | None = None
+    curvature: Mapping[str, str] | None = None
 
     # Declaration
 
@@ -99,15 +98,11 @@ class AdditiveModel(Private):
         return MONOTONE.get(rising.get(block.name, ""), 0), CURVATURE.get(bending.get(block.name, ""), 0)
 
     def _shapes(self, option: str, known: Mapping[str, int]) -> dict[str, str]:
-        """Return the declared shape of each column that has one, by its word; signs stand for words."""
-        given = getattr(self, option)
-        given, words = {} if given is None else given, {sign: word for word, sign in known.items()}
-        if not isinstance(given, Mapping):
-            names = list(self.schema.features if self.schema else ())
-            how = f"a mapping such as {{'age': {next(iter(known))!r}}}, or one of 1, 0, -1 for each of {names}"
-            require(not isinstance(given, str) and len(given) == len(names), f"{option} must be {how}, not {given!r}.")
-            given = dict(zip(names, given, strict=True))
-        return {name: words.get(word, word) for name, word in given.items() if word not in (0, None)}
+        """Return the declared shape of each column that has one."""
+        given = {} if getattr(self, option) is None else getattr(self, option)
+        how = f"a mapping such as {{'age': {next(iter(known))!r}}}"
+        require(isinstance(given, Mapping), f"{option} must be {how}, not {given!r}.")
+        return dict(given)
 
     def _inequalities(self) -> Array:
         """Return rows a of unit length of ``a @ w >= 0`` for the declared shapes, shape (rows, features)."""
