@@ -86,11 +86,14 @@ def test_less_noise_is_needed_and_the_checker_agrees():
     """Claimed over needed was 3 for a centred loss, and 138 for one that scales its features, too."""
     w = cp.Variable(2, name="w")
     low, high = np.array([0.0, 100.0]), np.array([1.0, 180.0])
-    losses = {
-        0.5**0.5: (UNIT, lambda x, y: cp.logistic(-y * ((x - HALF) @ w))),
-        2**0.5: (dp.Box(low, high), lambda x, y: cp.logistic(-y * (((2 * x - low - high) / (high - low)) @ w))),
-    }
-    for needed, (domain, loss) in losses.items():
+    turn = np.array([[0.6, 0.8], [-0.8, 0.6]])  # A public map that mixes the features
+    scaled = lambda x: (2 * x - low - high) / (high - low)  # noqa: E731
+    losses = (
+        (0.5**0.5, UNIT, lambda x, y: cp.logistic(-y * ((x - HALF) @ w))),
+        (2**0.5, dp.Box(low, high), lambda x, y: cp.logistic(-y * (scaled(x) @ w))),
+        (2**0.5, dp.Box(low, high), lambda x, y: cp.logistic(-y * (scaled(x) @ turn @ w))),
+    )
+    for needed, domain, loss in losses:
         template = dp.Template(dp.Record(x=domain, y=LABELS), loss, 0.01 * cp.sum_squares(w))
         certificate = dp.verify(template, dp.Privacy(1.0), 500, dp.ObjectivePerturbation())
         assert certificate.gradient_bound == pytest.approx(needed, rel=1e-9)

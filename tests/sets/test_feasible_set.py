@@ -315,3 +315,17 @@ def test_the_central_path_ends_where_rounding_decides(monkeypatch):
     found = dp.solve_without_privacy(learner, {"x": x})
     assert found.distance < 0.01
     assert len(counted) < 3000
+
+
+@pytest.mark.parametrize("inequality", [False, True])
+def test_the_largest_of_many_entries_are_certified_where_they_tie(inequality):
+    """There are 8,008 sums of six entries of sixteen: the set is no polyhedron of few rows, and has kinks."""
+    w = cp.Variable(16, name="w")
+    record = dp.Record(x=dp.Ball(16), y=dp.Choice([-1, 1]))
+    size = cp.sum_largest(cp.abs(w), 6)
+    regularizer = 0.01 * cp.sum_squares(w) + (0.0 if inequality else 0.05 * size)
+    constraints = [size <= 0.5] * inequality
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), regularizer, constraints)
+    batch = record.sample(100, np.random.default_rng(0))
+    data = {"x": batch.fields["x"], "y": np.array([-1, 1])[batch.group]}
+    assert dp.solve(template, data, dp.Privacy(1.0), dp.OutputPerturbation())["w"].shape == (16,)
