@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import ScoreModel, alike, regularized, row_units, shorten_rows, whole_rows
+from dpconvex.optim.adaptive_descent import ScoreModel, alike, centre, regularized, row_units, shorten_rows, whole_rows
+from dpconvex.optim.label_shares import LabelShares
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -29,9 +30,9 @@ MANY = 50.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
 MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
-# NOISY, AVERAGED and MANY where scores share parameters; the curvature that holds back noise if effects are weak, next to that
-# at 0; and the least length that is left of steps then.
-SHARED, WEAK, LEAST = (3.0, 0.5, 20.0), 0.25, 0.1
+# NOISY, AVERAGED and MANY where scores share parameters, and the curvature that holds back noise if effects are weak, next to
+# that at 0; the least length that noise leaves of steps, and how fast constants become those of labels alone where it shortens.
+SHARED, WEAK, LEAST, ALONE = (3.0, 0.5, 20.0), 0.25, 0.1, 2.0
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
 TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
@@ -63,6 +64,7 @@ def class_model_of(
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
+    along = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
@@ -87,9 +89,16 @@ def class_model_of(
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
+    shares = (
+        None if along is None or public.of_labels is None else LabelShares(public.of_labels, len(scores.onto_kinds))
+    )
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_columns
+        if shares is not None and along is not None:
+            place, mean = metric.kept * along @ point / (metric.kept @ along**2), along / (looks.constant * size)
+            heard = float(np.linalg.norm(mean)) * noise / math.sqrt(rounds)
+            shares.learn(place * looks.constant, mean @ gradient, heard, clip)
         way = implicit.direction(point, gradient, pace * step)
         back, far = -float((way * last).sum()), float(np.linalg.norm(last))
         if back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds)):
@@ -97,16 +106,34 @@ def class_model_of(
             way = implicit.direction(point, gradient, pace * step)
         point, last = point + pace * step * way, way
         average += point * ((t >= rounds - averaged) / averaged)
-    if scores.is_shared:  # One James-Stein factor: looks for the length begin near it, and cannot shrink enough
-        left = metric.kept / (1 + 2 * WEAK * rounds * public.curvature * step * metric.kept)
-        signal = max(float((metric.kept[:, None] * average**2).sum()), 1e-300)
-        average = average * max(LEAST, 1 - (step * noise) ** 2 * float(left.sum()) / signal)
+    holds = 2 * (WEAK if scores.is_shared else CURVED) * rounds * public.curvature * step
+    lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
+    best = None if shares is None else shares.best() / looks.constant
+    average = shorter(average, metric.kept, lost, along, best)
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
     factor = length(looks, table, spread, curved, size * public.curvature, look_level)
     inverse = np.linalg.inv(matrix)
     return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
+
+
+def shorter(point: Array, weights: Array, lost: Array, constant: Array | None, best: Array | None) -> Array:
+    """Shorten the steps by what noise made them longer, by one James-Stein factor.
+
+    The looser the rest is known, the nearer constants come to the best ones by shares of labels alone, if these are given.
+    """
+    fixed, noise = np.zeros_like(point), float(lost.sum())
+    if constant is not None:
+        fixed = centre(point, weights, constant)
+        noise -= float(lost @ (weights * constant**2)) / float(weights @ constant**2)
+    moving = point - fixed
+    signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)
+    factor = max(LEAST, 1 - noise / signal)
+    if constant is not None and best is not None:
+        alone = min(1.0, ALONE * (1 - factor))
+        fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
+    return np.asarray(fixed + factor * moving)
 
 
 def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:

@@ -50,6 +50,7 @@ ALIKE = 4.0  # How much wider one column's scores may be than another's
 SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
+LABELS = 200  # Of which shares are told, at most
 STEP, LARGE = 0.05, 20.0  # Of a score, for curvatures of links, and one where targets say nothing
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
@@ -87,7 +88,9 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
     plain, public = seen_from(form, scores, slopes_at, measured)
     if tells_classes(form, scores.fields):
-        return plain, public
+        some = np.unique(batch.group, return_index=True)[1]
+        told = partial(of_labels, engine, *engine._rows(some)[:2], scores) if len(some) <= LABELS else None
+        return plain, replace(public, of_labels=told)
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
@@ -301,6 +304,15 @@ def at(
     forms = forms + engine.design.forward(block, scores.coefficients(begin))
     losses, slopes = engine._slopes(forms, block, plan, valued=True)
     return scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
+
+
+def of_labels(
+    engine: RecordSums, block: Records, plan: SumPlan, scores: LinearScores, place: Array
+) -> tuple[Array, Array]:
+    """Return losses of one record of each label at constants, shape (labels,), and slopes, shape (labels, columns)."""
+    forms = np.repeat((scores.kinds.T @ place)[:, None], plan.size, axis=1)
+    losses, slopes = engine._slopes(forms, block, plan, valued=True)
+    return losses, (scores.kinds @ slopes).T
 
 
 def has_ends(form: LossForm) -> bool:

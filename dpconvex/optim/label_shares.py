@@ -1,0 +1,58 @@
+"""How often labels occur, by the mean slopes that steps are told anyway, and the constants that predict best by that alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+import scipy.stats
+
+from dpconvex.util.arrays import Array
+
+LARGEST = 12.0  # Of a constant
+OfLabels = Callable[[Array], tuple[Array, Array]]
+
+
+class LabelShares:
+    """The shares of labels, as likely as each other before, after noisy sums of slopes at scores that are about constant.
+
+    Each sum is linear in the shares, so their posterior mean is what least squares say; `of_labels` gives losses and slopes at
+    constants by label, which are public.
+    """
+
+    def __init__(self, of_labels: OfLabels, columns: int) -> None:
+        self.of_labels, self.columns = of_labels, columns
+        self.count = len(of_labels(np.zeros(columns))[0])
+        self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
+        self.precision = self.count * (self.count + 1) * np.eye(self.count - 1)
+        self.told = np.zeros(self.count - 1)
+
+    def learn(self, place: Array, told: Array, noise: float, clip: float) -> None:
+        """Learn from a noisy mean of clipped slopes of records at a constant."""
+        slopes = self.of_labels(place)[1]
+        slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
+        reads = (self.apart.T @ slopes) / noise
+        self.precision = self.precision + reads @ reads.T
+        self.told = self.told + reads @ ((told - slopes.mean(axis=0)) / noise)
+
+    @property
+    def shares(self) -> Array:
+        covariance = np.linalg.inv(self.precision)
+        found = 1 / self.count + self.apart @ (covariance @ self.told)
+        deviations = np.sqrt(np.diag(self.apart @ covariance @ self.apart.T))
+        far = found / deviations  # None is below 0
+        found = found + deviations * np.exp(scipy.stats.norm.logpdf(far) - scipy.stats.norm.logcdf(far))
+        return np.asarray(found / found.sum())
+
+    def best(self) -> Array:
+        """Return the constants at which the mean loss is least."""
+        shares = self.shares
+
+        def mean(place: Array) -> tuple[float, Array]:
+            losses, slopes = self.of_labels(place)
+            return float(shares @ losses), shares @ slopes
+
+        bounds = [(-LARGEST, LARGEST)] * self.columns
+        return np.asarray(
+            scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds).x
+        )
