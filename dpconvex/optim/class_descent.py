@@ -31,8 +31,11 @@ MANY = 50.0
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
 MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
 # NOISY, AVERAGED and MANY where scores share parameters, and the curvature that holds back noise if effects are weak, next to
-# that at 0; the least length that noise leaves of steps, and how fast constants become those of labels alone where it shortens.
-SHARED, WEAK, LEAST, ALONE = (3.0, 0.5, 20.0), 0.25, 0.1, 2.0
+# that at 0.
+SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
+# The least length that noise leaves of steps; noise of scores that may stay, next to slope and curvature; and how fast constants
+# become those of labels alone where steps are shortened.
+LEAST, HARMLESS, ALONE = 0.1, 0.2, 2.0
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
 TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
@@ -109,7 +112,8 @@ def class_model_of(
     holds = 2 * (WEAK if scores.is_shared else CURVED) * rounds * public.curvature * step
     lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
     best = None if shares is None else shares.best() / looks.constant
-    average = shorter(average, metric.kept, lost, along, best)
+    harmless = HARMLESS * public.slope / (public.curvature * max(math.sqrt(float(lost.sum()) / size), 1e-300))
+    average = shorter(average, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
@@ -118,10 +122,12 @@ def class_model_of(
     return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
-def shorter(point: Array, weights: Array, lost: Array, constant: Array | None, best: Array | None) -> Array:
+def shorter(
+    point: Array, weights: Array, lost: Array, constant: Array | None, best: Array | None, least: float
+) -> Array:
     """Shorten the steps by what noise made them longer, by one James-Stein factor.
 
-    The looser the rest is known, the nearer constants come to the best ones by shares of labels alone, if these are given.
+    They keep a part `least`.  The looser the rest is known, the nearer constants come to the best ones by shares of labels alone.
     """
     fixed, noise = np.zeros_like(point), float(lost.sum())
     if constant is not None:
@@ -129,7 +135,7 @@ def shorter(point: Array, weights: Array, lost: Array, constant: Array | None, b
         noise -= float(lost @ (weights * constant**2)) / float(weights @ constant**2)
     moving = point - fixed
     signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)
-    factor = max(LEAST, 1 - noise / signal)
+    factor = max(least, 1 - noise / signal)
     if constant is not None and best is not None:
         alone = min(1.0, ALONE * (1 - factor))
         fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
