@@ -41,6 +41,8 @@ NARROW = 1e4  # Curvature next to slopes, where none was found
 # Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
 WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
 SURELY = 16.0  # How much farther away slopes are at their ends
+# Slopes next to the largest that are 0 but for rounding, and how near ends of scores come to the farthest where there are none.
+ROUNDED, ENDLESS = 1e-12, 1 - 1e-6
 # Slopes on one side, of records: fewer are not seen, or are on the other side as a rule.  How near 0 they are looked at, next to
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
@@ -51,6 +53,7 @@ SAME = 1e-3  # How far products with rows of records, which are rounded, are fro
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 
 LABELS = 200  # Of which shares are told, at most
+LINKED = 50.0  # How much longer slopes on one side are at least, where smooth losses are those of links
 STEP, LARGE = 0.05, 20.0  # Of a score, for curvatures of links, and one where targets say nothing
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
@@ -179,6 +182,8 @@ def seen_from(
         ends = np.linalg.solve(parts, ends) if several else ends
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
         measured = measured | {"longest": longest, "reach": unit * far}
+        # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
+        vanishes = vanishes and (scores.width > 0 or not 0 < LINKED * np.min(longest) < np.max(longest))
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
 
@@ -193,7 +198,8 @@ def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> Middles
     """Return the middles of scores at which slopes have both signs, half the widths, and where 0 is none of them, by column."""
 
     def seen(places: Array, sign: int) -> Array:
-        return np.asarray((sign * slopes_at((scores.kinds.T @ places)[:, None]) > 0).mean(axis=1))
+        slopes = sign * slopes_at((scores.kinds.T @ places)[:, None])
+        return np.asarray((slopes > ROUNDED * np.abs(slopes).max(axis=1, keepdims=True)).mean(axis=1))
 
     count, ends = scores.kinds.shape[0], list[Array]()
     for sign in (1, -1):
@@ -202,7 +208,7 @@ def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> Middles
             tried = (low + high) / 2
             far = seen(sign * np.sinh(tried), sign) > RARE
             low, high = np.where(far, low, tried), np.where(far, tried, high)
-        ends.append(np.where(high < FARTHEST, sign * np.sinh(high), np.nan))
+        ends.append(np.where(np.abs(high) < ENDLESS * FARTHEST, sign * np.sinh(high), np.nan))
     middle, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
     # Bounds may be targets, where slopes jump.
     near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]

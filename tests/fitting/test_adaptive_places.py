@@ -108,3 +108,29 @@ def test_steps_are_not_usual_where_they_cannot_begin():
     template = dp.Template(record, lambda l: -cp.log(l @ q), cp.sum_squares(q))  # noqa: E741
     with pytest.raises(dp.NotPrivate, match="log needs an argument"):
         dp.verify(template, PRIVACY, 1000)
+
+
+def test_costs_of_errors_as_fields_keep_scores_in_their_unit() -> None:
+    w, b, draw = cp.Variable(3, name="w"), cp.Variable(name="b"), np.random.default_rng(0)
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]), missed=dp.Box(0, 50), false=dp.Box(0, 50))
+
+    def loss(x, y, missed, false):
+        return (missed if y == 1 else false) * cp.logistic(-y * (x @ w + b))
+
+    x = dp.Ball(3).project(draw.normal(size=(4000, 3)))
+    y = np.where(draw.random(4000) < 1 / (1 + np.exp(1 - 3 * x[:, 0])), 1, -1)
+    data = {"x": x, "y": y, "missed": draw.uniform(2, 8, 4000), "false": draw.uniform(0.5, 2, 4000)}
+    template = dp.Template(record=record, loss=loss)
+    release, exact = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1), dp.solve_without_privacy(template, data)
+    assert np.abs(release["w"] - exact["w"]).max() < 1
+    assert abs(release["b"] - exact["b"]) < 0.5
+
+
+def test_negative_binomial_counts_with_weights_and_wide_targets_are_learnt() -> None:
+    draw = np.random.default_rng(0)
+    template = dp.load("negative_binomial_regression", features=3, dispersion=0.5, target=500, weight=10, constant=1.0)
+    x, weight = dp.Ball(3).project(draw.normal(size=(4000, 3))), draw.gamma(2, 0.5, 4000).clip(0, 10)
+    y = draw.poisson(np.exp(0.8 + x @ [1.5, -1, 0]) * draw.gamma(2, 0.5, 4000)).clip(0, 500)
+    release = dp.solve(template, {"x": x, "y": y, "weight": weight}, dp.Privacy(3, 1e-6), seed=1)
+    assert np.abs(release["w"] - [1.5, -1, 0]).max() < 0.5
+    assert abs(release["b"] - 0.8) < 0.3
