@@ -171,6 +171,7 @@ def model_of(
         fixed = centre(point, metric.kept, constant)
         spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
         moving, place = matrix.T @ (point - fixed), float((matrix.T @ fixed)[-1, 0]) * looks.constant
+        place -= float(np.ravel(public.middle)[0])
         along = metric.kept * constant
         away = math.sqrt(float(along**2 @ variance)) / max(float(along @ constant), 1e-300) * looks.constant
         away /= max(1 - still, 1e-9)

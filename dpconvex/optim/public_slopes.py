@@ -54,6 +54,7 @@ NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one u
 
 LABELS = 200  # Of which shares are told, at most
 LINKED = 50.0  # How much longer slopes on one side are at least, where smooth losses are those of links
+LOW = -3.0  # Scores below 0 at which slopes balance, from which scores of links are counted
 STEP, LARGE = 0.05, 20.0  # Of a score, for curvatures of links, and one where targets say nothing
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
@@ -99,7 +100,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
     if is_link:
         if (unit := unit_of_link(slopes_at, scores, found) if len(scores.onto_kinds) == 1 else 1.0) == 1:
-            return plain, public
+            begins = balances_at(slopes_at, scores) if scores.has_constant and len(scores.onto_kinds) == 1 else 0.0
+            if begins > LOW:
+                return plain, public
+            near = shifted(slopes_at, scores, begins)
+            return seen_from(form, scores, slopes_at, measured | of_links(near, scores), np.array([begins]))
         scores = scores.in_units([unit])
         slopes_at = partial(at, *seen, scores=scores)
         return seen_from(form, scores, slopes_at, measured | of_links(slopes_at, scores))
@@ -239,6 +244,19 @@ def unit_of_link(slopes_at: Callable[[Any], Any], scores: LinearScores, found: M
     rate = np.diff(np.log(ends.max(axis=1) / -ends.min(axis=1)))[0] / (2 * near)
     unit = float(2.0 ** -np.rint(np.log2(rate)))
     return unit if 0 < unit < math.inf else 1.0
+
+
+def balances_at(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
+    """Return the score below 0 at which the largest slopes on both sides are equal, or 0: targets are in small units."""
+    low, high = -FARTHEST, 0.0
+    for _ in range(HALVES):
+        slopes = slopes_at((low + high) / 2 * scores.kinds.T.toarray())[0]
+        low, high = ((low + high) / 2, high) if slopes.max() < -slopes.min() else (low, (low + high) / 2)
+    return high
+
+
+def shifted(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> Callable[[Any], Any]:
+    return lambda forms: slopes_at(place * scores.kinds.T.toarray() + forms)
 
 
 def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> list[float]:

@@ -134,3 +134,20 @@ def test_negative_binomial_counts_with_weights_and_wide_targets_are_learnt() -> 
     release = dp.solve(template, {"x": x, "y": y, "weight": weight}, dp.Privacy(3, 1e-6), seed=1)
     assert np.abs(release["w"] - [1.5, -1, 0]).max() < 0.5
     assert abs(release["b"] - 0.8) < 0.3
+
+
+def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
+    w, b, draw = cp.Variable(3, name="w"), cp.Variable(name="b"), np.random.default_rng(0)
+    x, days = dp.Ball(3).project(draw.normal(size=(4000, 3))), 3650.0
+    slopes, ends = np.array([1.5, -1.0, 0.0]), draw.uniform(30, days, 4000)
+    time = draw.exponential(1500 * np.exp(-x @ slopes))
+    died = (time <= ends).astype(int)
+    for unit in (1.0, days):
+        template = dp.Template(
+            record=dp.Record(x=dp.Ball(3), t=dp.Box(0, days / unit), died=dp.Choice([0, 1])),
+            loss=lambda x, t, died: t * cp.exp(x @ w + b) - died * (x @ w + b),
+        )
+        data = {"x": x, "t": np.minimum(time, ends) / unit, "died": died}
+        release = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1)
+        assert np.abs(release["w"] - slopes).max() < 0.5
+        assert abs(release["b"] - np.log(unit / 1500)) < 0.3
