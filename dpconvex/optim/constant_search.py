@@ -10,7 +10,8 @@ from dpconvex.util.arrays import Array
 # Answers; the prior's places and spreads, next to half the targets that the domain allows, on grids of so many points.
 ASKED, NEAR, SPREADS, PLACES, WIDTHS = 16, 0.2, (1e-4, 0.5), 97, 18
 FARTHEST, UNLIKELY = 2.2, 1e-4  # Of places, and what may be cut of both tails where a finer grid replaces one
-# The clip, next to how uncertain the place is, and to the deviation of a logistic law, in early answers and in later ones.
+# The clip, next to how uncertain the place is, and to the deviation of a logistic law: in early answers, of a narrow one that is
+# still likely, since wide clips tell no narrow laws apart; and in later ones.
 UNCERTAIN, CLOSE, WIDER = 0.7, 0.5, 1.5
 # How far from the place later answers are asked for, in scales; and the doubt of the place that is small enough, in deviations.
 ASIDE, SURE = 2.0, 0.2
@@ -57,7 +58,9 @@ class Sought:
         likely = np.exp(logarithms - logarithms.max())
         likely /= likely.sum()
         of_place, of_scale = likely.sum(axis=1), likely.sum(axis=0)
-        self.place, self.scale = float(of_place @ self.places), math.exp(float(of_scale @ np.log(self.scales)))
+        self.place, logs = float(of_place @ self.places), np.log(self.scales)
+        self.scale = math.exp(mean := float(of_scale @ logs))
+        self.narrow = self.scale / math.exp(math.sqrt(float(of_scale @ (logs - mean) ** 2)))
         self.doubt = math.sqrt(float(of_place @ (self.places - self.place) ** 2))
         left, step = np.cumsum(of_place), self.places[1] - self.places[0]
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
@@ -67,7 +70,9 @@ class Sought:
 
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
-        clip = self.bend * max(UNCERTAIN * self.doubt, (WIDER if late(count) else CLOSE) * DEVIATION * self.scale)
+        clip = self.bend * max(
+            UNCERTAIN * self.doubt, DEVIATION * (WIDER * self.scale if late(count) else CLOSE * self.narrow)
+        )
         # At the place itself an answer says nothing of the scale.
         return self.place + ASIDE * self.scale * (-1) ** count * late(count), min(clip, max(self.longest))
 
