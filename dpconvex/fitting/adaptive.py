@@ -133,7 +133,10 @@ def has_own_rows(form: LossForm) -> bool:
 
 def told_share(form: LossForm) -> float:
     """Return the share of records that tell, next to a median: 2 min(q, 1 - q) of a quantile q, and 1 of other losses."""
-    down, up = (np.ravel(side) for side in known_of(own_form(form)[0])[1].longest)  # of one score, or of each
+    public = known_of(own_form(form)[0])[1]
+    if not public.vanishes:  # Of links, the shorter side says how all records slope
+        return 1.0
+    down, up = (np.ravel(side) for side in public.longest)  # of one score, or of each
     least, both = np.minimum(down, up), down + up
     known = (least > 0) & np.isfinite(both)
     return float(np.mean(np.where(known, 2 * least, 1.0) / np.where(known, both, 1.0)))

@@ -151,3 +151,12 @@ def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
         release = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1)
         assert np.abs(release["w"] - slopes).max() < 0.5
         assert abs(release["b"] - np.log(unit / 1500)) < 0.3
+
+
+def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
+    """Of a link, slopes on the long side were read as those of a rare quantile, and a warning said so before payment."""
+    w, draw = cp.Variable(3, name="w"), np.random.default_rng(0)
+    record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 1e5))
+    template = dp.Template(record=record, loss=lambda x, y: cp.exp(x @ w) - y * (x @ w))
+    x = dp.Ball(3).project(draw.normal(size=(3000, 3)))
+    dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY, STEPS)
