@@ -159,4 +159,4 @@ def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
     record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 1e5))
     template = dp.Template(record=record, loss=lambda x, y: cp.exp(x @ w) - y * (x @ w))
     x = dp.Ball(3).project(draw.normal(size=(3000, 3)))
-    dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY, STEPS)
+    dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY)
