@@ -1,5 +1,7 @@
 """Adaptive steps on scores far from 0, in any unit: they begin in the middle of what the declared domain says."""
 
+import warnings
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -159,4 +161,7 @@ def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
     record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 1e5))
     template = dp.Template(record=record, loss=lambda x, y: cp.exp(x @ w) - y * (x @ w))
     x = dp.Ball(3).project(draw.normal(size=(3000, 3)))
-    dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY)
+    assert not [one for one in found if issubclass(one.category, dp.PrivacyWarning)]
