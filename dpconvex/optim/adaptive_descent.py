@@ -108,7 +108,7 @@ def model_of(
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, ahead = np.zeros(scores.shape), np.ones(len(metric.kept))
     variance, likely = np.zeros((2, len(ahead)))
-    constant = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    constant = constant_in(matrix, looks)
     least_clip = LEAST_CLIP * start.bend if start and balanced else 0.0
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
@@ -300,6 +300,11 @@ def shortened(
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
     factor = min(max(signal - noise, 0.0) / max(done * signal, 1e-300), 1.0)
     return np.asarray(fixed + factor * moving), factor
+
+
+def constant_in(matrix: Array, looks: PrivateLooks) -> Array | None:
+    """Return the direction of the constant among rows that the matrix turns, if there is one."""
+    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if looks.constant else None
 
 
 def centre(point: Array, weights: Array, constant: Array) -> Array:

@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.optim.adaptive_descent import ScoreModel, alike, centre, regularized, row_units, shorten_rows, whole_rows
+from dpconvex.optim.adaptive_descent import (
+    ScoreModel,
+    alike,
+    centre,
+    constant_in,
+    regularized,
+    row_units,
+    shorten_rows,
+    whole_rows,
+)
 from dpconvex.optim.label_shares import LabelShares
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
@@ -67,7 +76,7 @@ def class_model_of(
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
-    along = np.linalg.solve(matrix.T, np.eye(len(matrix))[-1]) if looks.constant else None
+    along = constant_in(matrix, looks)
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)

@@ -99,15 +99,17 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
     if is_link:
-        if (unit := unit_of_link(slopes_at, scores, found) if len(scores.onto_kinds) == 1 else 1.0) == 1:
-            begins = balances_at(slopes_at, scores) if scores.has_constant and len(scores.onto_kinds) == 1 else 0.0
-            if begins > LOW:
-                return plain, public
-            near = shifted(slopes_at, scores, begins)
-            return seen_from(form, scores, slopes_at, measured | of_links(near, scores), np.array([begins]))
-        scores = scores.in_units([unit])
-        slopes_at = partial(at, *seen, scores=scores)
-        return seen_from(form, scores, slopes_at, measured | of_links(slopes_at, scores))
+        single = len(scores.onto_kinds) == 1
+        unit = unit_of_link(slopes_at, scores, found) if single else 1.0
+        if unit != 1:
+            scores = scores.in_units([unit])
+            slopes_at = partial(at, *seen, scores=scores)
+            return seen_from(form, scores, slopes_at, measured | of_links(slopes_at, scores))
+        begins = balances_at(slopes_at, scores) if single and scores.has_constant else 0.0
+        if begins > LOW:
+            return plain, public
+        near = shifted(slopes_at, scores, begins)
+        return seen_from(form, scores, slopes_at, measured | of_links(near, scores), np.array([begins]))
     if scores.is_shared and not plain.width * rises:  # They have no middles of their own
         return plain, public
     if scores.is_shared:
