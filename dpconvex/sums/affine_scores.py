@@ -1,13 +1,14 @@
 """The scores of a loss: its affine parts, which no other field multiplies."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.expressions.atoms.arithmetic import ADD
 from dpconvex.expressions.atoms.arrangement import BROADCAST
-from dpconvex.expressions.expression import Expression
+from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.sums.forms import LeafForm
 from dpconvex.util.arrays import Array, Indices
 
@@ -16,9 +17,12 @@ def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
     """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
 
     In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
+    In ``square(x @ w + t * (x @ v) - y)`` all of ``x @ w + t * (x @ v)`` is: two scores would have curvatures of very different
+    lengths along their sum and difference.
     """
     scores: dict[Expression, None] = {}
     known: dict[Expression, Expression] = {}
+    inside = {part for node in postorder([loss]) if not node.is_affine for arg in node.args for part in sums_of(arg)}
 
     def rewritten(node: Expression) -> Expression:
         if node not in known:
@@ -33,7 +37,7 @@ def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
             return node
         if node.atom is not ADD:
             return node.operation(*map(rewritten, node.args), **dict(node.options))
-        own = [term for term in node.args if term.variables and is_score(term)]
+        own = [term for term in node.args if term.variables and (is_score(term) or node in inside)]
         others = [rewritten(term) for term in node.args if term not in own]
         if len(own) > 1 and len({term.shape for term in own}) == 1:
             own = [ADD(*own)]
@@ -41,6 +45,16 @@ def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
         return ADD(*own, *others)
 
     return rewritten(loss), list(scores)
+
+
+def sums_of(node: Expression) -> Iterator[Expression]:
+    """Yield the largest affine sums that are no scores, as a field multiplies some of several terms."""
+    if node.is_affine and node.variables and not is_score(node):
+        if node.atom is ADD and sum(bool(term.variables) for term in node.args) > 1:
+            yield node
+        else:
+            for argument in node.args:
+                yield from sums_of(argument)
 
 
 def is_score(node: Expression) -> bool:
