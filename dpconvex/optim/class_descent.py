@@ -144,7 +144,7 @@ def shorter(
         noise -= float(lost @ (weights * constant**2)) / float(weights @ constant**2)
     moving = point - fixed
     signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)
-    factor = max(least, 1 - noise / signal)
+    factor = max(least, 1 - max(noise, 0.0) / signal)  # Below 0 is rounding, where only the constant stands out
     if constant is not None and best is not None:
         alone = min(1.0, ALONE * (1 - factor))
         fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
