@@ -93,6 +93,7 @@ def release_steps(
             classes = tells_classes(form, scores.fields) and not pulls(form)
             # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short
             alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
+            alone = alone and len(scores.fields) == 1  # and one second moment says little of rows of products
             take = descend_for_classes if public.is_flat and classes and alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
             theta = form.feasible.project(theta)
@@ -116,14 +117,22 @@ def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
     every = list[Made]()
     for with_fields in (with_own_fields, with_picked_fields):
         picks = with_fields is with_picked_fields
-        if picks and (not form.template.record.discrete or has_own_rows(form)):
+        written = not picks or not form.template.record.discrete or has_own_rows(form)
+        if picks and written and not is_coupled(form):
             continue
         own, functions = with_fields(form)
         with suppress(DPConvexError):  # Scores of declared fields are written down, whatever others are
-            if functions and (has_own_rows(own) or not picks):
+            if functions and (not picks or (has_own_rows(own) and (not written or linear_scores(own).shape[1] == 1))):
                 form, groups = own, own.made and own.made.groups
                 every.append((functions, own.template.record, groups))
     return form, tuple(every)
+
+
+def is_coupled(form: LossForm) -> bool:
+    """Say whether one record's score reads several columns, as ``x @ w + t * (x @ v)`` does with levels t."""
+    scores = linear_scores(form)
+    reads = (abs(label.combine @ scores.kinds.T) for label in scores.form.labels)
+    return len(scores.form.labels) > 1 and any(((columns > 0).sum(axis=1) > 1).any() for columns in reads)
 
 
 def has_own_rows(form: LossForm) -> bool:

@@ -10,7 +10,7 @@ from dpconvex.data.record import Record
 from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY
 from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
-from dpconvex.expressions.expression import Expression, Field, Variable, constant
+from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import is_entrywise, substituted
 from dpconvex.util.arrays import Array, Indices, powers_of_two
@@ -51,7 +51,8 @@ class Term(NamedTuple):
 @once
 def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
     """Return the form of losses that differ by no parameters, and its new fields, without discrete fields that no loss needs."""
-    parts, template = [dict(terms(loss)) for loss in form.losses], form.template
+    template, given = form.template, [multiplied_out(loss) for loss in form.losses]
+    parts = [dict(terms(loss)) for loss in given]
     common = set.intersection(*(set(part.values()) for part in parts))
     keys = dict.fromkeys(key(term) for part in parts for term in part.values() if term not in common)
     found, domains = dict[str, Picked](), dict[str, Ball]()
@@ -79,12 +80,31 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
             leaves.update(dict.fromkeys(nodes, product))
     if not found:
         return form, {}
-    every = [substituted(loss, leaves) for loss, leaves in zip(form.losses, replaced, strict=True)]
+    every = [substituted(loss, leaves) for loss, leaves in zip(given, replaced, strict=True)]
     losses, groups, chosen_by = without_idle(every, template.record.discrete)
     read = {field.name for loss in losses for field in loss.fields} | {*chosen_by}
     fields = {name: domain for name, domain in template.record.fields.items() if name in read}
     moved = template.with_parts(record=Record(**fields, **domains), losses=losses)
     return LossForm(moved, convex=False, made=MadeFields(found, groups, template.record)), found
+
+
+def multiplied_out(loss: Expression) -> Expression:
+    """Return a loss in which levels multiply parameters, as in ``x @ w + x @ (t * v)`` for ``x @ w + t * (x @ v)``."""
+    leaves = dict[Expression, Expression]()
+    for node in postorder([loss]):
+        if node.atom is ADD and node.is_affine and sum(bool(term.variables) for term in node.args) > 1:
+            levels = [term for term in node.args if term.atom is MULTIPLY and term.fields and term.args[0].is_constant]
+            leaves |= {term: pushed(float(term.args[0].number), term.args[1]) for term in levels}
+    return substituted(loss, leaves) if leaves else loss
+
+
+def pushed(level: float, node: Expression) -> Expression:
+    """Return a product of a number with an affine part, in which it multiplies parameters."""
+    if node.fields and node.atom is ADD:
+        return ADD(*(pushed(level, term) for term in node.args))
+    if node.fields and node.atom in (MATMUL, MULTIPLY):
+        return node.atom(*(pushed(level, side) if side.variables else side for side in node.args))
+    return MULTIPLY(constant(np.full(node.shape, level)), node)
 
 
 def without_idle(
