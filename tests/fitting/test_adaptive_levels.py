@@ -57,6 +57,26 @@ def test_targets_and_places_may_have_units_of_their_own():
     np.testing.assert_allclose((middle - np.median(y, axis=0)) / units, 0, atol=0.2)
 
 
+@pytest.mark.parametrize("loss", ["squares", "counts"])
+@pytest.mark.parametrize("treatment", [dp.Box(0, 1), dp.Choice([0, 1])], ids=["number", "choice"])
+def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
+    """Features and their products with the treatment were two scores, told apart slowly: worse than a constant at any epsilon."""
+    w, v, b, e = cp.Variable(2, name="w"), cp.Variable(2, name="v"), cp.Variable(name="b"), cp.Variable(name="e")
+    treated = (RANDOM.random(SIZE) < 0.3).astype(int)
+    score = 0.02 * (AGE - 50) + 0.5 * RARE + treated * (0.4 - 0.01 * (AGE - 50) + 0.3 * RARE)
+    y = RANDOM.poisson(np.exp(score)).clip(0, 60) if loss == "counts" else 4e4 + 1e4 * score + 3e3 * NOISE
+
+    def missed(s, y):
+        return cp.exp(s) - y * s if loss == "counts" else cp.square(s - y)
+
+    record = {"x": WIDE["x"], "t": treatment, "y": dp.Box(0, 60 if loss == "counts" else 4e5)}
+    data = {"x": X, "t": treated.astype(float if isinstance(treatment, dp.Box) else int), "y": y}
+    found = fit(record, lambda x, t, y: missed(x @ w + b + t * (x @ v + e), y), data)
+    told = X @ found["w"] + found["b"] + treated * (X @ found["v"] + found["e"])
+    missed_by = told - score if loss == "counts" else (told - 4e4) / 1e4 - score
+    assert (missed_by**2).mean() <= 0.02 * score.var()
+
+
 @pytest.mark.parametrize("sizes", [(0,), (1,), (4, 0, 3)])
 def test_partitions_may_have_no_records(sizes):
     """One record fewer raised after payment."""
