@@ -364,7 +364,8 @@ def start_of(
     if numbers(np.zeros(scores.shape), 1.0) == 1:
         return None, 1.0
     with suppress(DPConvexError):
-        begin = scores.table(np.zeros(form.space.dim) if form.feasible.is_space else form.feasible.region.inside)
+        inside = np.zeros(form.space.dim) if form.feasible.is_space else form.feasible.region.inside
+        begin = scores.table(inside.astype(float))  # SciPy's functions take no longer numbers
         for unit in 0.5 ** np.arange(20.0):
             if numbers(begin, unit) > NUMBER:
                 return begin, float(unit)

@@ -104,6 +104,29 @@ def test_weights_of_a_mixture_are_learnt(low):
     assert own - best < 0.25 * (even - best)
 
 
+def test_censored_times_are_fitted_with_their_deviation():
+    """Olsen's convex form: steps begin inside of K, at a point of more digits than SciPy's functions take."""
+    rng, w, b, unit = (
+        np.random.default_rng(0),
+        cp.Variable(2, name="w"),
+        cp.Variable(name="b"),
+        cp.Variable(name="unit"),
+    )
+    x = rng.uniform(-1, 1, (3000, 2))
+    times, ends = 4 + x[:, 0] + rng.normal(size=3000), rng.uniform(2, 8, 3000)
+
+    def loss(x, y, seen):
+        far = unit * y - x @ w - b
+        return cp.square(far) / 2 - cp.log(unit) if seen else -dp.log_normcdf(-far)
+
+    record = dp.Record(x=dp.Box([-1, -1], [1, 1]), y=dp.Box(0, 9), seen=dp.Choice([0, 1]))
+    template = dp.Template(record, loss, 1e-6 * cp.sum_squares(w), constraints=[unit >= 0.05, unit <= 5])
+    data = {"x": x, "y": np.minimum(times, ends).clip(0, 9), "seen": (times < ends).astype(int)}
+    found = dp.solve(template, data, dp.Privacy(20.0, 1e-5), seed=0)
+    learnt = np.array([*found["w"], found["b"], 1.0]) / found["unit"]
+    np.testing.assert_allclose(learnt, [1.0, 0.0, 4.0, 1.0], atol=0.25)
+
+
 def test_steps_are_not_usual_where_they_cannot_begin():
     q = cp.Variable(3, name="q")
     record = dp.Record(l=dp.Box(np.full(3, 0.01), np.ones(3)))
