@@ -7,7 +7,7 @@ import numpy as np
 
 from dpconvex.data.domains import Ball, Choice
 from dpconvex.data.record import Record
-from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY
+from dpconvex.expressions.atoms.arithmetic import ADD, MATMUL, MULTIPLY, NEGATE
 from dpconvex.expressions.atoms.arrangement import hstack, vec
 from dpconvex.expressions.evaluate import over_records
 from dpconvex.expressions.expression import Expression, Field, Variable, constant, postorder
@@ -141,7 +141,7 @@ def terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
 
 
 def term_of(node: Expression) -> Term | None:
-    if not node.is_scalar or not node.is_affine or node.atom is ADD:
+    if not node.is_scalar or not node.is_affine or node.atom in (ADD, NEGATE):  # a[g] and -a[g] are one part
         return None
     if not node.fields:
         return Term(ONE, node)

@@ -57,6 +57,16 @@ def test_targets_and_places_may_have_units_of_their_own():
     np.testing.assert_allclose((middle - np.median(y, axis=0)) / units, 0, atol=0.2)
 
 
+def test_quantiles_of_groups_may_have_one_term_for_each_side():
+    """A score and its negative were two parts that levels pick, and neither was made a row: answers were 18 times a constant's."""
+    a, b, y = cp.Variable(GROUPS, name="a"), cp.Variable(name="b"), 400 + 100 * LEVELS[GROUP] + 100 * NOISE**2
+    record = {"g": WIDE["g"], "y": dp.Box(0, 3000)}
+    for score in (lambda g: a[g], lambda g: a[g] + b):
+        found = fit(record, lambda g, y, s=score: 0.9 * cp.pos(y - s(g)) + 0.1 * cp.pos(s(g) - y), {"g": GROUP, "y": y})
+        told = found["a"] + (found["b"] if "b" in found.parameters else 0)
+        np.testing.assert_allclose(told, 400 + 100 * LEVELS + 270, atol=40)
+
+
 @pytest.mark.parametrize("loss", ["squares", "counts"])
 @pytest.mark.parametrize("treatment", [dp.Box(0, 1), dp.Choice([0, 1])], ids=["number", "choice"])
 def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
