@@ -108,10 +108,13 @@ def find_constant(
         half = public.reach or public.slope / bend / 2
         sharp = each * (public.most_curvature if public.vanishes else bend)
         down, up = (np.broadcast_to(each * end, len(mixed)).tolist() for end in public.longest)
-        every = [Sought(half, sharp, ends) for ends in zip(down, up, strict=True)]
+        sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
+        every = [Sought(half, (each * sides[0], each * sides[1]), ends) for ends in zip(down, up, strict=True)]
         spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
-        place = np.array([one.place for one in every]) @ apart
-        usual = wider * math.hypot(*(min(CLIPPED * DEVIATION * one.scale * sharp, max(one.longest)) for one in every))
+        place = np.array([one.balance for one in every]) @ apart
+        usual = wider * math.hypot(
+            *(min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
+        )
     own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
     lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
     cap = public.most_curvature

@@ -16,24 +16,31 @@ UNCERTAIN, CLOSE, WIDER = 0.7, 0.5, 1.5
 # How far from the place later answers are asked for, in scales; and the doubt of the place that is small enough, in deviations.
 ASIDE, SURE = 2.0, 0.2
 MISFIT = 0.05  # The deviation of an answer, next to its clip, for targets that have another law, and for grids
+BALANCE = 12.0  # How far from the place slopes may balance, in scales
 DEVIATION = math.pi / math.sqrt(3)
 
 
-def mean_slope(offset: Array, spread: Array, down: float, up: float) -> Array:
-    """Return the mean of ``max(-down, min(z, up))`` for z of a logistic law with this mean and scale."""
-    above, below = (np.logaddexp(0.0, (offset + end) / spread) for end in (down, -up))
-    return np.asarray(spread * (above - below) - down)
+def mean_slope(offset: Array, spread: Array, ends: tuple[float, float], bends: tuple[float, float]) -> Array:
+    """Return the mean slope, no longer than its ends down and up, that grows with z by a bend on each side.
+
+    Here z has a logistic law with mean `offset` and scale `spread`.
+    """
+    down, up = (
+        bend * spread * (np.logaddexp(0.0, far) - np.logaddexp(0.0, far - end / (bend * spread)))
+        for far, end, bend in zip((-offset / spread, offset / spread), ends, bends, strict=True)
+    )
+    return np.asarray(up - down)
 
 
 class Sought:
     """What is known of one constant at which slopes add up to about 0, and of the scale of targets about it.
 
-    Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bend`
-    the slope of a record next to the distance from its target, and `longest` are the longest slopes down and up.
+    Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bends`
+    are slopes of a record next to the distance from its target, down and up, and `longest` the longest ones.
     """
 
-    def __init__(self, half: float, bend: float, longest: tuple[float, float] = (math.inf, math.inf)) -> None:
-        self.half, self.bend, self.longest = half, bend, longest
+    def __init__(self, half: float, bends: tuple[float, float], longest: tuple[float, float] = (math.inf,) * 2) -> None:
+        self.half, self.bends, self.longest = half, bends, longest
         self.places, self.scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
         self.answers = list[tuple[float, float, float, float]]()
         self.read(self.likelihood())
@@ -44,8 +51,8 @@ class Sought:
         return sum((self.fits(*answer) for answer in self.answers), prior)
 
     def fits(self, told: float, clip: float, answer: float, noise: float) -> Array:
-        ends = (min(clip, end) for end in self.longest)
-        foreseen = mean_slope(self.bend * (told - self.places[:, None]), self.bend * self.scales, *ends)
+        ends = (min(clip, self.longest[0]), min(clip, self.longest[1]))
+        foreseen = mean_slope(told - self.places[:, None], self.scales, ends, self.bends)
         return np.asarray(((answer - foreseen) / (math.hypot(noise, MISFIT) * clip)) ** 2 / -2)
 
     def learn(self, told: float, clip: float, answer: float, noise: float) -> None:
@@ -68,9 +75,16 @@ class Sought:
             self.places = np.linspace(low - step, high + step, PLACES)
             self.logarithms = self.likelihood()
 
+    @property
+    def balance(self) -> float:
+        """Where slopes add up to 0, by the law that is likely; its middle, where slopes are no longer than a bound."""
+        offsets = self.scale * np.linspace(-BALANCE, BALANCE, PLACES)
+        slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
+        return self.place + float(np.interp(0.0, slopes, offsets)) * (max(self.longest) == math.inf)
+
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
-        clip = self.bend * max(
+        clip = max(self.bends) * max(
             UNCERTAIN * self.doubt, DEVIATION * (WIDER * self.scale if late(count) else CLOSE * self.narrow)
         )
         # At the place itself an answer says nothing of the scale.

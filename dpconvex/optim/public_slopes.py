@@ -159,6 +159,7 @@ def seen_from(
     def bent_at(place: float) -> Any:
         return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
+    measured = measured | {"sides": tuple(bend_far_away(slopes_at, along, side * probe) / unit for side in (-1, 1))}
     far = 1.0 if rises else farthest_kink(slopes_at, probe)
     # Bends that most records are far from are kinks, too.
     bent = 0.0 if record.discrete else np.median(np.abs(bent_at(0.0)))
@@ -193,6 +194,13 @@ def seen_from(
         vanishes = vanishes and (scores.width > 0 or not 0 < LINKED * np.min(longest) < np.max(longest))
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
+
+
+def bend_far_away(slopes_at: Callable[[Any], Any], along: Array, probe: Array) -> float:
+    """Return the mean curvature far away on the side of a probe, or 0 where it is not the same everywhere."""
+    near, half, far = (float(np.mean(along @ slopes_at(part * FAR * probe[:, None]))) for part in (0.25, 0.5, 1.0))
+    bend = 2 * abs(far - half) / FAR
+    return bend if abs(abs(far - half) - 2 * abs(half - near)) < SETTLED * abs(far - half) < math.inf else 0.0
 
 
 def fades(bent_at: Callable[[float], Any]) -> bool:

@@ -50,6 +50,7 @@ class Public:
     begins: bool = True  # Whether losses are numbers there, or at scores of 0
     reach: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
     longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
+    sides: tuple[float, float] = (0.0, 0.0)  # The mean curvature far below and far above, if it stays there
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     @property

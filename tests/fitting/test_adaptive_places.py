@@ -188,3 +188,20 @@ def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
         warnings.simplefilter("always")
         dp.solve(template, {"x": x, "y": draw.poisson(np.exp(x[:, 0]))}, PRIVACY)
     assert not [one for one in found if issubclass(one.category, dp.PrivacyWarning)]
+
+
+@pytest.mark.parametrize("part", [0.05, 0.9])
+def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float) -> None:
+    """The search took slopes on both sides for equally steep, so it ended far away, and clips that were too short stayed."""
+    draw, w, b = np.random.default_rng(0), cp.Variable(2, name="w"), cp.Variable(name="b")
+    x = draw.uniform([0, 0], [30, 1], size=(20_000, 2))
+    y = 500 + x @ [12.0, 300.0] + draw.gamma(2, 80, len(x))
+
+    def loss(x, y):
+        return part * cp.square(cp.pos(y - x @ w - b)) + (1 - part) * cp.square(cp.pos(x @ w + b - y))
+
+    template = dp.Template(dp.Record(x=dp.Box([0, 0], [30, 1]), y=dp.Box(0, 5000)), loss, 1e-6 * cp.sum_squares(w))
+    found = dp.solve(template, {"x": x, "y": y}, PRIVACY, seed=0)
+    above = y > x @ found["w"] + found["b"]
+    away = np.abs(y - x @ found["w"] - found["b"])
+    assert part * away[above].sum() == pytest.approx((1 - part) * away[~above].sum(), rel=0.1)

@@ -17,7 +17,7 @@ def test_targets_in_a_small_part_of_their_bounds_are_found_in_all_runs() -> None
         def ask(tried, clip, noise=noise):
             return np.array([np.clip(2 * (tried[0] - targets), -clip, clip).mean() + clip * noise * draw.normal()])
 
-        sought = Sought(HALF, 2.0)
+        sought = Sought(HALF, (2.0, 2.0))
         search(ask, noise, [sought], np.inf)
         missed.append(abs(sought.place - 50))
     assert max(missed) < 200
