@@ -58,7 +58,7 @@ def test_targets_and_places_may_have_units_of_their_own():
 
 
 def test_quantiles_of_groups_may_have_one_term_for_each_side():
-    """A score and its negative were two parts that levels pick, and neither was made a row: answers were 18 times a constant's."""
+    """A score and its negative were two parts that levels pick, and neither was a row: answers were 18 times a constant's."""
     a, b, y = cp.Variable(GROUPS, name="a"), cp.Variable(name="b"), 400 + 100 * LEVELS[GROUP] + 100 * NOISE**2
     record = {"g": WIDE["g"], "y": dp.Box(0, 3000)}
     for score in (lambda g: a[g], lambda g: a[g] + b):
