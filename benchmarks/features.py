@@ -218,7 +218,14 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
         return np.array(draws)
 
     for method, estimator in ((OURS, dp.Ridge), (f"{OURS}, LinearRegression", dp.LinearRegression)):
-        model = estimator(epsilon=epsilon, delta=DELTA, adjacency="add-remove", size=len(split.y), seed=seed)
+        given: Options = {
+            "epsilon": epsilon,
+            "delta": DELTA,
+            "adjacency": "add-remove",
+            "size": len(split.y),
+            "seed": seed,
+        }
+        model = estimator(**given, bounds=(-1, 1))
         _, seconds = timed(partial(model.fit, split.x, split.y))
         yield method, np.array([[split.error(model.predict(split.x_test)), seconds]])
     yield "AdaSSP", tried(competitors.adassp, {})

@@ -27,12 +27,13 @@ LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression
 W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 WARDS = dp.Schema({"ward": dp.Categorical(["a", "b"])}, "ill", label_bounds=(-1, 1))
-TABLE, LINE = {"ward": ["a", "b"] * 20}, dp.LinearRegression(fit_intercept=True)
+TABLE, LINE = {"ward": ["a", "b"] * 20}, dp.LinearRegression(bounds=(-1, 1))
 MODEL = dp.LogisticRegression()
 MESSAGES = {
     "a typo": lambda: dp.LogisticRegresion,
     "raw columns": lambda: MODEL.fit(9 * X, Y),
-    "a target outside": lambda: dp.Ridge().fit(X, 3 * Y),
+    "a target without bounds": lambda: dp.Ridge().fit(X, Y),
+    "a target outside": lambda: dp.Ridge(bounds=(-1, 1)).fit(X, 3 * Y),
     "whose clip": lambda: dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"]).encode({"age": [130], "sick": ["no"]}),
     "epsilons to sweep": lambda: dp.sweep(LOGISTIC, DATA, [0.1, 1]),
     "an epsilon to tune": lambda: dp.tune([LOGISTIC], DATA, 2),
@@ -54,7 +55,9 @@ MESSAGES = {
     "a number for a total": lambda: dp.Budget(1.0),
     "a ledger without room": lambda: dp.Budget(dp.Privacy(100, 1e-6), accounting="renyi"),
     "levels that add up to the intercept": lambda: make_pipeline(dp.SchemaEncoder(WARDS), LINE).fit(TABLE, Y),
-    "standard errors that noise leaves none of": lambda: dp.LinearRegression(epsilon=0.1).fit(X, Y).coefficients_,
+    "standard errors that noise leaves none of": lambda: (
+        dp.LinearRegression(epsilon=0.1, bounds=(-1, 1)).fit(X, Y).coefficients_
+    ),
     "a reference that is no level": lambda: dp.Categorical(["a", "b"], reference="c"),
     "statistics without residuals": lambda: dp.coefficients(
         dp.statistics(dp.load("linear_regression", features=2), DATA, ONE)

@@ -43,7 +43,9 @@ def ours(adjacency: str) -> Fit:
     def fit(split: tables.Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
         options: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "size": len(split.y)}
         options |= {"seed": int(rng.integers(2**31))}
-        model = dp.LogisticRegression(classes=(0, 1), **options) if split.classes else dp.Ridge(**options)
+        model = (
+            dp.LogisticRegression(classes=(0, 1), **options) if split.classes else dp.Ridge(bounds=(-1, 1), **options)
+        )
         return model.fit(split.x, split.y).predict
 
     return fit

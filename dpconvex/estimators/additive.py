@@ -341,9 +341,8 @@ class AdditiveRegressor(AdditiveModel, PrivateRegressor, problem="additive_regre
     def _check_labels(self, labels: Any) -> None:
         known = self.schema and self.schema.label_bounds
         fits = not known or tuple(known) == self._interval()
-        require(
-            fits, f"bounds are {self.bounds!r}, and the schema declares label_bounds {known!r}: pass bounds=schema."
-        )
+        said = f"bounds are {self._interval()}, and the schema declares label_bounds {known}: pass bounds=schema."
+        require(fits, said)
 
     def _declared(self, features: int) -> dict[str, Any]:
         return super()._declared(features) | ({"constant": CONSTANT, "capped": True} if takes_steps(self) else {})

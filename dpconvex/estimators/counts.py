@@ -27,6 +27,8 @@ def in_units(name: str, domain: Box, clip: bool, unit: float, column: Any) -> Ar
 class LogLinkRegressor(PrivateRegressor):
     """Base class of regressors with a log link.
 
+    The mean of a target is the lower one of its `bounds`, which is 0 with exposures, plus exp of the score.
+
     Parameters
     ----------
     alpha : float
@@ -54,7 +56,6 @@ class LogLinkRegressor(PrivateRegressor):
     """
 
     alpha: float = 1e-6
-    bounds: tuple[float, float] = (0.0, 10.0)
     bound: float | None = None
     exposure: float = 0.0
     weight: float = 0.0
@@ -64,12 +65,6 @@ class LogLinkRegressor(PrivateRegressor):
         """The power of the mean that the variance is proportional to."""
         return float(getattr(self, "power", 1.0))
 
-    def _scale(self) -> tuple[float, float]:
-        middle, half = super()._scale()
-        said = f"{type(self).__name__}: bounds are 0 and the largest target, not {self.bounds!r}."
-        require(self._interval()[0] == 0, said)
-        return middle, half
-
     def _unit(self) -> float:
         """Return the prediction, for an exposure of 1, where the score is 0."""
         return 2 * self._scale()[1] / LARGEST / (self.exposure or 1.0)
@@ -77,6 +72,8 @@ class LogLinkRegressor(PrivateRegressor):
     def _check_options(self) -> None:
         given = {name: getattr(self, name, 0.0) for name in ("alpha", "exposure", "weight", "power")}
         NOT_NEGATIVE.check(type(self).__name__, **given)
+        said = f"{type(self).__name__}: with exposures, bounds are 0 and the largest total, not {self._interval()}."
+        require(not self.exposure or self._interval()[0] == 0, said)
 
     def _declared(self, features: int) -> dict[str, Any]:
         self._check_options()
@@ -134,20 +131,20 @@ class LogLinkRegressor(PrivateRegressor):
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
         """Return D squared, the share of the deviance that is explained.  It is computed from these data, and is not private."""
-        y = self._in_units(y)
+        y, low = self._scored(y), min(self._interval()[0], 0.0)
         share = np.ones(len(np.ravel(y))) if exposure is None else np.asarray(exposure, dtype=float)
         weight = share if sample_weight is None else share * np.asarray(sample_weight)
-        rate = np.ravel(y) / np.where(share > 0, share, 1.0)
-        return float(d2_tweedie_score(rate, self.predict(X), sample_weight=weight, power=self._power))
+        rate = (np.ravel(y) - low) / np.where(share > 0, share, 1.0)
+        return float(d2_tweedie_score(rate, self.predict(X) - low, sample_weight=weight, power=self._power))
 
     @property
     def coef_(self) -> Array:
-        """Released coefficients of the logarithm of the mean, shape (features,)."""
+        """Released coefficients of the logarithm of the mean, less the lower bound, shape (features,)."""
         return self._weights()[0]
 
     @property
     def intercept_(self) -> float:
-        """Logarithm of the prediction where all features are 0."""
+        """Logarithm of the prediction, less the lower bound, where all features are 0."""
         return float(self._weights()[1] + np.log(self._unit()))
 
     def __sklearn_tags__(self) -> Any:

@@ -40,10 +40,10 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
 
     Parameters
     ----------
-    bounds : pair of float, or Schema
+    bounds : pair of float, Schema or None
         Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to
         learnt ones.  Predictions beyond them are moved to a bound.  Without an intercept, linear regressors predict the middle of
-        them where all features are 0.  With a log link the lower one is 0.
+        them where all features are 0.  None is for targets that a schema has moved to between -1 and 1, and predictions are then.
     """
 
     example = """
@@ -56,14 +56,19 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
     """
 
     fit_intercept: bool = True
-    bounds: Any = (-1.0, 1.0)
+    bounds: Any = None
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
         """Return R squared.  It is computed from these data, and is not private."""
-        return float(RegressorMixin.score(self, X, self._in_units(y), sample_weight))
+        return float(RegressorMixin.score(self, X, self._scored(y), sample_weight))
+
+    def _scored(self, y: Any) -> Any:
+        return y if self.bounds is None else self._in_units(y)
 
     def _interval(self) -> tuple[float, float]:
+        if self.bounds is None:
+            return -1.0, 1.0
         return interval("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
 
     def _scale(self) -> tuple[float, float]:
@@ -75,10 +80,15 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         """Return a target in the units of `bounds`, also one that a schema has moved to -1 and 1."""
         made, declared = getattr(y, "schema", None), self._interval()
         known = getattr(made if isinstance(made, Schema) else getattr(self, "schema_", None), "label_bounds", None)
+        if known is None:
+            how = (
+                "declare the public bounds of the target, such as bounds=(0, 100) or bounds=schema; nothing was charged"
+            )
+            require(self.bounds is not None, f"{type(self).__name__}: {how}.")
         if known is None or (declared == (-1.0, 1.0) and made is not None):
             return y
         both = f"bounds are {declared}, and the schema declares label_bounds {known}"
-        fits = declared == tuple(known) or (made is None and self.bounds != (-1.0, 1.0))
+        fits = declared == tuple(known) or (made is None and self.bounds is not None)
         require(fits, f"{type(self).__name__}: {both}; write bounds={known}.")
         return y if made is None else made.decode_target(y)
 

@@ -49,7 +49,7 @@ class SurvivalRegressor(
     Parameters
     ----------
     bounds : pair of float
-        0 and the largest time that the curves speak of.  Who has no event until then is censored there.
+        Required: 0 and the largest time that the curves speak of.  Who has no event until then is censored there.
     intervals : int or sequence of float
         Number of intervals, of equal length, or the times at which they end; the last one ends at the upper bound.  With
         ``delta=0`` proofs of more than six are not replayed.
@@ -69,7 +69,7 @@ class SurvivalRegressor(
     (3000, 6)
     """
 
-    bounds: tuple[float, float] = (0.0, 1.0)
+    bounds: tuple[float, float] | None = None
     intervals: int | Sequence[float] = 6
 
     @property

@@ -103,6 +103,24 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
     )
 
 
+@EVERY
+def test_targets_count_from_the_lower_bound_as_on_the_command_line(kind):
+    """A learnt schema was paid for, and refused afterwards wherever its lower bound was not 0."""
+    table = {"a": X[:, 0] + 0.5, "cost": AMOUNTS + 20}
+    schema = dp.learn_schema(table, dp.Privacy(2.0, 1e-6), label="cost", known={"cost": "number", "a": (-1, 2)}, seed=0)
+    (low, high), (x, y) = schema.label_bounds, schema.encode(table)
+    assert low > 1
+    model = kind(epsilon=20.0, delta=1e-5, bounds=schema, seed=1).fit(x, y)
+    template = dp.load(kind.problem, features=1, scaled=True, target=np.exp(3.0), constant=0.5, bound=None)
+    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(20.0, 1e-5), seed=1)
+    np.testing.assert_allclose(model.predict(x), schema.decode_target(release.predict(x)), rtol=0.02)
+    np.testing.assert_allclose(model.predict(x), low + np.exp(x @ model.coef_ + model.intercept_), rtol=1e-9)
+    inside = table["cost"].clip(low, high)
+    assert kind(epsilon=20.0, delta=1e-5, bounds=(low, high), seed=1).fit(x, inside).score(x, inside) > 0.1
+    assert model.score(x, inside) > 0.1
+    assert kind(epsilon=20.0, delta=1e-5, bounds=(-1, 99), seed=1).fit(x, AMOUNTS).score(x, AMOUNTS) > 0.1
+
+
 def test_totals_of_rare_counts_are_near_where_bounds_are_wide():
     """A fifth of a count a record, over exposures: totals were 2 to 14 times too high, as the constant was not reached."""
     rng, apart = np.random.default_rng(2), []

@@ -45,7 +45,7 @@ NO_NUMBERS = [
 def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil):
     x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), np.array([-1, 1] * 10)
     given = {"epsilon": 1.0, "budget": dp.Budget(dp.Privacy(9.0))}
-    regression, classifier = dp.HuberRegressor(**given), dp.LogisticRegression(classes=(-1, 1), **given)
+    classifier, regression = dp.LogisticRegression(classes=(-1, 1), **given), dp.HuberRegressor(**given, bounds=(-1, 1))
     for model, features, target in (
         (regression, spoil(x), x[:, 0]),
         (regression, x, spoil(x[:, 0])),
@@ -75,9 +75,9 @@ def test_values_are_looked_at_when_they_are_paid_for():
         (dp.LargeMarginGaussianMixture(**given), x, other),
         (dp.MetricLearner(**given), pairs, other),
         (dp.MetricLearner(**given), np.where(pairs == x[3, 0], np.nan, pairs), y),
-        (dp.HuberRegressor(**given), x, other),
-        (dp.HuberRegressor(**given), x, np.where(y, np.nan, 0.0)),
-        (dp.LinearRegression(**given), far, y),
+        (dp.HuberRegressor(**given, bounds=(-1, 1)), x, other),
+        (dp.HuberRegressor(**given, bounds=(-1, 1)), x, np.where(y, np.nan, 0.0)),
+        (dp.LinearRegression(**given, bounds=(-1, 1)), far, y),
         (dp.PrivateEstimator(dp.load("logistic_regression", features=2), **given), x, other),
         *((dp.LogisticRegression(**given), pd.DataFrame(spoilt), y) for spoilt in objects),
         (dp.LogisticRegression(**given), x, np.where(y, pd.NaT, y.astype(object))),
@@ -96,7 +96,7 @@ def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words(
     with pytest.raises(dp.DomainError, match="None"):
         dp.LogisticRegression(classes=LABELS).fit(x, np.array(["yes", "no", "no", None], dtype=object))
     with pytest.raises(dp.TemplateError, match="LinearRegression has no penalty; use Ridge"):
-        dp.LinearRegression(epsilon=1.0, regularization=1.0).fit(x, np.zeros(4))
+        dp.LinearRegression(epsilon=1.0, bounds=(-1, 1), regularization=1.0).fit(x, np.zeros(4))
 
 
 @pytest.mark.parametrize("labels", [(0, "0"), (2**53 + 1, 0.5)])
@@ -232,8 +232,8 @@ SECRET = 0.123456789
         lambda: dp.LogisticRegression().fit(np.full((5, 2), SECRET + 0j), [0, 1, 0, 1, 0]),
         lambda: dp.LogisticRegression().fit(np.full(5, SECRET), [0, 1, 0, 1, 0]),
         lambda: dp.LogisticRegression().fit(np.array(SECRET), [0]),
-        lambda: dp.Ridge().fit(np.full((5, 2), 0.1), np.full(5, SECRET + 1j)),
-        lambda: dp.Ridge().fit(np.full((5, 2), 0.1), np.full((5, 2), SECRET)),
+        lambda: dp.Ridge(bounds=(-1, 1)).fit(np.full((5, 2), 0.1), np.full(5, SECRET + 1j)),
+        lambda: dp.Ridge(bounds=(-1, 1)).fit(np.full((5, 2), 0.1), np.full((5, 2), SECRET)),
         lambda: dp.MetricLearner().fit(np.full((5, 2, 2), SECRET + 1j), [0, 1, 0, 1, 0]),
         lambda: dp.MetricLearner().fit(np.full((5, 2, 2), 0.1), np.full(5, SECRET + 1j)),
         lambda: dp.PublicPreconditioner([[1.0, 0.0]]).fit_transform(np.full((5, 2), SECRET + 1j)),
@@ -246,7 +246,7 @@ def test_errors_quote_no_records(call):
     assert str(SECRET)[:5] not in str(told.value)
 
 
-@pytest.mark.parametrize("kind", [dp.Ridge, dp.HuberRegressor, dp.LinearRegression])
+@pytest.mark.parametrize("kind", [dp.Ridge, dp.HuberRegressor, dp.LinearRegression, dp.PoissonRegressor])
 def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bounds(kind, tmp_path):
     doses = np.random.default_rng(0).uniform(0.0, 100.0, 2000)
     table = {"dose": doses, "cost": 100.0 + 1.5 * doses}
@@ -260,8 +260,15 @@ def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bou
     for wrong in ((-50, 350), (0, 351)):
         with pytest.raises(dp.TemplateError, match=r"label_bounds \(0\.0, 350\.0\); write bounds="):
             kind(bounds=wrong, **options).fit(X, y)
+    budget = dp.Budget(dp.Privacy(99.0, 0.1))
+    usual = kind(**options, budget=budget)
     with pytest.raises(dp.TemplateError, match=r"bounds are \(-1\.0, 1\.0\), and the schema declares"):
-        make_pipeline(dp.SchemaEncoder(schema), kind(**options)).fit(table, table["cost"])
+        make_pipeline(dp.SchemaEncoder(schema), usual).fit(table, table["cost"])
+    for target in (table["cost"], np.asarray(y)):  # a default that they exceed was paid for
+        with pytest.raises(dp.TemplateError, match=r"such as bounds=\(0, 100\) or bounds=schema"):
+            usual.fit(X, target)
+    assert not budget.entries
+    np.testing.assert_allclose(usual.fit(X, y).predict(X), (plain.predict(X) - 175) / 175, atol=1e-5)
 
 
 TABLE = pd.DataFrame(

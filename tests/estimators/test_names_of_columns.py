@@ -116,7 +116,8 @@ def test_every_fit_remembers_the_schema_of_its_features():
 
 def test_rows_that_pandas_numbers_otherwise_are_not_paired():
     budget, other = dp.Budget(dp.Privacy(5.0)), TARGET.sample(frac=1.0, random_state=0)
-    for estimator in (dp.LogisticRegression(), dp.Ridge(), dp.LinearRegression(), dp.PrivateEstimator(LEARNER)):
+    lines = (kind(bounds=(-1, 1)) for kind in (dp.Ridge, dp.LinearRegression))
+    for estimator in (dp.LogisticRegression(), *lines, dp.PrivateEstimator(LEARNER)):
         refused(dp.DomainError, r"reset_index\(drop=True\)", estimator.set_params(budget=budget).fit, FRAME, other)
     for call in (
         dp.solve,

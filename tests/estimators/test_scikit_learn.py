@@ -87,6 +87,11 @@ for _estimator, _ in CHECKED.values():
     # quick to solve, and easy to judge
     if "epsilon" in _estimator.get_params() and not isinstance(_estimator, dp.LinearRegression):
         _estimator.set_params(clip=True, seed=0, epsilon=1e4, regularization=0.1)
+    if "bounds" in _estimator.get_params():
+        log_link = "alpha" in _estimator.get_params()
+        _estimator.set_params(
+            bounds=(0, 10) if log_link else (0, 1) if "intervals" in _estimator.get_params() else (-1, 1)
+        )
 KNOWN = {
     type(e): why if isinstance(e, TransformerMixin | dp.MetricLearner) else {"check_dtype_object": OBJECTS} | why
     for e, why in CHECKED.values()

@@ -263,7 +263,7 @@ def test_data_of_a_refused_fit_were_not_fitted():
         lambda: fitted(radius=0.1),
         lambda: fitted(regularization=-1),
     ]
-    refused.append(lambda: dp.LinearRegression(radius=0.1).fit(x, y))
+    refused.append(lambda: dp.LinearRegression(bounds=(-1, 1), radius=0.1).fit(x, y))
     assert [warned(call) for call in refused] == ["refused"] * len(refused)
     assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]
     x = x.copy()

@@ -265,7 +265,7 @@ def test_records_are_cut_or_weighted_by_rules_that_depend_on_nobody_else(keep, s
 
 
 def test_records_that_are_left_out_do_not_choose_what_is_released(monkeypatch):
-    model, sizes = dp.LinearRegression(delta=1e-6, unit="patient", keep="first", seed=0), []
+    model, sizes = dp.LinearRegression(bounds=(-1, 1), delta=1e-6, unit="patient", keep="first", seed=0), []
     monkeypatch.setattr(dp.LinearRegression, "_ridge", lambda self, features, size: sizes.append(size) or 1 / 0)
     for more in (0, 50):  # of one patient
         with pytest.raises(ZeroDivisionError):

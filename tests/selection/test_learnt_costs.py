@@ -204,7 +204,7 @@ def test_arrays_that_are_computed_from_features_keep_the_cost_of_their_schema(wa
     assert not found.private
     assert dp.Statistics.from_bytes(found.to_bytes()).status == found.fit().status == found.status
     if way == "splines":
-        assert not dp.Ridge(epsilon=1.0, delta=1e-6).fit(x, np.asarray(y)).release_.private
+        assert not dp.Ridge(epsilon=1.0, delta=1e-6, bounds=(-1, 1)).fit(x, np.asarray(y)).release_.private
 
 
 @pytest.mark.parametrize("tail", [0.0, 4.74e-8])
