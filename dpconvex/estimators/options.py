@@ -1,16 +1,19 @@
 """Where habits of scikit-learn do not suit: options have other names here, and fits and scores have a price."""
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any
 
+import numpy as np
+
 from dpconvex.data.columns import check_aligned
-from dpconvex.errors import DPConvexError, warn
-from dpconvex.fitting.problem_files import options as options_of
+from dpconvex.data.encoded import origins
+from dpconvex.data.learnt import origin_of
+from dpconvex.data.partitions import Partitions
+from dpconvex.errors import warn
 from dpconvex.fitting.solve import AGAIN, note_fit
 from dpconvex.model.template import Template
 from dpconvex.util.arguments import require
@@ -82,25 +85,33 @@ def scored(score: Callable[..., float]) -> Callable[..., float]:
     return told
 
 
-def as_candidate(estimator: Any, features: int, varied: Collection[str] = ()) -> Template:
-    """Return the template that `dpconvex.tune` fits, or refuse options that are no part of it; those to vary, at any value."""
-    found, given, name = estimator.template(features), estimator.get_params(deep=False), type(estimator).__name__
-    record = found.record.fields
-    mapped = getattr(estimator, "encoder", None) is not None or getattr(record.get("x"), "shape", None) != (features,)
-    said = f"tune: {name} maps features first, or learns labels; pass a template for what it makes."
-    require(not mapped and set(record) == {"x", "y"}, said)
-    known = options_of(estimator.problem) if estimator.problem else {}
-    for item in fields(estimator):
-        option, value, idle = item.name, given[item.name], False
-        one, other = (list(v) if isinstance(v, list | tuple) else v for v in (value, item.default))
-        usual = value is item.default or (type(one) is type(other) and repr(one) == repr(other))
-        if usual and (option not in varied or option in known):
-            continue
-        with suppress(DPConvexError):  # without what a template needs there is none
-            tried = not value if usual and isinstance(value, bool) else item.default
-            made = type(estimator)(**{**given, option: tried}).template(features)
-            idle = found is made or (found.source is not None and repr(found.source) == repr(made.source))
+def as_candidate(
+    estimator: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str] = ()
+) -> tuple[Any, Template, Any]:
+    """Return a copy that keeps what `dpconvex.tune` was asked for, its template, and data with targets in its units."""
+    given, name = estimator.get_params(deep=False), type(estimator).__name__
+    own = {item.name: item.default for item in fields(estimator)}
+    for option in TAKEN:
         where = "dp.Privacy(...)" if option in GUARANTEE else f"tune(..., {option}=...)"
-        which = f"which tune takes itself: {where}" if option in TAKEN else "which changes nothing that tune fits"
-        require(not idle, f"tune: {name} has an option {option}={value!r}, {which}. Leave it out.")
-    return found
+        said = f"tune: {name} has an option {option}={given[option]!r}, which tune takes itself: {where}. Leave it out."
+        require(option not in varied and (given[option] is own[option] or given[option] == own[option]), said)
+    model, said = (
+        type(estimator)(**given | {option: asked[option] for option in TAKEN}),
+        f"tune: {name} maps features first, learns labels, or has fields beside x and y",
+    )
+    require(getattr(estimator, "encoder", None) is None, f"{said}; pass a template for what it makes.")
+    if parted := isinstance(data, Partitions):
+        records, width = model._records(data, None), (data.width(features),)
+    else:
+        more = {key: column for key, column in data.items() if key not in (features, label)}
+        records, width = model._records(data[features], data[label], **more), np.shape(data[features])[1:]
+    template = model.template(model.n_features_in_)
+    record = template.record.fields
+    fits = set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width
+    require(fits, f"{said}; pass a template for what it makes.")
+    learnt = getattr(getattr(model, "bounds", None), "learnt", None)
+    known = origin_of(*origins(data)).learnt
+    said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"
+    require(learnt is None or learnt in known, f"{said}, which would leave its cost out. Encode them by it.")
+    warn_of_more(model)
+    return model, template, records if parted else {**data, label: records["y"]}

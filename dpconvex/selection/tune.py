@@ -20,7 +20,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, shorten
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
@@ -57,12 +57,15 @@ class Tuning:
     mistakes : int or None
         From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
         Of a regression: the sum of squared errors, in parts of the squared range of the label.
+    model : estimator or None
+        Where the choice is an estimator: its copy with the release, which predicts in the units of the table.
     """
 
     choice: str
     release: Release
     spent: Privacy | None
     mistakes: int | None = None
+    model: Any = None
 
 
 @quietly
@@ -90,8 +93,8 @@ def tune(
     ----------
     candidates : mapping of str to Template, sequence of Template, or estimator
         Public: fixed without looking at the data.  All need the same record (fields, domains and labels) and a `predict` that
-        treats every record alone.  A scikit-learn estimator of this package represents the template that it fits.  Its other
-        options raise an error: pass them to `tune`.
+        treats every record alone.  A scikit-learn estimator of this package represents the template that it fits under this
+        guarantee, and takes targets in the units of its `bounds`.  Options that `tune` takes, such as `epsilon`, raise an error.
     grid : mapping of str to sequence, optional
         For one estimator: values of its options.  All combinations are candidates.
     privacy : Privacy
@@ -119,9 +122,9 @@ def tune(
     differ by more than so many records are worth (docs/choosing.md).
     """
     check_privacy("tune", privacy, units=True)
-    named = named_templates(candidates, grid, data, features, label)
-    names, templates = list(named), list(named.values())
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune", seed, workers, unit, units=True)
+    named, models, data = named_templates(candidates, grid, data, features, label, privacy, options)
+    names, templates = list(named), list(named.values())
     call = FitJob(data, privacy, templates, options)
     count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
@@ -133,7 +136,8 @@ def tune(
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
-    batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
+    with call.told():
+        batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
     said = "the number of records changed; data must not change while they are fitted."
     require(part is None or batch.size == len(part), said, DomainError)
 
@@ -164,7 +168,7 @@ def tune(
         steps, known = (shares, f"{FIXED}; composed by the rule: {plan.total.rule}"), {RUNS: float(len(ways))}
         proved = plan.certificates[best]
         certificate = of_the_best(proved, privacy, f"{many} of", known, steps, COMPOSED, plan.event)
-    return outcome(call, names[best], releases[best], certificate)
+    return outcome(call, names[best], releases[best], certificate, models)
 
 
 @quietly
@@ -211,9 +215,9 @@ def tune_repeated(
     """
     check_privacy("tune_repeated", privacy, units=True)
     law = repetitions if repetitions is not None else Repetitions()
-    named = named_templates(candidates, grid, data, features, label)
     instance(Repetitions).check("tune_repeated", repetitions=law)
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
+    named, models, data = named_templates(candidates, grid, data, features, label, privacy, options)
     call = FitJob(data, privacy, list(named.values()), options)
     scores = {n: RecordCounter(call.record, trial(t), features, label, privacy) for n, t in named.items()}
     pairs = zip(named, call.templates, strict=True)
@@ -224,7 +228,8 @@ def tune_repeated(
     source, names = call.source, list(named)
     count = law.draw(source.seeded)
     call.pay()
-    batch = call.record.validate(call.data, clip=clip, empty=True)
+    with call.told():
+        batch = call.record.validate(call.data, clip=clip, empty=True)
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
         fit, noise, _ = plans[name]
@@ -235,12 +240,16 @@ def tune_repeated(
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
     # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
-    return outcome(call, name, release, plans[name][-1], round(score / scores[name].largest))
+    return outcome(call, name, release, plans[name][-1], models, round(score / scores[name].largest))
 
 
-def outcome(call: FitJob, name: str, release: Release, certificate: Any, mistakes: int | None = None) -> Tuning:
+def outcome(
+    call: FitJob, name: str, release: Release, certificate: Any, models: Mapping[str, Any], mistakes: int | None = None
+) -> Tuning:
     found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
-    return Tuning(name, found, found.spent, mistakes)
+    if (model := models[name]) is not None:
+        model.release_ = found
+    return Tuning(name, found, found.spent, mistakes, model)
 
 
 def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
@@ -315,27 +324,37 @@ def of_the_best(
 # Candidates
 
 
-def named_templates(candidates: Any, grid: Any, data: Any, features: str, label: str) -> dict[str, Template]:
-    """Return the candidates by name; refuse those whose mistakes cannot be counted, or that speak of other records."""
+def named_templates(
+    candidates: Any, grid: Any, data: Any, features: str, label: str, privacy: Privacy, options: FitOptions
+) -> tuple[dict[str, Template], dict[str, Any], Any]:
+    """Return the candidates by name, their estimators, and the data in their units.
+
+    Those whose mistakes cannot be counted, or that speak of other records, are refused.
+    """
     table(data)
     several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
     said = "tune: pass several templates or estimators, or one estimator with a grid, as "
     said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."
     require(several != (grid is not None), said)
-    found = candidates if several else varied(candidates, grid)
-    given = found if isinstance(found, Mapping) else {str(k): c for k, c in enumerate(found)}
-    named = {name: declared(name, candidate, data, features, grid or ()) for name, candidate in given.items()}
-    require(named, "tune: there is no candidate to choose from.")
-    first, reference = next(iter(named.items()))
-    for name, template in named.items():
+    every = candidates if several else varied(candidates, grid)
+    given = every if isinstance(every, Mapping) else {str(k): c for k, c in enumerate(every)}
+    asked = vars(options) | vars(privacy)
+    found = {name: declared(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
+    require(found, "tune: there is no candidate to choose from.")
+    first, reference = next(iter(found.items()))
+    for name, (_, template, _) in found.items():
         counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
         counter.check("tune", strict=False)
         lacks = "declares no predict" if template.predict is None else "predicts more than one value"
         said = f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted."
         require(template.predict is not None and not counter.survives, said)
-        alike = domains(template) == domains(reference)
+        alike = domains(*found[name]) == domains(*reference)
         require(alike, f"tune: candidates {first!r} and {name!r} declare different records.")
-    return named
+    apart = {repr(template.source) if template.source else id(template) for _, template, _ in found.values()}
+    said = f"tune: candidates of the grid {shorten(str(grid))} are the same fit"
+    require(several or len(apart) == len(found), f"{said}: leave out what changes nothing.")
+    models = {name: model for name, (model, *_) in found.items()}
+    return {name: template for name, (_, template, _) in found.items()}, models, reference[-1]
 
 
 def trial(template: Template) -> Release:
@@ -355,18 +374,21 @@ def varied(estimator: Any, grid: Any) -> dict[str, Any]:
     return dict(zip(names, made, strict=True))
 
 
-def declared(name: str, candidate: Any, data: Any, features: str, varied: Collection[str]) -> Template:
-    """Return the template of a candidate: itself, or what an estimator fits to so many features."""
+def declared(
+    name: str, candidate: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str]
+) -> tuple[Any, Template, Any]:
+    """Return the estimator of a candidate, if it is one, its template, and the data in its units."""
     if isinstance(candidate, Template):
-        return candidate
+        return None, candidate, data
     build: Any = getattr(candidate, "candidate", None)
     require(callable(build), f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
-    if isinstance(data, Partitions):
-        return cast(Template, build(data.width(features), varied))
-    one_of(data.keys()).check("tune", features=features)
-    return cast(Template, build(sum(np.shape(data[features])[1:2]), varied))
+    if not isinstance(data, Partitions):
+        one_of(data.keys()).check("tune", features=features, label=label)
+    return cast(tuple[Any, Template, Any], build(data, features, label, asked, varied))
 
 
-def domains(template: Template) -> list[Any]:
+def domains(model: Any, template: Template, _: Any) -> list[Any]:
+    """Return the domains of fields, and the bounds that targets are moved to -1 and 1 from."""
+    ends = model._interval() if hasattr(model, "_interval") else (-1.0, 1.0)
     fields = template.record.fields.items()
-    return [(name, (d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d) for name, d in fields]
+    return [ends, *((n, (d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d) for n, d in fields)]

@@ -1,5 +1,6 @@
 """Private choice: exact frequencies, and a guarantee that covers the whole."""
 
+import re
 from dataclasses import fields
 from fractions import Fraction
 from functools import partial
@@ -10,8 +11,9 @@ import pytest
 from refused import refused
 
 import dpconvex as dp
-from dpconvex.estimators import classifiers
+from dpconvex.estimators import classifiers, counts, regressors
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.options import TAKEN
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
 from dpconvex.mechanisms.private_selection import rate
@@ -172,33 +174,94 @@ def choice_law(counts, epsilon, adjacency):
     return law
 
 
+def is_learner(kind):
+    return isinstance(kind, type) and issubclass(kind, Private) and bool(kind.problem)
+
+
 TUNE = {"parts": dp.tune, "repeated": tune_repeated}
 OTHERS = {
     **{"epsilon": 2.0, "delta": 1e-6, "adjacency": "add-remove", "unit": "patient", "most": 3, "keep": "first"},
     **{"regularization": 0.3, "radius": 2.0, "fit_intercept": True, "intercept_scaling": 0.7, "clip": True},
     **{"size": 9, "mechanism": dp.OutputPerturbation(), "backend": "conic", "budget": dp.Budget(dp.Privacy(1.0))},
     **{"seed": 0, "classes": ("n", "y"), "width": 0.2, "competitors": "summed", "learner": None},
+    **{"bounds": (-2, 5), "bound": 2.0, "threshold": 0.1, "quantile": 0.2, "confidence": 0.9, "alpha": 0.1},
+    **{"exposure": 2.0, "weight": 2.0, "power": 1.2},
 }
-CLASSIFIERS = [kind for kind in vars(classifiers).values() if isinstance(kind, type) and issubclass(kind, Private)]
+KINDS = [k for k in [*vars(classifiers).values(), *vars(regressors).values(), *vars(counts).values()] if is_learner(k)]
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("kind", [k for k in CLASSIFIERS if k.problem], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_option_of_an_estimator_is_part_of_its_template_or_refused(kind):
     """Whoever adds an option adds a value here, and sees that it is not dropped."""
-    if kind in (dp.KernelSVC, dp.LargeMarginGaussianMixture):
-        refused(dp.TemplateError, "maps features first", kind().candidate, 4)
+    asked = dict.fromkeys(TAKEN) | {"epsilon": 3.0, "delta": 1e-6, "adjacency": "replace-one", "most": 1, "clip": False}
+    usual = {"bounds": (0, 9)} if issubclass(kind, regressors.PrivateRegressor) else {}
+    columns = {"x": np.zeros((2, 2, 4) if kind is dp.MetricLearner else (2, 4)), "y": [0, 1]}
+
+    def candidate(**options):
+        return kind(**usual | options).candidate(columns, "x", "y", asked, ())
+
+    if kind in (dp.KernelSVC, dp.LargeMarginGaussianMixture, dp.MetricLearner):
+        refused(dp.TemplateError, "maps features first", candidate)
         return
-    usual = repr(kind().candidate(4).source)
     for item in fields(kind):
         given = not item.default if item.name == "fit_intercept" else OTHERS[item.name]
+        if item.name in (*TAKEN, "exposure", "weight"):
+            refused(dp.TemplateError, "takes itself|fields beside", candidate, **{item.name: given})
+            continue
         try:
-            assert repr(kind(**{item.name: given}).candidate(4).source) != usual
+            own = kind(**usual | {item.name: given}, epsilon=3.0, delta=1e-6).template(4)
         except dp.TemplateError as error:
-            if "Leave it out" in str(error):
-                with pytest.raises(dp.TemplateError):  # nor varied at its usual value
-                    kind().candidate(4, [item.name])
-    refused(dp.TemplateError, "takes itself", kind(epsilon=2.0).candidate, 4)
+            refused(dp.TemplateError, re.escape(str(error)), candidate, **{item.name: given})
+        else:
+            model, template, _ = candidate(**{item.name: given})
+            assert repr(template.source) == repr(own.source)
+            assert getattr(model, item.name) == given
+
+
+@pytest.mark.parametrize(
+    ("choose", "kind", "varied"),
+    [
+        (dp.tune, dp.Ridge, {"regularization": [1e-6, 10.0]}),
+        (dp.tune, dp.PoissonRegressor, {"alpha": [1e-6, 1e3]}),
+        (partial(tune_repeated, repetitions=dp.Repetitions(mean=2)), dp.QuantileRegressor, {"quantile": [0.4, 0.5]}),
+    ],
+)
+def test_regressors_are_chosen_in_the_units_of_their_bounds(choose, kind, varied):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.7, 0.7, (3000, 2))
+    y = 20_000 * np.exp(x[:, 0]) + rng.uniform(0, 2000, 3000)
+    budget = dp.Budget(dp.Privacy(20.0, 1e-4))
+    given = {"privacy": dp.Privacy(10.0, 1e-6), "grid": varied, "seed": 0}
+    found = choose(kind(bounds=(0, 60_000)), {"x": x, "y": y}, **given, budget=budget)
+    assert len(budget.entries) == 1
+    assert np.median(np.abs(found.model.predict(x) - y)) < 3000
+    assert found.model.release_ is found.release
+    np.testing.assert_allclose(found.release.predict(x).clip(-1, 1), found.model.predict(x) / 30_000 - 1, atol=1e-9)
+    parts = dp.Partitions([{"x": x[:2000], "y": y[:2000]}, {"x": x[2000:], "y": y[2000:]}])
+    np.testing.assert_allclose(choose(kind(bounds=(0, 60_000)), parts, **given).model.coef_, found.model.coef_)
+
+
+@pytest.mark.parametrize("choose", [dp.tune, tune_repeated])
+def test_what_regressors_cannot_be_chosen_for_costs_nothing(choose):
+    x, y = np.zeros((60, 2)), np.arange(60.0)
+    budget, columns, promise = dp.Budget(dp.Privacy(9.0, 1e-3)), {"x": x, "y": y}, dp.Privacy(5.0, 1e-6)
+    lambdas = {"regularization": [1e-4, 1.0]}
+    learnt = dp.learn_schema({"a": np.arange(3000.0), "y": np.arange(3000.0)}, dp.Privacy(2.0, 1e-6), label="y", seed=0)
+    for said, model, varied in (
+        ("bounds of the target", dp.Ridge(), lambdas),
+        ("different records", dp.Ridge(), {"bounds": [(0, 60), (0, 61)]}),
+        ("are the same fit", dp.LinearRegression(bounds=(0, 60)), {"confidence": [0.9, 0.95]}),
+        ("were learnt", dp.Ridge(bounds=learnt), lambdas),
+    ):
+        refused(dp.TemplateError, said, choose, model, columns, promise, grid=varied, budget=budget)
+    template = dp.load("ridge_regression", features=2)
+    refused(
+        dp.TemplateError, "different", choose, [template, dp.Ridge(bounds=(0, 60))], columns, promise, budget=budget
+    )
+    assert not budget.entries
+    with pytest.raises(dp.DomainError, match="stays paid for"):
+        choose(dp.Ridge(bounds=(0, 9)), columns, promise, grid=lambdas, budget=budget)
 
 
 @pytest.mark.parametrize("choose", [dp.tune, tune_repeated])
