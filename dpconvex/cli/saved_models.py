@@ -14,7 +14,7 @@ from dpconvex.data.schema import Schema
 from dpconvex.data.tables import listed, table_of
 from dpconvex.errors import DomainError
 from dpconvex.fitting.statistics import Coefficients
-from dpconvex.selection.report import RATES, effects
+from dpconvex.selection.report import RATES, effects, unit_of
 from dpconvex.util.arguments import one_of, require
 from dpconvex.util.places import writable, write_whole
 
@@ -126,13 +126,14 @@ def coefficients(chosen: argparse.Namespace) -> None:
     rows = list(effects(release, found))
     require(rows, f"{chosen.model}: its learner is not linear in named columns, with one score.")
     ends = [[low, high] if high > low else None for *_, low, high in rows]
-    listed = [{"name": n, "effect": v, "interval": own} for (n, v, *_), own in zip(rows, ends, strict=True)]
-    wide = max(len(name) for name, *_ in rows)
+    listed = [{"name": n, "change": c, "effect": v, "interval": e} for (n, c, v, *_), e in zip(rows, ends, strict=True)]
+    wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
     reach = ("" if not found else f"  {own[0]:.4g} to {own[1]:.4g}" if own else "  not determined" for own in ends)
-    lines = [f"{row[0]:<{wide}}  {row[1]:>9.4g}{text}" for row, text in zip(rows, reach, strict=True)]
+    lines = [f"What each change adds to {(unit := unit_of(release)[1])}:"]
+    lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
     lines.append("intervals of 95 %" if found else remedy)
-    told(chosen, {"effects": listed, "private": release.private}, "\n".join(lines))
+    told(chosen, {"effects": listed, "unit": unit, "private": release.private}, "\n".join(lines))
     if out is not None and found is not None:
         found.save(out)
 

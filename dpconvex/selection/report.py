@@ -2,6 +2,7 @@
 
 import hashlib
 import html
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,9 @@ import numpy as np
 
 from dpconvex.accounting.budget import Budget, sum_text
 from dpconvex.certificates.text import odds
-from dpconvex.fitting.release import Release
+from dpconvex.data.schema import Schema
+from dpconvex.fitting.problem_files import load, problems
+from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
@@ -145,11 +148,13 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
     if coefficients is not None and not coefficients.private:
         yield warning(f"These intervals are not private: {coefficients.status}.")
     if rows:
-        most = max(abs(number) for _, *numbers in rows for number in numbers) or 1.0
-        yield "<p>What a column adds to the score: a number, from its lower to its upper bound; a level, where it is there.</p>"
-        hidden = ", ".join(name for name, _, low, high in rows if not high > low)
-        cells = [(name, f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for name, v, a, b in rows]
+        most = max(abs(number) for _, _, *numbers in rows for number in numbers) or 1.0
+        means = "a number, over the range that is named; a level, where it is there"
+        yield f"<p>What a column adds to {escape(unit_of(release)[1])}: {means}.</p>"
+        hidden = ", ".join(name for name, *_, low, high in rows if not high > low)
+        drawn = ((f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
         head = ["column", "effect", "interval" * (coefficients is not None), ""]
+        cells = [(": ".join(filter(None, row[:2])), *own) for row, own in zip(rows, drawn, strict=True)]
         yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))
         if coefficients is None:
             yield '<p class="soft">Nobody released intervals of effects. Noise moves small effects, and their signs.</p>'
@@ -175,8 +180,31 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
     yield table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
 
 
-def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tuple[str, float, float, float]]:
-    """Yield name, effect, and the ends of its interval of each feature of a linear model with one score; largest first."""
+def unit_of(release: Release) -> tuple[float, str]:
+    """Return how large a unit of the score is in that of effects, and say what they are added to."""
+    schema, (name, options) = release.schema, release.source or ("", {})
+    learner = load(name, **options) if name in problems() else None
+    ratio, labels = learner.ratio if learner else "", schema.labels if schema else None
+    if learner and functions_of(learner)["scaled"] and schema and schema.label_bounds and not ratio:
+        low, high = schema.label_bounds
+        return high / 2 - low / 2, f"{schema.label!r}, in its units"
+    whose = f" of {labels[1]!r}" if labels and len(labels) == 2 else ""
+    return 1.0, f"the score{whose}" + f"; exp of it is the {ratio}" * bool(ratio)
+
+
+def changes(schema: Schema) -> Iterator[tuple[float, str]]:
+    """Yield by how much a feature changes, before division by the length of records, and in words, for its effect."""
+    for name, column in schema.features.items():
+        first, *_, last = (f"{end:g}" if isinstance(end, float) else str(end) for end in column.content)
+        base, further = getattr(column, "reference", None), len(column.names(name)) - 1
+        if column.square == 1:
+            yield from [(1.0, f"against {base!r}" if base else "")] * (further + 1)
+        else:
+            yield from [(1.0, f"{first} to {last}"), *[(math.sqrt(column.square), "against the middle")] * further]
+
+
+def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tuple[str, str, float, float, float]]:
+    """Yield name, change, effect, and the ends of its interval of each feature of a model with one score; largest first."""
     schema, weights = release.schema, release.parameters.get("w")
     names = release.names if schema is None else tuple(schema.feature_names)
     if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
@@ -184,12 +212,14 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     rows = [] if coefficients is None else coefficients.rows()
     known = {name: (value, low, high) for name, value, _, _, low, high in rows if high > low}  # of NaN, what was fitted
     found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
+    known_changes = [(1.0, "")] * len(found)
     if schema is not None:
-        scale = np.full(len(found), 1.0 if schema.unit else 1 / schema.norm_bound)
-        scale[len(found) - bool(schema.constant) :] = schema.constant
-        found = found * scale[:, None]
+        length = 1.0 if schema.unit else schema.norm_bound
+        known_changes = [(size / length, said) for size, said in changes(schema)]
+        known_changes += [(schema.constant, "")] * bool(schema.constant)
+    found = found * unit_of(release)[0] * np.array([size for size, _ in known_changes])[:, None]
     for k in np.argsort(-np.abs(found[:, 0]), kind="stable"):
-        yield names[k], *found[k].tolist()
+        yield names[k], known_changes[k][1], *found[k].tolist()
 
 
 def judged(found: Evaluation) -> Iterator[str]:

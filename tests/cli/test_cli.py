@@ -202,6 +202,35 @@ def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
     assert "targets to between -1 and 1; fit it in Python" in run(f"fit negative_binomial_regression {fit}").err
 
 
+def test_effects_on_a_target_are_in_its_units_and_say_what_they_compare(run):
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame({"area": rng.integers(0, 100, 4000), "ward": rng.choice(["east", "west"], 4000)})
+    table["rent"] = 500 + 20 * table["area"] + 300 * (table["ward"] == "east")
+    table.loc[::9, "area"] = np.nan
+    table.loc[::9, "rent"] = 2000
+    table.to_csv("rents.csv", index=False)
+    columns = (
+        'area = {bounds = [0, 100], missing = "indicator"}\nward = {levels = ["east", "west"], reference = "west"}'
+    )
+    Path("rents.toml").write_text(f'label = "rent"\nlabel_bounds = [0, 3000]\n[features]\n{columns}', encoding="utf-8")
+    fit = "rents.csv --schema rents.toml --epsilon 20 --delta 1e-6 --out model.npz"
+    run(f"fit ridge_regression {fit}", ends=0)
+    told = run("coefficients model.npz --json", ends=0).json
+    assert told["unit"] == "'rent', in its units"
+    found = {row["name"]: (row["change"], row["effect"]) for row in told["effects"]}
+    changes = {"area": "0 to 100", "ward = east": "against 'west'", "area: missing": "against the middle"}
+    assert {name: change for name, (change, _) in found.items()} == changes
+    effects = [effect for _, effect in map(found.get, changes)]
+    rows = pd.DataFrame({"area": [100, 0, 50, 50, np.nan], "ward": ["west", "west", "east", "west", "west"]})
+    rows.to_csv("rows.csv", index=False)
+    rent = run("predict model.npz rows.csv --json", ends=0).json["predictions"]
+    np.testing.assert_allclose(effects, [rent[0] - rent[1], rent[2] - rent[3], rent[4] - rent[3]], rtol=1e-6)
+    assert "in its units:\narea " in run("coefficients model.npz", ends=0).out
+    assert "What a column adds to &#x27;rent&#x27;, in its units: " in dp.report(dp.Release.load("model.npz"))
+    run(f"fit poisson_regression {fit}", ends=0)
+    assert run("coefficients model.npz --json", ends=0).json["unit"] == "the score; exp of it is the rate ratio"
+
+
 def test_a_choice_among_settings_is_made_privately(run):
     done = run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization=1e-3,1.0", ends=0)
     assert done.out.startswith("Chosen: regularization=")
