@@ -177,8 +177,9 @@ class HuberRegressor(PrivateRegressor, problem="huber_regression"):
     Parameters
     ----------
     threshold : float
-        Residual at which the loss turns linear, for a target between -1 and 1.  Without a delta or a mechanism it is for a target
-        whose range is found, and a quarter at most where records are few.
+        Residual at which the loss turns linear, for a target between -1 and 1.  With wide bounds most residuals are below the
+        default, as in least squares: for a robust fit pass a usual residual over half of the range, such as 0.01.  Without a
+        delta or a mechanism it is for a target whose range is found, and a quarter at most where records are few.
     """
 
     threshold: float = 0.5

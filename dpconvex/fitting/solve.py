@@ -254,6 +254,11 @@ class FitJob:
         with self.told():
             return knowing(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
 
+    def batch(self, record: Record | None = None) -> Batch:
+        """Return the records once they are as declared, after payment; an error says what it cost."""
+        with self.told():
+            return (record or self.record).validate(self.data, clip=self.options.clip, empty=True)
+
     @contextmanager
     def told(self) -> Iterator[None]:
         """Let an error about values say what it cost; without a budget, data that were refused count as never fitted."""
@@ -261,7 +266,7 @@ class FitJob:
             yield
         except DomainError as error:
             note_fit(self.data, 0)
-            paid = " The fit stays paid for: that it failed may depend on the data." if self.options.budget else ""
+            paid = " This stays paid for: that it failed may depend on the data." if self.options.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
 

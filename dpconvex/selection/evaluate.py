@@ -126,7 +126,7 @@ def evaluate(
         measurement(each.noise, each.scale)
     call.check()
     call.pay(Pure(paid.epsilon))
-    batch = call.cut(record.validate(call.data, clip=clip, empty=protected))
+    batch = call.cut(call.batch())
     people = batch.size if call.people is None else call.people.size
     said = "the number of records changed; data must not change during an evaluation."
     require(protected or people == call.size, said, DomainError)

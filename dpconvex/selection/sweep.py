@@ -119,7 +119,7 @@ def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm:
                 pay(options.budget, found.certificate.privacy, options.entry, found.certificate.event)
             if found.template is not last:
                 last = found.template
-                batch = last.record.validate(call.data, clip=options.clip, empty=True)
+                batch = call.batch(last.record)
                 backend = Warm() if warm else call.backend
             source = NoiseSource(None if options.seed is None else options.seed + number)
             yield partial(quietly(run), found, batch, backend, source)

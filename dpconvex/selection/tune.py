@@ -136,8 +136,7 @@ def tune(
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
-    with call.told():
-        batch = call.cut(call.record.validate(call.data, clip=clip, empty=True))
+    batch = call.cut(call.batch())
     said = "the number of records changed; data must not change while they are fitted."
     require(part is None or batch.size == len(part), said, DomainError)
 
@@ -228,8 +227,7 @@ def tune_repeated(
     source, names = call.source, list(named)
     count = law.draw(source.seeded)
     call.pay()
-    with call.told():
-        batch = call.record.validate(call.data, clip=clip, empty=True)
+    batch = call.batch()
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
         fit, noise, _ = plans[name]

@@ -62,6 +62,10 @@ def test_all_measures_follow_from_one_release():
     with pytest.raises(dp.TemplateError, match="by groups="):
         dp.evaluate(LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(1.0), group="s", budget=budget)
     assert len(budget.entries) == 1
+    wide = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.DomainError, match="stays paid for"):
+        dp.evaluate(LOGISTIC, model, {"x": 9 * x, "y": y}, dp.Privacy(1.0), budget=wide)
+    assert len(wide.entries) == 1
     refused(dp.TemplateError, "not 'x'", found.group, "x")
     with pytest.raises(dp.TemplateError, match="residuals"):
         _ = found.absolute_error
