@@ -22,6 +22,8 @@ BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
 BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one stands out by chance
+# Where so many records are as loud as noise, tails go on beyond what is seen, and each bin has at most this part of the one before.
+TAILED, FALLS = 80.0, 0.5
 LEAST_SEEN = 0.1  # The least part of records that is seen
 
 
@@ -102,6 +104,16 @@ class LengthHistograms:
         stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
         return np.where(counts > stands_out, counts, 0.0)
 
+    def with_tail(self, seen: Array) -> Array:
+        """Return counts that stand out, and behind the last of them a tail that goes on as they fall: few rows are long."""
+        last = int(np.flatnonzero(seen)[-1]) if seen.any() else 0
+        if last < 2 or not (three := seen[last - 2 : last + 1]).all():
+            return seen
+        falls = min(float(three[2] / three[1]), FALLS)
+        faster = min(falls / min(float(three[1] / three[0]), 1.0), 1.0)  # As counts of a lognormal law do
+        ahead = seen[last] * np.cumprod(falls * faster ** np.arange(1.0, len(seen) - last))
+        return np.append(seen[: last + 1], np.minimum(ahead, STANDS_OUT * self.deviation))
+
     def hidden(self, counts: Array, last: float) -> tuple[float, float]:
         """Return the sum of unseen slopes, on the side of few, that balance seen ones, and their least length."""
         up, down = self.standing_out(counts, last)
@@ -118,6 +130,8 @@ class LengthHistograms:
         seen = float((up + down).sum())
         if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual
+        if not self.balanced and self.number > TAILED * math.sqrt(loud):
+            up, down = self.with_tail(up), self.with_tail(down)
         middle = self.edges / math.sqrt(2)
         excess = np.maximum(middle - self.edges[:, None], 0.0)
         both = excess @ (up + down)
