@@ -22,7 +22,7 @@ BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
 BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one stands out by chance
-# Where so many records are as loud as noise, tails go on beyond what is seen, and each bin has at most this part of the one before.
+# Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
 TAILED, FALLS = 80.0, 0.5
 LEAST_SEEN = 0.1  # The least part of records that is seen
 
