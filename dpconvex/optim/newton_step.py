@@ -20,6 +20,10 @@ STAYS = 0.03  # Part of the squared level of the question whether curvature stay
 # the gradient has the rest.
 HESSIAN, MOMENT, LENGTHS, NEARER = 0.35, 0.05, 0.07, 0.05
 ROUGH = 0.06  # ... of a first look at the Hessian
+# Where slopes have no bound, counts of gradients that are cut have so much of what is left, each; how many are asked for at most,
+# and how many deviations of one are doubted.  The Hessian has less there, but for so much, if its noise has a smaller edge.
+COUNT, COUNTS, DOUBTED, FEWEST, EDGE = 0.4, 5, 0.7, 0.1, 0.2
+WIDER = math.sqrt(2), 4.0  # By how much a clip grows that cuts too many, at least and at most
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
 STANDS_OUT = 4.0  # By how many deviations a count stands out
 ROOM = 2.0  # How much longer vectors may be than those in the last bin whose count does
@@ -91,10 +95,13 @@ class NewtonStep:
         both = looks.counted_people(math.sqrt(2))
         least = math.sqrt(DROWNED * part(HESSIAN) / (both * math.sqrt(2 * count)))
         longest = min(self.longest_root(part(LENGTHS / 5)), least)
-        self.hessian_noise = both * longest**2 / part(HESSIAN)
-        found = self.onto.T @ looks.vectors(table, "roots", longest, part(HESSIAN)) @ self.onto
-        rest = part(1 - HESSIAN - MOMENT - LENGTHS - ROUGH - NEARER)
-        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS * 2 / 5), rest)
+        share, edge = HESSIAN, DROWNED * (longest / least) ** 2
+        if self.is_steep:
+            share *= min(max((edge / EDGE) ** 2, FEWEST), 1.0)
+        self.hessian_noise = both * longest**2 / part(share)
+        found = self.onto.T @ looks.vectors(table, "roots", longest, part(share)) @ self.onto
+        rest = part(1 - share - MOMENT - LENGTHS - ROUGH - NEARER)
+        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS * 2 / 5), rest, self.is_steep)
         spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT)) @ self.onto
         parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
@@ -122,14 +129,39 @@ class NewtonStep:
         self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.basis.toarray()))[0]
         self.back = self.scores.shortest @ whole @ self.onto
 
-    def gradient(self, length_level: float, level: float) -> tuple[Array, float, float]:
-        """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its noise."""
+    @property
+    def is_steep(self) -> bool:
+        """Whether slopes have no bound, so that a few wrong scores far out may say where the loss is least."""
+        return math.isinf(self.public.most_slope)
+
+    def gradient(self, length_level: float, level: float, counts: bool = False) -> tuple[Array, float, float]:
+        """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its error.
+
+        With counts, this is of noise and of what is cut.  Else it is of noise alone.
+        """
         most = self.looks.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
         clip = min(self.length("gradients", length_level, wide), self.longest_row * self.public.most_slope * most)
+        clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
-        return self.onto.T @ found.T.ravel(), clip, self.looks.sides * clip / level
+        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sides * clip / level, cut)
+
+    def counted(self, clip: float, level: float) -> tuple[float, float, float]:
+        """Return a clip that is wide enough by counts, about the sum of what it cuts, and the level that counts leave.
+
+        If lengths exceed a multiple of the clip no more often than by its square, mean excesses are no longer than the clip.
+        """
+        longer = 0.0
+        for left in reversed(range(COUNTS)):
+            each = level * math.sqrt(COUNT)
+            level *= math.sqrt(1 - COUNT)
+            many = float(self.looks.vectors(self.table, "gradients", 2 * clip, each, np.array([clip]))[0])
+            longer, noise = max(many - DOUBTED / each, 0.0), self.looks.sides / level
+            if longer <= noise or not left:
+                break
+            clip *= min(max(math.sqrt(longer / noise), WIDER[0]), WIDER[1])
+        return clip, clip * longer, level
 
     def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
         """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length."""

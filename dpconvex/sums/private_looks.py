@@ -142,14 +142,14 @@ class PrivateLooks:
         Of the kind "gradients", t is a person's gradient in the metric, by columns.  Of the kind "roots", t are columns of
         roots of records' Hessians.  Those of a person are cut together to the length `longest`, and shorter ones count in steps
         of 2^-16 of it.  The sum has the shape (rows * columns, rows * columns).  With edges, upper ends of bins, people are
-        counted instead.
+        counted instead; with one edge, those beyond it.
         """
-        scale = self.factor / self.rows.grid
+        scale, beyond = self.factor / self.rows.grid, edges.size == 1
         look = Look(
             rows=self.rows,
             kinds=self.scores.kinds,
             coefficients=self._coefficients(table),
-            edges=np.sort(edges * scale),
+            edges=np.sort(np.append(edges, [math.inf] * beyond) * scale),
             width=self.scores.width,
             longest=max(1.0, longest * scale),
             vectors=kind,
@@ -159,7 +159,8 @@ class PrivateLooks:
             raise ArithmeticError
         found = self._sums(look)
         if edges.size:
-            return self._noisy_counts(found.histogram[: edges.size], self.counted_people(ROOT_TWO), level)
+            moved = self.counted_people(1.0 if beyond else ROOT_TWO)
+            return self._noisy_counts(found.histogram[beyond : edges.size + beyond], moved, level)
         # A person's part is positive semidefinite, and its trace is bounded.
         moved = 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO)
         noisy = self.queries.noisy_symmetric(whole(found.moment), moved, level)
