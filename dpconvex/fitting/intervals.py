@@ -49,8 +49,9 @@ def intervals(
 
     From a release, or from where adaptive steps end that are part of the cost, a noisy gradient and a noisy Hessian lead to an
     estimate whose law is known.  It is of what minimises the expected loss, without regularizer and constraints.  Intervals are
-    those of the sandwich estimator plus the noise (docs/theory.md, section 22): the model need not be right.  Where noise hides
-    the curvature along some parameters, these have no numbers: `undetermined` names them.
+    those of the sandwich estimator plus the noise (docs/theory.md, section 22): the model need not be right, if no few records
+    decide about it (docs/intervals.md has measured coverage).  Where noise hides the curvature along some parameters, these
+    have no numbers: `undetermined` names them.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Sums for adaptive steps: whole numbers, each record's part at most the bound as computed, whatever stands beside it."""
 
 from dataclasses import replace
+from itertools import product
 
 import cvxpy as cp
 import numpy as np
@@ -15,7 +16,7 @@ from dpconvex.sums import linear_scores as linear
 from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
 from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import LIMB, PrivateLooks, exact_product
+from dpconvex.sums.private_looks import COUNT_BITS, LIMB, PrivateLooks, exact_product
 
 ADD, REPLACE = (dp.Privacy(1.0, 1e-6, adjacency) for adjacency in ("add-remove", "replace-one"))
 
@@ -104,6 +105,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     for kind in () if directions else ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
         found.vectors(table, kind, 1.0, 1.0, edges)
+        found.vectors(table, kind, 1.0, 1.0, edges[-4:-3])
     found.lengths(edges, 1.0)
     found.shorten(leverage)
     found.second_moment(1.0)
@@ -255,7 +257,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
-            for kind, bins in (("gradients", edges), ("roots", edges), ("gradients", edges[:0]), ("roots", edges[:0])):
+            for kind, bins in product(("gradients", "roots"), (edges, edges[:1], edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
             found.look(
                 np.full(found.scores.shape, table),
@@ -289,6 +291,17 @@ def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
         found.vectors(table, "roots", float(edges[-1]), 1.0, edges)
         counts.append(found.queries.seen[-1][0])
     assert (counts[1] == 2 * counts[0]).all()
+
+
+def test_one_edge_asks_how_many_are_beyond_it():
+    template, x = dp.load("ridge_regression", features=1, bound=None), np.array([[0.1], [0.2], [0.4], [-0.8]])
+    for privacy in (ADD, dp.Privacy(1.0, 1e-6)):
+        found = looks(template, {"x": x, "y": np.full(4, -1.0)}, privacy)
+        found.in_metric(np.eye(found.scores.shape[0]))
+        found.vectors(np.zeros(found.scores.shape), "gradients", 1.0, 1.0, np.array([0.3]))
+        counts, moved = found.queries.seen[-1]
+        assert (counts / 2**COUNT_BITS).tolist() == [2]
+        assert moved == 2**COUNT_BITS
 
 
 def test_tables_that_are_too_large_for_exact_sums_are_refused(monkeypatch):
