@@ -21,6 +21,7 @@ from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
 from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of
 from dpconvex.errors import DomainError, TemplateError, warn
+from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, number, refuse, require, retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
@@ -300,6 +301,19 @@ def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
     why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
     alike = known is None or not isinstance(made, Schema) or known.encoding == made.encoding
     require(alike, f"{caller}: {why}. Encode tables with the schema of the fit.")
+
+
+def check_inside(schema: Schema, domain: Any, name: str) -> None:
+    """Refuse a domain, known before payment, that records of a schema may lie outside of."""
+    if schema.constant and isinstance(domain, Ball) and domain.dim == len(schema.feature_names) and domain.norm == 2:
+        longest = schema.radius
+        said = f"the schema has a constant, so its records are up to {longest:.4g} long, and the radius is {domain.radius:g}"
+        remedy = "declare radius=schema.radius, or an intercept instead of the schema's constant"
+        require(longest <= domain.radius * (1 + RECORD_TOLERANCE), f"field {name!r}: {said}; {remedy}.", DomainError)
+    if isinstance(domain, Box) and domain.shape == () and schema.label_bounds is not None:
+        said = f"the schema has moved the target to between -1 and 1, and declared is {domain!r}"
+        remedy = "declare dp.Box(-1, 1), or pass schema.decode_target(y)"
+        require(domain.lower <= -1 and domain.upper >= 1, f"field {name!r}: {said}; {remedy}.", DomainError)
 
 
 def check_unit(unit: str | None, *known: Any) -> None:

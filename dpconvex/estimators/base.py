@@ -23,7 +23,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, most_paid
-from dpconvex.data.schema import Schema, check_encoded, check_unit
+from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
 from dpconvex.data.tables import entries, text_of
 from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
@@ -265,8 +265,12 @@ class Private(BaseEstimator):
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
         label, learnt = f"fit {type(self).__name__}", most_paid(known)
+        template, schema = self.template(self.n_features_in_), vars(self).get("schema_") or vars(self).get("encoder_")
+        maps = type(self)._features is not Private._features or getattr(self, "encoder", None) is not None
+        if schema is not None and not maps and not self.clip:
+            check_inside(schema, template.record.fields["x"], "x")
         settle(self.budget, learnt)
-        found = fit(self.template(self.n_features_in_), data, self.privacy(), entry=label, **options)
+        found = fit(template, data, self.privacy(), entry=label, **options)
         if learnt is None or not hasattr(found, "schema"):
             return found
         schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), found.schema)

@@ -20,7 +20,7 @@ from dpconvex.data.columns import check_aligned
 from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.partitions import Partitions, settled
 from dpconvex.data.record import Record, counted, in_one_place
-from dpconvex.data.schema import check_unit
+from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps, told_share
 from dpconvex.fitting.engine import DataEngine, check_place
@@ -196,6 +196,9 @@ class FitJob:
     def check(self, *fits: CertifiedFit) -> None:
         """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
         self.record.check_form(self.data, empty=self.protected)
+        for name, column in self.data.items() if isinstance(self.data, Mapping) and not self.options.clip else ():
+            if isinstance(schema := getattr(column, "schema", None), Schema):
+                check_inside(schema, self.record.fields[name], name)
         for fit in fits:
             confirm(fit.certificate)
             if self.people is not None and isinstance(fit.certificate, DescentCertificate | QueriesCertificate):

@@ -271,6 +271,30 @@ def test_a_target_that_a_schema_encoded_is_read_in_the_units_of_the_declared_bou
     np.testing.assert_allclose(usual.fit(X, y).predict(X), (plain.predict(X) - 175) / 175, atol=1e-5)
 
 
+def test_what_a_schema_says_of_records_is_compared_before_payment():
+    """Records that are all longer than the radius, or targets that were moved, were refused when they had been paid for."""
+    table = {"age": np.linspace(0, 100, 600), "ward": ["a", "b"] * 300, "cost": np.linspace(0, 900, 600)}
+    features = {"age": (0, 100), "ward": dp.Categorical(["a", "b"])}
+    schema = dp.Schema(features, "cost", label_bounds=(0, 900), constant=0.5)
+    (x, y), budget = schema.encode(table), dp.Budget(dp.Privacy(9.0, 1e-4))
+    promise, given = dp.Privacy(1.0, 1e-6), {"epsilon": 1.0, "delta": 1e-6, "bounds": schema, "budget": budget}
+    ridge, counts = dp.load("ridge_regression", features=4), dp.load("poisson_regression", features=4, target=900.0)
+    for refusal in (
+        lambda: dp.Ridge(**given).fit(x, y),
+        lambda: make_pipeline(dp.SchemaEncoder(schema), dp.Ridge(**given)).fit(table, table["cost"]),
+        lambda: dp.solve(ridge, {"x": x, "y": y}, promise, budget=budget),
+    ):
+        with pytest.raises(dp.DomainError, match=r"declare radius=schema\.radius"):
+            refusal()
+    with pytest.raises(dp.DomainError, match=r"pass schema\.decode_target\(y\)"):
+        dp.solve(counts, {"x": np.asarray(x) / 2, "y": y}, promise, budget=budget)
+    assert not budget.entries
+    for options in ({"radius": schema.radius}, {"clip": True}):
+        dp.Ridge(**given, **options).fit(x, y)
+    dp.solve(ridge, {"x": x, "y": y}, promise, budget=budget, clip=True)
+    assert len(budget.entries) == 3
+
+
 TABLE = pd.DataFrame(
     {
         "age": np.random.default_rng(0).integers(0, 100, 400),
