@@ -2,21 +2,25 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.errors import NotPrivate
+from dpconvex.expressions.atoms.exponentials import EXP, LOG_SUM_EXP, LOGISTIC
+from dpconvex.expressions.atoms.normal import NEG_LOG_NORMCDF
+from dpconvex.expressions.expression import postorder
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arguments import number
 from dpconvex.util.runtime import once
 
-# How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
-# the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.
-MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
-# At most this part of epsilon is left to the largest curvature of hinges; a number whose exponential is one, too.
-SHARE, LARGEST_SHARE = 0.3, 500.0
+# How far minimisers move leaves where all gradients together, times the dimension of the noise, are `SIGNAL` times as long as it:
+# a margin, a hinge in units of the constant in its leaf, a leaf that follows a target in units of its range.
+# More with more records, or a larger dimension, by a power.
+MARGIN, HINGE, FOLLOWED, SIGNAL, GROWTH = 8.0, 3.0, 0.45, 30.0, 0.3
+# Leaves of these have a scale of their own, whatever constant is in them.
+EXPONENTIAL = {EXP, LOGISTIC, LOG_SUM_EXP, NEG_LOG_NORMCDF}
+LARGEST_LOG = 500.0  # Its exponential is a number
 NEGLIGIBLE = 1e-9  # A quadratic whose slope on K is this part of all losses'
 SMALLEST = 1e-100  # A set of one point has a radius, too, that can be divided by
 CANCELLED = 1e-9  # A row that is shorter than this part of the longest is what rounding left of terms that cancel
@@ -29,37 +33,12 @@ ADDED = number("finite and not negative", lambda value: 0 <= value <= LARGEST).o
 GUESS = number("finite and positive", lambda value: 0 < value <= LARGEST).or_none
 
 
-class TypicalLengths(NamedTuple):
-    """Lengths of parameters that move leaves as far as is usual; 0 where there is no leaf of that kind."""
-
-    margin: float
-    hinge: float
-    target: float
-
-
-def reference_radius(analysis: Analysis) -> float:
-    """Return a guess of the norm of a good answer from public numbers, the same for every mechanism."""
-    lengths = leaf_lengths(analysis)
-    usual = lengths.hinge if hinged(analysis) and lengths.hinge else max(lengths.margin, lengths.target)
-    return max(min(usual, analysis.form.feasible.norm_bound), SMALLEST)
-
-
-def minimiser_radius(analysis: Analysis, size: int, noise: float) -> float:
-    """Return a guess of the norm of the minimiser under noise of that size on the sum of gradients."""
-    growth = (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH
-    return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
-
-
-def hinged(analysis: Analysis) -> bool:
-    """Say whether losses are hinges or the like: no target, and no logarithm of a sum of exponentials."""
-    scalars = [loss.scalar for loss in analysis.losses if not (loss.scalar.mean and loss.scalar.mean.slopes)]
-    bent = any(piece.outer for scalar in scalars for piece in scalar.pieces)
-    return bent and not leaf_lengths(analysis).target
-
-
 @once
-def leaf_lengths(analysis: Analysis) -> TypicalLengths:
-    """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
+def reference_radius(analysis: Analysis) -> float:
+    """Return a guess of the norm of a good answer from public numbers, the same for every mechanism.
+
+    Lengths in leaf space become lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with.
+    """
     gram, form = analysis.gram, analysis.form
     rows = np.concatenate(gram.rows) + 0.0  # -0 is 0
     _, first, number = np.unique(rows.view(f"V{rows[0].nbytes}").ravel(), return_index=True, return_inverse=True)
@@ -72,18 +51,17 @@ def leaf_lengths(analysis: Analysis) -> TypicalLengths:
     moves = norm > CANCELLED * norm.max(initial=0.0)
     low, high, norm = low[moves], high[moves], norm[moves]
     spread = high - low > CANCELLED * (abs(low) + abs(high))  # else it is what rounding left
-    size, own = abs(low[~spread]), norm[~spread]
-    margin, hinge = MARGIN * np.maximum(size, 1.0) / own, HINGE * size / own
-    target = FOLLOWED * (high - low)[spread] / norm[spread]
-    return TypicalLengths(*(float(found.max(initial=0.0)) for found in (margin, hinge, target)))
+    scaled = any(node.variables and node.atom in EXPONENTIAL for node in postorder(form.losses))
+    alone = MARGIN if scaled else np.where(abs(low) > CANCELLED, HINGE * abs(low), MARGIN)
+    length = np.where(spread, FOLLOWED * (high - low), alone) / norm
+    return max(min(float(length.max(initial=0.0)), form.feasible.norm_bound), SMALLEST)
 
 
-def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:
-    """Return the modulus to add so that the largest eigenvalue costs its share of epsilon, and all of them at most twice that."""
-    mu = max(regular, bend / math.expm1(min(SHARE * epsilon, LARGEST_SHARE)))
-    if cost(mu) > 2 * SHARE * epsilon:
-        mu = math.exp(affordable(cost, math.log(mu), 2 * SHARE * epsilon))
-    return mu - regular
+def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int) -> float:
+    """Return a guess of the norm of the minimiser under noise of that size and dimension on the sum of gradients."""
+    signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST)
+    growth = (signal / SIGNAL) ** GROWTH
+    return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 
 def affordable(cost: Callable[[float], float], start: float, epsilon: float) -> float:
@@ -109,7 +87,7 @@ def best_added(
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
         start = affordable(cost, start, epsilon)
-    grid = start + STEPS[start + STEPS <= max(start, LARGEST_SHARE)]
+    grid = start + STEPS[start + STEPS <= max(start, LARGEST_LOG)]
     values = [total(t) for t in grid]
     best = int(np.argmin(values))
     if best == 0:

@@ -1,5 +1,6 @@
 """Objective perturbation: minimise the objective plus a random linear term (docs/theory.md, section 7)."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,7 @@ class ObjectivePerturbation(base.ForUnits):
         noise, for pure epsilon where every gradient is a matrix of rank one (softmax, large-margin Gaussians).
     added : float or None
         Modulus of a quadratic to add to the objective, in sum form; None picks one from public numbers only, by
-        the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
+        the predicted excess risk (docs/choosing.md).
     """
 
     noise: str = "gamma"
@@ -101,7 +102,7 @@ class ObjectivePerturbation(base.ForUnits):
         return LAWS[self.noise].rounding(certificate, probability)
 
     def _choose(self, law: NoiseDistribution, analysis: Analysis, privacy: Privacy, size: int) -> float:
-        """Pick the added modulus, by a share of epsilon or the least predicted risk (docs/theory.md); public numbers only."""
+        """Pick the added modulus of least predicted risk (docs/theory.md), from public numbers only."""
         own, epsilon, weight = quadratic.least_added(analysis, size), privacy.epsilon, privacy.person.weight
         regular = size * analysis.modulus + own
 
@@ -111,17 +112,11 @@ class ObjectivePerturbation(base.ForUnits):
         def risk(mu: float) -> float:
             return law.square(max(mu, regular)) / (2 * mu)
 
-        least = 0.0
-        if quadratic.hinged(analysis):
-            least = quadratic.shared_added(cost, weight * analysis.hessian_bound, regular, epsilon)
-            if not quadratic.leaf_lengths(analysis).hinge:
-                return own + least
         # A guess of the minimiser's norm, with the noise that there is when curvature is free.
         free = analysis.strong_convexity(size, FREE * max(weight * analysis.hessian_bound, regular) / epsilon)
-        noise = float(np.sqrt(law.square(free)))
-        radius = quadratic.minimiser_radius(analysis, size, noise)
+        radius = quadratic.minimiser_radius(analysis, size, math.sqrt(law.square(free)), law.p)
         joint = isinstance(law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        return own + max(least, quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon))
+        return own + quadratic.best_added(risk, regular, radius, None if joint else cost, epsilon)
 
 
 def proof_steps(analysis: Analysis, privacy: Privacy, mu: float, found: NoiseCalibration) -> tuple[Derivation, ...]:

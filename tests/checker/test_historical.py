@@ -147,7 +147,11 @@ CASES = {
     "1e9 and 1e9 + 1 were one": (of(lambda x, y: y * w[0], LARGE), apart(1e-3), APART),
     "small slopes were one": (of(lambda x, y: 1e-13 * y * logistic(x), LABELS), apart(1 / 3), APART),
     "small rows vanished": (of(lambda x, z: x * w[0] + 1024 * z * w[1], BOX | Z), with_underflow, LONGER),
-    "labels curved alike": (of(lambda x, y: logistic(x) if y else x @ w, BITS, OBJECTIVE, PURE, 1), uncurved, COSTS),
+    "labels curved alike": (
+        of(lambda x, y: logistic(x) if y else x @ w, BITS, dp.ObjectivePerturbation(added=1.0), PURE, 1),
+        uncurved,
+        COSTS,
+    ),
     "narrow slopes did not curve at their ends": (
         of(logistic, BALL, OBJECTIVE, PURE, 1, K=[cp.norm(w) <= 0.1]),
         uncurved,

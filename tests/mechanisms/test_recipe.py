@@ -128,6 +128,48 @@ def test_a_quadratic_is_added_where_a_bounded_problem_has_no_regularizer(name, a
         dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 500, dp.ObjectivePerturbation(added=0.0))
 
 
+@pytest.mark.parametrize(
+    "name", ["logistic_regression", "ordinal_regression", "discrete_hazards", "large_margin_gaussian"]
+)
+def test_less_is_added_where_noise_is_smaller_next_to_all_gradients(name):
+    template, mechanism = dp.load(name, features=3), dp.ObjectivePerturbation()
+    few, many = (dp.verify(template, dp.Privacy(1.0), size, mechanism).added for size in (100, 10_000))
+    assert 0 < 2 * many < few
+
+
+def test_what_is_added_for_a_hinge_follows_its_constant_but_not_that_of_a_logistic_loss():
+    added = {}
+    for name, bend in {"hinge": lambda m: dp.huber_hinge(m, 1e-3), "logistic": cp.logistic}.items():
+        for constant in (0.1, 1.0):
+            template = dp.Template(
+                LABELLED, lambda x, y, f=bend, c=constant: f(c - y * (x @ w)), 1e-9 * cp.sum_squares(w)
+            )
+            mechanism = dp.OutputPerturbation()  # whose noise does not depend on curvature
+            added[name, constant] = dp.verify(template, dp.Privacy(1.0), 100, mechanism).added
+    assert added["hinge", 0.1] / added["hinge", 1.0] > 5
+    assert added["logistic", 0.1] == pytest.approx(added["logistic", 1.0], rel=0.01)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_grades_are_learnt_better_than_with_a_fourth_or_four_times_the_quadratic(delta):
+    template, rng, size = dp.load("ordinal_regression", features=4), np.random.default_rng(0), 500
+    x = rng.normal(size=(size, 4))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    y = np.digitize(4 * x[:, 0] + rng.logistic(size=size), [-2.0, 0.0, 2.0])
+    privacy, law = dp.Privacy(1.0, delta), "gaussian" if delta else "gamma"
+    added = dp.verify(template, privacy, size, dp.ObjectivePerturbation(law)).added
+    problem, risks = template.problem({"x": x, "y": y}), []
+    for factor in (0.25, 1.0, 4.0):
+        mechanism, risk = dp.ObjectivePerturbation(law, factor * added), 0.0
+        for seed in range(4):
+            release = dp.solve(template, {"x": x, "y": y}, privacy, mechanism, seed=seed)
+            for variable in problem.variables():
+                variable.value = release[variable.name()]
+            risk += problem.objective.value
+        risks.append(risk)
+    assert min(risks) == risks[1]
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_squares_of_labels_alone_are_noisy_counts(delta):
     q, unit = cp.Variable(5, name="q"), np.eye(5)
