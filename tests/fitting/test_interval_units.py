@@ -46,6 +46,14 @@ def test_doubts_are_said_before_payment():
             warnings.simplefilter("always")
             dp.intervals(within, fit, data, PRIVACY, seed=1)
         assert any("a constraint is active at the release" in str(one.message) for one in said) == at_end
+    with pytest.warns(dp.PrivacyWarning, match="pass a release that tells"), suppress(dp.NotConverged):
+        dp.intervals(within, None, data, PRIVACY, seed=1)
+    fewer = {name: column[:4_000] for name, column in data.items()}
+    for kind, some, warned in ((wide, data, False), (record, fewer, False), (wide, fewer, True)):
+        with warnings.catch_warnings(record=True) as said, suppress(dp.NotConverged):
+            warnings.simplefilter("always")
+            dp.intervals(dp.Template(kind, loss), None, some, PRIVACY, seed=1)
+        assert any("too few records" in str(one.message) for one in said) == warned
     few, natural = {"x": 50 * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
     with pytest.warns(dp.PrivacyWarning, match="scale 'x' to -1 to 1"), suppress(dp.NotConverged):
         dp.intervals(natural, None, few, PRIVACY, seed=1)

@@ -114,6 +114,7 @@ def test_what_public_facts_refuse_costs_nothing():
         dp.intervals(learner, None, quiet, PRIVACY, seed=1)
 
 
+@pytest.mark.filterwarnings("ignore:intervals. if a constraint is active")
 def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined(tmp_path):
     rng, w = np.random.default_rng(0), cp.Variable(3, name="w")
     data, _ = drawn("logistic_regression", 8_000, rng)
