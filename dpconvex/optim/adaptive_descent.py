@@ -99,7 +99,8 @@ def model_of(
     left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
     each = 1 if public.is_bent else SELDOM
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
-    histogram_level, edges, signed = level * math.sqrt(histograms), public.edges, len(scores.onto_kinds) == 1
+    histogram_level, signed = level * math.sqrt(histograms), len(scores.onto_kinds) == 1
+    edges = start.edges if start else public.edges_near(math.inf)
     deviation, balanced = looks.deviation_of_counts(histogram_level), bool(start) and public.is_balanced
     lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns

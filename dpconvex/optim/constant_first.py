@@ -20,7 +20,8 @@ FINE, COSTLY = 0.02, 0.03
 # What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
 # left that they and all else that is asked of the constant cost at most.
 TOLD, SURELY, PART = 100.0, 0.02, 0.85
-CLIPPED = 1.2  # The clip of first steps, next to the deviation that the search finds
+# The clip of first steps, next to the deviation that the search finds; the mean slope at which that is not believed, next to it.
+CLIPPED, TOO_LONG = 1.2, 8.0
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
@@ -61,6 +62,7 @@ class Start(NamedTuple):
     clip: Callable[[float], float]
     last: float  # Of the squared level, for the last steps of a constant, if there is one
     hidden: float  # The least length of slopes that nothing is seen of
+    edges: Array  # Of the histogram
     belief: "Belief"
 
     @property
@@ -116,7 +118,8 @@ def find_constant(
             *(min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
         )
     own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
-    lengths = LengthHistograms(public.edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
+    edges = public.edges_near(usual if public.is_balanced else math.inf)
+    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
     cap = public.most_curvature
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
@@ -126,9 +129,11 @@ def find_constant(
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 
     def clip(loud: float) -> float:
-        return near(loud) if public.is_balanced else max(min(near(loud), usual), usual / 2)
+        # Slopes far longer than the search says are those of another law.
+        is_told = public.is_balanced or size > TOO_LONG * usual
+        return near(loud) if is_told else max(min(near(loud), usual), usual / 2)
 
-    return Start(place, bend, spent, share, clip, last, lengths.hidden(answer.histogram, size)[1], belief)
+    return Start(place, bend, spent, share, clip, last, lengths.hidden(answer.histogram, size)[1], edges, belief)
 
 
 def balanced(

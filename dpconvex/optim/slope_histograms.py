@@ -13,8 +13,9 @@ from dpconvex.util.arrays import Array
 RISING = 4.0  # By how much the curvature rises in one step at most
 HISTOGRAMS = 0.06  # The part of the squared level that histograms have
 LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
-# Bins of the histogram, by halves, down from so many of the largest slope, and the clip while no histogram says more.
-BINS, LARGEST, USUAL = 24, 2.0, 0.27
+# Bins of the histogram, by halves, down from so many of the largest slope, the clip while no histogram says more,
+# and how many bins are for slopes shorter than usual ones at least.
+BINS, LARGEST, USUAL, SHORTER = 24, 2.0, 0.27, 10
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
 UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
@@ -71,10 +72,10 @@ class Public:
         """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
         return self.most_slope / bend if self.vanishes else self.unit
 
-    @property
-    def edges(self) -> Array:
-        """The upper ends of the bins for lengths of slopes."""
-        return np.asarray(LARGEST * self.slope * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
+    def edges_near(self, usual: float) -> Array:
+        """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
+        longest = LARGEST * min(self.slope, usual * 2.0 ** (BINS - SHORTER))
+        return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from adaptive_learners import FEATURES, SIZE, STEPS, TARGETS, X
+from scipy.optimize import minimize
 
 import dpconvex as dp
 
@@ -205,3 +206,28 @@ def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float)
     above = y > x @ found["w"] + found["b"]
     away = np.abs(y - x @ found["w"] - found["b"])
     assert part * away[above].sum() == pytest.approx((1 - part) * away[~above].sum(), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "size"),
+    [
+        (lambda r: cp.power(cp.abs(r), 1.5), lambda r: np.abs(r) ** 1.5),
+        (lambda r: cp.exp(-r / 200) + r / 200, lambda r: np.exp(np.minimum(-r / 200, 50)) + r / 200),
+    ],
+    ids=["low power", "linex"],
+)
+def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(loss, size) -> None:
+    """The search had a wrong law, and clips kept to it; all slopes were in the histogram's lowest bin."""
+    draw, w, b = np.random.default_rng(0), cp.Variable(4, name="w"), cp.Variable(name="b")
+    usual = draw.normal(15, 8, 20_000), draw.random(20_000) < 0.3, draw.gamma(4, 2, 20_000), draw.gamma(2, 10, 20_000)
+    domain = dp.Box([-10, 0, 0, 0], [40, 1, 30, 100])
+    x = domain.project(np.column_stack(usual).astype(float))
+    y = (400 + x @ [12.0, 300.0, -15.0, 4.0] + draw.gamma(2, 80, len(x))).clip(0, 5000)
+    record = dp.Record(x=domain, y=dp.Box(0, 5000))
+    template = dp.Template(record, lambda x, y: loss(x @ w + b - y), 1e-6 * cp.sum_squares(w))
+    rows = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(len(x))])
+    best = minimize(lambda q: size(rows @ q - y).mean(), [90.0, 130, -60, 60, 700]).fun
+    constant = minimize(lambda q: size(q - y).mean(), 700.0).fun
+    for seed in range(3):
+        found = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=seed)
+        assert constant - size(x @ found["w"] + found["b"] - y).mean() >= 0.93 * (constant - best)
