@@ -48,8 +48,8 @@ def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
 
 
 def sums_of(node: Expression) -> Iterator[Expression]:
-    """Yield the largest affine sums that are no scores, as a field multiplies some of several terms."""
-    if node.is_affine and node.variables and not is_score(node):
+    """Yield the largest affine sums of which a field multiplies some of several terms."""
+    if node.is_affine and is_multiplied(node):
         if node.atom is ADD and sum(bool(term.variables) for term in node.args) > 1:
             yield node
         else:
@@ -59,13 +59,21 @@ def sums_of(node: Expression) -> Iterator[Expression]:
 
 def is_score(node: Expression) -> bool:
     """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
-    if not node.is_affine or node.atom is BROADCAST:
-        return False
-    varied = [argument for argument in node.args if argument.variables]
-    multiplied = node.atom is not None and node.atom.affine in ("bilinear", "quotient")
-    if multiplied and any(a.fields for a in varied) and any(a.fields for a in node.args if not a.variables):
-        return False
-    return all(map(is_score, varied))
+    return node.is_affine and not any(part.atom is BROADCAST for part in moving(node)) and not is_multiplied(node)
+
+
+def is_multiplied(node: Expression) -> bool:
+    """Say whether something of an affine expression is a product of a field with what reads a field already."""
+    return any(
+        any(a.fields for a in part.args if a.variables) and any(a.fields for a in part.args if not a.variables)
+        for part in moving(node)
+        if part.atom is not None and part.atom.affine in ("bilinear", "quotient")
+    )
+
+
+def moving(node: Expression) -> Iterator[Expression]:
+    """Yield the parts of an expression that depend on parameters."""
+    return (part for part in postorder([node]) if part.variables)
 
 
 def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:

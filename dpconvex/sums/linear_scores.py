@@ -63,6 +63,10 @@ class LinearScores:
         """The record's fields that x is made of."""
         return (self.name,) if self.monomials is None else self.monomials.fields
 
+    @property
+    def has_products(self) -> bool:
+        return self.monomials is not None and bool((self.monomials.first >= 0).any())
+
     @cached_property
     def shortest(self) -> sp.csr_array:
         """The map from the table, column by column, to the shortest coordinates, shape (dim, rows * columns)."""
