@@ -337,7 +337,7 @@ def test_products_of_whole_numbers_are_exact():
 
 
 def test_the_columns_of_a_softmax_in_natural_units_are_alike():
-    """A table and its constants, which records share, are no products: taken for one score, one class stood apart from the others."""
+    """A table and constants that records share are no products: taken for one score, one class stood apart."""
     W, b = cp.Variable((2, 5), name="W"), cp.Variable(5, name="b")
     record = dp.Record(x=dp.Box([18, 0], [100, 1e6]), y=dp.Choice(range(5)))
     template = dp.Template(record, lambda x, y: cp.log_sum_exp(x @ W + b) - (x @ W[:, y] + b[y]))
