@@ -93,7 +93,7 @@ def release_steps(
             classes = tells_classes(form, scores.fields) and not pulls(form)
             # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short
             alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
-            alone = alone and not scores.has_products  # and one second moment says little of rows of products
+            alone = alone and not scores.has_mixed_products  # and one second moment says little of rows of products
             take = descend_for_classes if public.is_flat and classes and alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
             theta = form.feasible.project(theta)

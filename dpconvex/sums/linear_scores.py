@@ -64,8 +64,9 @@ class LinearScores:
         return (self.name,) if self.monomials is None else self.monomials.fields
 
     @property
-    def has_products(self) -> bool:
-        return self.monomials is not None and bool((self.monomials.first >= 0).any())
+    def has_mixed_products(self) -> bool:
+        """Whether rows have products of entries of several fields."""
+        return self.monomials is not None and len(self.fields) > 1 and bool((self.monomials.first >= 0).any())
 
     @cached_property
     def shortest(self) -> sp.csr_array:

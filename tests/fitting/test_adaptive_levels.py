@@ -3,6 +3,8 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 import dpconvex as dp
 
@@ -85,6 +87,23 @@ def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
     told = X @ found["w"] + found["b"] + treated * (X @ found["v"] + found["e"])
     missed_by = told - score if loss == "counts" else (told - 4e4) / 1e4 - score
     assert (missed_by**2).mean() <= 0.02 * score.var()
+
+
+def test_many_classes_are_alike_beside_features_in_natural_units():
+    """A table and its constants were taken for a product, and one class for the reference of the others."""
+    draw, W, b = np.random.default_rng(11), cp.Variable((5, 8), name="W"), cp.Variable(8, name="b")
+    z = np.column_stack([draw.normal(size=(25_000, 2)), draw.random((25_000, 3)) < [0.35, 0.02, 0.5]])
+    x = np.column_stack([(45 + 14 * z[:, 0]).clip(18, 100), np.exp(10.5 + 0.6 * z[:, 1]).clip(0, 1e6), z[:, 2:]])
+    true = z @ draw.normal(size=(5, 8))
+    y = (true + draw.gumbel(size=true.shape)).argmax(axis=1)
+    record = {"x": dp.Box([18, 0, 0, 0, 0], [100, 1e6, 1, 1, 1]), "y": dp.Choice(range(8))}
+    losses = lambda x, y: cp.log_sum_exp(x @ W + b) - (x @ W[:, y] + b[y])  # noqa: E731
+    found = fit(
+        record, losses, {"x": x[:5000], "y": y[:5000]}, regularizer=1e-6 * (cp.sum_squares(W) + cp.sum_squares(b))
+    )
+    every = np.log(np.bincount(y) / len(y)) + 0 * true, x @ found["W"] + found["b"], true
+    constant, told, best = (log_loss(y, softmax(scores, axis=1)) for scores in every)
+    assert constant - told >= 0.6 * (constant - best)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (4, 0, 3)])

@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.fitting.adaptive import own_form
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.optim.row_metrics import Metric
@@ -334,15 +333,6 @@ def test_products_of_whole_numbers_are_exact():
     sums = rng.integers(-(2**53), 2**53, 100).astype(float)
     assert [int(s) for s in sums] == list(whole(halves(sums)))
     assert SLOPE_BITS < 21
-
-
-def test_the_columns_of_a_softmax_in_natural_units_are_alike():
-    """A table and constants that records share are no products: taken for one score, one class stood apart."""
-    W, b = cp.Variable((2, 5), name="W"), cp.Variable(5, name="b")
-    record = dp.Record(x=dp.Box([18, 0], [100, 1e6]), y=dp.Choice(range(5)))
-    template = dp.Template(record, lambda x, y: cp.log_sum_exp(x @ W + b) - (x @ W[:, y] + b[y]))
-    kinds = linear_scores(own_form(analyse(template, dp.AdaptiveSteps()).form)[0]).kinds.toarray()
-    np.testing.assert_allclose(np.linalg.norm(kinds, axis=1), np.linalg.norm(kinds[0]))
 
 
 def test_products_of_fields_are_cut_alike_for_one_record_and_for_many():
