@@ -13,6 +13,7 @@ from dpconvex.expressions.atoms.extremes import is_hinge
 from dpconvex.expressions.atoms.powers import HUBER, POWER
 from dpconvex.expressions.expression import Expression, postorder
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
+from dpconvex.mechanisms.added_quadratic import check_strong_convexity
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertices_of
@@ -91,7 +92,8 @@ def best_for_size(
 
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
     """Say whether adaptive steps are usual: losses bend, and those of classes have a derivative or free parameters."""
-    refused = has_nonsmooth_loss(form) and (is_constrained(form) or not has_kink(analysed))
+    minimised = not has_kink(analysed) and has_minimiser(analysed)
+    refused = has_nonsmooth_loss(form) and (is_constrained(form) or minimised)
     if refused or all(loss.is_affine for loss in separated(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
@@ -121,6 +123,14 @@ def has_kink(analysed: Callable[[], Analysis]) -> bool:
     with suppress(NotPrivate):
         return analysed().kink is not None
     return True
+
+
+def has_minimiser(analysed: Callable[[], Analysis]) -> bool:
+    """Say whether the regularizer or K hold minimisers: an intercept that nothing holds is for steps alone."""
+    with suppress(DPConvexError, OverflowError):
+        check_strong_convexity(analysed(), None)
+        return True
+    return False
 
 
 def is_constrained(form: LossForm) -> bool:

@@ -33,6 +33,16 @@ def test_classes_of_very_many_features_take_clipped_steps():
     assert "AdaptiveSteps()" in advice
 
 
+def test_smoothed_hinges_whose_intercept_nothing_holds_take_steps():
+    """No minimiser was released of them, and nothing else: they were refused."""
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    held = 1e-6 * cp.square(b)
+    for more, steps in {0.0: True, held: False}.items():
+        loss = lambda x, y: dp.huber_hinge(1 - y * (x @ w + b), width=0.5)  # noqa: E731
+        template = dp.Template(record, loss, 1e-6 * cp.sum_squares(w) + more)
+        assert (plan(template, size=5000) == dp.AdaptiveSteps()) == steps
+
+
 def test_classes_of_cells_with_many_records_each_take_minimisers():
     f = cp.Variable(6, name="f")
     cells = dp.Record(k=dp.Choice(range(6)), y=dp.Choice([-1, 1]))
