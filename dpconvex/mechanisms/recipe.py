@@ -92,9 +92,9 @@ def best_for_size(
 
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
     """Say whether adaptive steps are usual: losses bend, and those of classes have a derivative or free parameters."""
-    minimised = not has_kink(analysed) and has_minimiser(analysed)
-    refused = has_nonsmooth_loss(form) and (is_constrained(form) or minimised)
-    if refused or all(loss.is_affine for loss in separated(form.template).losses):
+    if has_nonsmooth_loss(form) and (is_constrained(form) or not (has_kink(analysed) or lacks_minimiser(analysed))):
+        return False
+    if all(loss.is_affine for loss in separated(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
     if cells and plenty(form, privacy, size) >= ENOUGH and bounded(analysed):
@@ -125,12 +125,12 @@ def has_kink(analysed: Callable[[], Analysis]) -> bool:
     return True
 
 
-def has_minimiser(analysed: Callable[[], Analysis]) -> bool:
-    """Say whether the regularizer or K hold minimisers: an intercept that nothing holds is for steps alone."""
+def lacks_minimiser(analysed: Callable[[], Analysis]) -> bool:
+    """Say whether neither the regularizer nor K holds a parameter, as a free intercept: that is for steps alone."""
     with suppress(DPConvexError, OverflowError):
         check_strong_convexity(analysed(), None)
-        return True
-    return False
+        return False
+    return True
 
 
 def is_constrained(form: LossForm) -> bool:
