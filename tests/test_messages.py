@@ -32,7 +32,7 @@ MODEL = dp.LogisticRegression()
 MESSAGES = {
     "a typo": lambda: dp.LogisticRegresion,
     "raw columns": lambda: MODEL.fit(9 * X, Y),
-    "a target without bounds": lambda: dp.Ridge().fit(X, Y),
+    "a target without bounds": lambda: dp.Ridge(budget=dp.Budget(dp.Privacy(1))).fit(X, Y),
     "a target outside": lambda: dp.Ridge(bounds=(-1, 1)).fit(X, 3 * Y),
     "whose clip": lambda: dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"]).encode({"age": [130], "sick": ["no"]}),
     "epsilons to sweep": lambda: dp.sweep(LOGISTIC, DATA, [0.1, 1]),

@@ -55,6 +55,7 @@ class LogLinkRegressor(PrivateRegressor):
     True
     """
 
+    _in_any_unit = True
     alpha: float = 1e-6
     bound: float | None = None
     exposure: float = 0.0

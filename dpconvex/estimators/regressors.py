@@ -43,7 +43,8 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
     bounds : pair of float, Schema or None
         Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to
         learnt ones.  Predictions beyond them are moved to a bound.  Without an intercept, linear regressors predict the middle of
-        them where all features are 0.  None is for targets that a schema has moved to between -1 and 1, and predictions are then.
+        them where all features are 0.  None is for targets between -1 and 1, where a schema moves them, and predictions are then;
+        others are refused when they have been paid for.  With a `budget` or a log link, plain targets need bounds.
     """
 
     example = """
@@ -57,6 +58,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
 
     fit_intercept: bool = True
     bounds: Any = None
+    _in_any_unit = False
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
@@ -84,7 +86,8 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
             how = (
                 "declare the public bounds of the target, such as bounds=(0, 100) or bounds=schema; nothing was charged"
             )
-            require(self.bounds is not None, f"{type(self).__name__}: {how}.")
+            needed = self.budget is not None or self._in_any_unit
+            require(self.bounds is not None or not needed, f"{type(self).__name__}: {how}.")
         if known is None or (declared == (-1.0, 1.0) and made is not None):
             return y
         both = f"bounds are {declared}, and the schema declares label_bounds {known}"
