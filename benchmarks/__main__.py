@@ -3,9 +3,6 @@
 A first argument that names a program of this folder runs it: ``python -m benchmarks evaluation --small``.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 import platform
@@ -17,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import RESULTS, chosen
-from benchmarks.cases import CASES, SKIPPED
+from benchmarks import RESULTS, chosen, some_of
+from benchmarks.cases import CASES
 from benchmarks.timing import Row
+from dpconvex.errors import DomainError
 
 
 def number(value: float | None, unit: str) -> str:
@@ -29,22 +27,13 @@ def number(value: float | None, unit: str) -> str:
 
 def table(rows: list[Row]) -> str:
     """Rows as a Markdown table."""
-    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines = ["| case | measured | value | reference | ratio | goal | reached |", "|---" * 7 + "|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         measured = f"{row.measured} ({row.note})" if row.note else row.measured
         reached = "" if not row.goal else "yes" if row.reached else "**no**"
-        cells = (
-            row.case,
-            measured,
-            number(row.value, row.unit),
-            number(row.reference, row.unit),
-            ratio,
-            row.goal,
-            reached,
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+        numbers = number(row.value, row.unit), number(row.reference, row.unit)
+        lines.append(f"| {' | '.join((row.case, measured, *numbers, ratio, row.goal, reached))} |")
     return "\n".join(lines)
 
 
@@ -63,11 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] not in CASES and (Path(__file__).parent / given[0]).with_suffix(".py").is_file():
         raise SystemExit(import_module(f"benchmarks.{given[0]}").main(given[1:]))
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="which; all by default")
-    parser.add_argument("--repetitions", type=int, default=7, help="turns of each comparison")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where table.md and performance.json go")
-    options = chosen(parser, given, repetitions=1)
+    known = {"cases": some_of(CASES), "--repetitions": (7, "turns of each comparison")}
+    known |= {"--output": {"type": Path, "default": RESULTS, "help": "where table.md and performance.json go"}}
+    options = chosen(__doc__, given, known, repetitions=1)
     options.output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     print(machine() + ", SMALL: fewer records than the names say" * options.small, flush=True)
@@ -76,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for row in CASES[name](options.repetitions):
                 rows.append(row)
                 print(table([row]).splitlines()[-1], flush=True)
-        except SKIPPED as reason:
+        except DomainError as reason:
             print(f"| {name} | skipped: {reason} |", flush=True)
     (options.output / "table.md").write_text(f"{machine()}\n\n{table(rows)}\n", encoding="utf-8")
     numbers = {"machine": machine(), "rows": [asdict(row) for row in rows]}

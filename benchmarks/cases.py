@@ -1,8 +1,5 @@
 """The measured cases, one function each; every function yields rows of the table."""
 
-from __future__ import annotations
-
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +15,6 @@ from benchmarks import fewer
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
 from benchmarks.passes import all_passes
 from benchmarks.timing import Row, compare, seconds
-from dpconvex.errors import DomainError
 from dpconvex.optim import backend as backends
 from dpconvex.optim.problem import Problem
 from dpconvex.sums.batch_loss import BatchedLoss
@@ -128,8 +124,7 @@ def logistic_rows(
     cover = dp.ResidualNoise(tolerance=1e-8)
     first = seconds(lambda: dp.solve_without_privacy(template, data, tolerance=tolerance))
     times = compare(
-        {"ours": lambda: dp.solve_without_privacy(template, data, tolerance=tolerance), "sklearn": theirs},
-        repetitions,
+        {"ours": lambda: dp.solve_without_privacy(template, data, tolerance=tolerance), "sklearn": theirs}, repetitions
     )
     # In turns of their own: threads that scikit-learn leaves waiting keep a processor busy for some milliseconds.
     times |= compare(
@@ -154,7 +149,7 @@ def sparse_logistic(repetitions: int) -> Iterator[Row]:
     """Logistic regression on one-hot data, sparse."""
     from benchmarks.public_data import adult
 
-    table = adult(os.environ.get("DPCONVEX_DATA"))
+    table = adult()
     x = sp.csr_matrix(table.design())
     yield from logistic_rows(
         "Adult, CSR, 45,222 x 105", {"x": x, "y": table.y}, float(np.sqrt(14)), 1e-3, 1.2, repetitions
@@ -165,7 +160,7 @@ def letters(repetitions: int) -> Iterator[Row]:
     """Private large-margin Gaussians with 26 classes, everything included."""
     from benchmarks.public_data import letter
 
-    table = letter(os.environ.get("DPCONVEX_DATA"))
+    table = letter()
     data = scaled_letters(table)
     labels = tuple(sorted(set(data["y"].tolist())))
     template = dp.load("large_margin_gaussian", features=16, classes=26, labels=labels)
@@ -286,5 +281,3 @@ CASES: dict[str, Case] = {
     "mapped": memory_mapped,
     "sweep": demo_sweep,
 }
-
-SKIPPED = DomainError

@@ -1,7 +1,5 @@
 """Synthetic batches, and the public data sets where they are found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,23 +3,18 @@
 A model is fitted once. Each run draws test records anew and evaluates it on them; what is true is computed from many records.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit, xlogy
+from scipy.special import expit
 from scipy.stats import rankdata
+from sklearn.metrics import brier_score_loss, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
+from dpconvex.util.arrays import Array
 
-__all__ = ["main"]
-
-Array = NDArray[np.float64]
 MANY = 400_000
 SLOPES = np.array([4.0, -3.0, 1.0])
 
@@ -48,7 +43,7 @@ def exact(release: dp.Release, data: dict[str, Any], kind: str) -> dict[str, flo
     y = data["y"]
     if kind == "counts":
         said = np.clip(release.predict(data["x"]), 30 / 1024, 30)
-        found = [2 * float(np.mean(xlogy(y, y / mu) - y + mu)) for mu in (said, np.full(len(y), y.mean()))]
+        found = [mean_poisson_deviance(y, mu) for mu in (said, np.full(len(y), y.mean()))]
         return {"deviance": found[0], "deviance_gain": 1 - found[0] / found[1]}
     if kind == "survival":
         return {"concordance": concordance(y, release.predict(data["x"]).mean(axis=1))}
@@ -58,15 +53,14 @@ def exact(release: dp.Release, data: dict[str, Any], kind: str) -> dict[str, flo
         found = {"error": error, "constant": constant, "r2": 1 - error / constant}
         return found | {"absolute_error": float(np.mean(np.abs(apart)))}
     p, yes = release.predict_proba(data["x"])[:, 1], y == 1
-    ranks = rankdata(p)[yes].sum() - yes.sum() * (yes.sum() + 1) / 2
     bins = np.minimum((10 * rankdata(p, method="min") / len(p)).astype(int), 9)
     off = [abs(float(np.sum(yes[bins == k] - p[bins == k]))) for k in range(10)]
     return {
         "error": float(np.mean((p > 0.5) != yes)),
         "constant": float(min(yes.mean(), 1 - yes.mean())),
-        "auc": float(ranks / (yes.sum() * (~yes).sum())),
-        "log_loss": float(-np.mean(np.log(np.where(yes, p, 1 - p)))),
-        "brier": float(np.mean((yes - p) ** 2)),
+        "auc": float(roc_auc_score(yes, p)),
+        "log_loss": float(log_loss(yes, p)),
+        "brier": float(brier_score_loss(yes, p)),
         "calibration_error": sum(off) / len(p),
     }
 
@@ -91,23 +85,16 @@ MEASURES = {"counts": ("deviance",)}  # which are asked for alone
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks evaluation", description=__doc__)
-    parser.add_argument("--runs", type=int, default=250)
-    parser.add_argument("--size", type=int, default=2000)
-    parser.add_argument("--epsilon", type=float, default=0.5)
-    parser.add_argument("--kinds", nargs="*", default=["balanced", "rare", *LEARNERS])
-    given = chosen(parser, arguments, runs=2, size=300, kinds=["balanced", "number", "survival"])
-    head = "labels", "number", "true", "mean off by", "off by at most, 19 of 20", "covered", "half-width"
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    options = {"--runs": 250, "--size": 2000, "--epsilon": 0.5, "--kinds": ["balanced", "rare", *LEARNERS]}
+    given = chosen(__doc__, arguments, options, runs=2, size=300, kinds=["balanced", "number", "survival"])
+    heading("labels", "number", "true", "mean off by", "off by at most, 19 of 20", "covered", "half-width")
     for kind in given.kinds:
         name, options = LEARNERS.get(kind, ("logistic_regression", {"constant": 1.0}))
         learner = dp.load(name, features=3, **options)
         rng = np.random.default_rng(0)
         release = dp.solve_without_privacy(learner, drawn(kind, 20_000, rng))
         true = exact(release, drawn(kind, MANY, rng), kind)
-        off: dict[str, list[float]] = {name: [] for name in true}
-        covered: dict[str, list[bool]] = {name: [] for name in true}
-        wide: dict[str, list[float]] = {name: [] for name in true}
+        runs: dict[str, list[tuple[float, bool, float]]] = {name: [] for name in true}
         for seed in range(given.runs):
             data = drawn(kind, given.size, rng)
             found = dp.evaluate(
@@ -117,16 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, value in true.items():
                 measured = getattr(found, name)
                 low, high = measured.interval
-                off[name].append(measured - here[name])
-                covered[name].append(low <= value <= high)
-                wide[name].append((high - low) / 2)
+                runs[name].append((abs(measured - here[name]), low <= value <= high, (high - low) / 2))
         for name, value in true.items():
-            most = np.quantile(np.abs(off[name]), 0.95)
-            numbers = f"{np.mean(np.abs(off[name])):.2g} | {most:.2g} | {np.mean(covered[name]):.3f}"
-            print(
-                f"| {kind} | {name.replace('_', ' ')} | {value:.3g} | {numbers} | {np.mean(wide[name]):.2g} |",
-                flush=True,
+            off, covered, wide = np.array(runs[name], dtype=float).T
+            numbers = (
+                f"{off.mean():.2g}",
+                f"{np.quantile(off, 0.95):.2g}",
+                f"{covered.mean():.3f}",
+                f"{wide.mean():.2g}",
             )
+            row(kind, name.replace("_", " "), f"{value:.3g}", *numbers)
 
 
 if __name__ == "__main__":

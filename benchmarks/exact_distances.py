@@ -4,9 +4,6 @@ No fit may lie farther from its minimiser than it says.  Programs whose minimise
 multipliers of two constraints are not unique there.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -276,11 +273,8 @@ def farthest(case: Case) -> tuple[list[tuple[float, float]], str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.exact_distances", description=__doc__)
-    parser.add_argument("--fits", type=int, default=300, help="programs that settle, times four tolerances")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--verbose", action="store_true")
-    options = chosen(parser, arguments, fits=4)
+    known = {"--fits": (300, "programs that settle, times four tolerances"), "--first": 0, "--verbose": False}
+    options = chosen(__doc__, arguments, known, fits=4)
     seed, fits, wrong, worst, unsettled = options.first, 0, 0, 0.0, 0
     while fits < options.fits:
         one = case(seed)

@@ -4,8 +4,6 @@ A program is a sum of functions of affine forms, over sums that are not positive
 counts if its conditions hold to forty digits, multipliers and slacks included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

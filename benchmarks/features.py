@@ -10,16 +10,14 @@ very records that it is measured on.  Ours has all defaults and public sizes.
 Guarantees are (epsilon, 1e-5), add-remove.
 """
 
-from __future__ import annotations
-
-import argparse
 import gzip
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,25 +27,17 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import dpconvex as dp
-from benchmarks import chosen, public_data
+from benchmarks import chosen, heading, public_data, row, some_of
 from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC
 from benchmarks.utility import competitors, tables
 from benchmarks.utility.tables import Split
 from dpconvex import datasets
-
-__all__ = ["main"]
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 DELTA = 1e-5
 OURS = "ours"
-MEASURES = {
-    "tables": ("error", "AUC", "log loss", "seconds"),
-    "additive": ("error", "AUC", "log loss", "seconds"),
-    "images": ("error", "AUC", "log loss", "seconds"),
-    "regression": ("1 - R²", "seconds"),
-}
-LARGER_IS_BETTER = ("AUC",)
+MEASURES = dict.fromkeys(("tables", "additive", "images"), ("error", "AUC", "log loss", "seconds"))
+MEASURES |= {"regression": ("1 - R²", "seconds")}
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 CLIPPED: dict[str, Sequence[Any]] = {"clip": (0.1, 0.3, 1.0), "steps": (30, 100), "rate": (0.5, 2.0, 8.0, 32.0)}
 SQUARES: dict[str, Sequence[Any]] = {"shared": (0.0, 0.1, 1.0), "ridge": (0.1, 0.3, 1.0, 3.0)}
@@ -56,19 +46,14 @@ FEW: dict[str, Sequence[Any]] = {"clip": (0.3,), "steps": (30,), "rate": (2.0, 8
 Outcome = tuple[str, Array]
 
 
-class Options(NamedTuple):
-    """What was asked for on the command line."""
-
-    small: bool
-    fashion: Path | None
-    mnist: Path | None
-    records: int
-
-
 def timed(fit: Callable[[], Any]) -> tuple[Any, float]:
     """Return what is fitted, and its seconds."""
     start = time.perf_counter()
     return fit(), time.perf_counter() - start
+
+
+def usual(epsilon: float, seed: int) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": DELTA, "adjacency": "add-remove", "seed": seed}
 
 
 def settings(grid: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -108,14 +93,12 @@ def descended(
 def untuned(split: Split, epsilon: float, seed: int) -> Array:
     """Fit ours: logistic regression for two classes, softmax regression for more."""
     estimator = dp.LogisticRegression if split.classes == 2 else dp.SoftmaxRegression
-    model = estimator(
-        epsilon=epsilon, delta=DELTA, adjacency="add-remove", classes=range(split.classes), size=len(split.y), seed=seed
-    )
+    model = estimator(classes=range(split.classes), size=len(split.y), **usual(epsilon, seed))
     _, seconds = timed(partial(model.fit, split.x, split.y))
     return np.array([classified(split, model.predict_proba(split.x_test), seconds)])
 
 
-def census(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
+def census(name: str, epsilon: float, seed: int, options: Namespace) -> Iterator[Outcome]:
     """Compare on Adult, of which `name` says how many records are for training."""
     size = int(name.removeprefix("Adult "))
     x, y = tables.adult()
@@ -126,7 +109,7 @@ def census(name: str, epsilon: float, seed: int, options: Options) -> Iterator[O
     yield "clipped descent, tuned", descended(split, epsilon, seed, CLIPPED)
 
 
-def additive(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
+def additive(name: str, epsilon: float, seed: int, options: Namespace) -> Iterator[Outcome]:
     """Compare additive and linear models of Adult, both from its table with a schema."""
     size, found = int(name.removeprefix("Adult ")), public_data.adult()
     levels = {name: dp.Categorical(levels) for name, levels in ADULT_LEVELS.items()}
@@ -137,11 +120,9 @@ def additive(name: str, epsilon: float, seed: int, options: Options) -> Iterator
     }
     y, order = np.where(found.y > 0, "yes", "no"), np.random.default_rng(seed).permutation(len(found.y))
     train, test = ({key: column[rows] for key, column in columns.items()} for rows in (order[:size], order[-10_000:]))
-    split = Split(
-        name, np.empty((0, 0)), y[order[:size]], np.empty((0, 0)), (y[order[-10_000:]] == "yes").astype(int), 2
-    )
-    given: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "adjacency": "add-remove", "size": size, "seed": seed}
-    given["classes"] = schema.labels
+    none = np.empty((0, 0))
+    split = Split(name, none, y[order[:size]], none, (y[order[-10_000:]] == "yes").astype(int), 2)
+    given = usual(epsilon, seed) | {"classes": schema.labels, "size": size}
     linear = make_pipeline(dp.SchemaEncoder(schema), dp.LogisticRegression(**given))
     for method, model in {OURS: dp.AdditiveClassifier(schema, **given), "linear": linear}.items():
         _, seconds = timed(partial(model.fit, train, split.y))
@@ -182,7 +163,7 @@ def scattered(name: str, folder: Path | None) -> tuple[Array, NDArray[Any], int,
     return np.asarray(maps.fit_transform(np.float32(pixels / 255)), dtype=float), (labels == 3).astype(int), 3000, 2
 
 
-def images(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
+def images(name: str, epsilon: float, seed: int, options: Namespace) -> Iterator[Outcome]:
     """Compare on scattering features; digits are split anew, clothes have their own test records."""
     found = scattered(name, options.mnist if name == "MNIST" else options.fashion)
     if found is None:
@@ -195,16 +176,14 @@ def images(name: str, epsilon: float, seed: int, options: Options) -> Iterator[O
     yield OURS, untuned(split, epsilon, seed)
     yield "clipped descent, tuned", descended(split, epsilon, seed, CLIPPED if x.shape[1] < 1000 else FEW)
     squares = SQUARES if x.shape[1] < 1000 else SQUARES | {"shared": (0.1,), "ridge": (0.3, 1.0)}
-    yield (
-        "least squares, tuned",
-        descended(split, epsilon, seed, squares, competitors.least_squares, (1.0, 3.0, 10.0, 30.0)),
-    )
+    lengths = 1.0, 3.0, 10.0, 30.0
+    yield "least squares, tuned", descended(split, epsilon, seed, squares, competitors.least_squares, lengths)
 
 
 # --- Regression. ---
 
 
-def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterator[Outcome]:
+def regression(name: str, epsilon: float, seed: int, options: Namespace) -> Iterator[Outcome]:
     """Compare by squared errors over the targets' variance."""
     split = tables.find(name, seed, options.records)
     if split is None:
@@ -218,14 +197,7 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
         return np.array(draws)
 
     for method, estimator in ((OURS, dp.Ridge), (f"{OURS}, LinearRegression", dp.LinearRegression)):
-        given: Options = {
-            "epsilon": epsilon,
-            "delta": DELTA,
-            "adjacency": "add-remove",
-            "size": len(split.y),
-            "seed": seed,
-        }
-        model = estimator(**given, bounds=(-1, 1))
+        model = estimator(bounds=(-1, 1), size=len(split.y), **usual(epsilon, seed))
         _, seconds = timed(partial(model.fit, split.x, split.y))
         yield method, np.array([[split.error(model.predict(split.x_test)), seconds]])
     yield "AdaSSP", tried(competitors.adassp, {})
@@ -233,7 +205,7 @@ def regression(name: str, epsilon: float, seed: int, options: Options) -> Iterat
     yield "clipped descent, tuned", tried(competitors.clipped_descent, CLIPPED | {"steps": (30,)})
 
 
-TASKS: dict[str, tuple[Callable[[str, float, int, Options], Iterator[Outcome]], tuple[str, ...]]] = {
+TASKS: dict[str, tuple[Callable[[str, float, int, Namespace], Iterator[Outcome]], tuple[str, ...]]] = {
     "tables": (census, ("Adult 3000", "Adult 20000")),
     "additive": (additive, ("Adult 3000", "Adult 20000")),
     "images": (images, ("digits", "T-shirts or dresses", "MNIST")),
@@ -244,17 +216,14 @@ TASKS: dict[str, tuple[Callable[[str, float, int, Options], Iterator[Outcome]], 
 def reported(draws: list[Array], measures: tuple[str, ...]) -> list[float]:
     """Return the best mean over the draws, for each measure; seconds are those of the setting with the best first measure."""
     means = np.mean(draws, axis=0)
-    best = [
-        column.max() if name in LARGER_IS_BETTER else column.min()
-        for name, column in zip(measures, means.T, strict=True)
-    ]
+    best = [(np.max if name == "AUC" else np.min)(column) for name, column in zip(measures, means.T, strict=True)]
     return [*map(float, best[:-1]), float(means[np.argmin(means[:, 0]), -1])]
 
 
 def behind(rows: dict[str, list[float]], measures: tuple[str, ...]) -> Iterator[str]:
     """Say by which measures somebody else is ahead of ours, and by how much."""
     for k, name in enumerate(measures[:-1]):
-        sign = -1 if name in LARGER_IS_BETTER else 1
+        sign = -1 if name == "AUC" else 1
         others = {method: sign * values[k] for method, values in rows.items() if not method.startswith(OURS)}
         method = min(others, key=lambda other: others[other])
         if others[method] < sign * rows[OURS][k]:
@@ -263,33 +232,27 @@ def behind(rows: dict[str, list[float]], measures: tuple[str, ...]) -> Iterator[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks features", description=__doc__)
-    parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="which; all by default")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--data", nargs="*", help="which data sets of the tasks; all by default")
-    parser.add_argument("--epsilons", nargs="*", type=float, help="instead of the usual ones")
-    parser.add_argument("--fashion", type=Path, help="the folder of Fashion-MNIST's files")
-    parser.add_argument("--mnist", type=Path, help="the folder of MNIST's files")
-    parser.add_argument("--records", type=int, default=20_000, help="of regressions, for training, at most")
-    given = chosen(parser, arguments)
-    options = Options(given.small, given.fashion, given.mnist, given.records)
+    everything = [name for _, names in TASKS.values() for name in names]
+    known = {"tasks": some_of(TASKS), "--seeds": 5, "--data": everything, "--epsilons": [*EPSILONS]}
+    known |= {"--fashion": {"type": Path}, "--mnist": {"type": Path}}
+    known |= {"--records": (20_000, "of regressions, for training, at most")}
+    given = chosen(__doc__, arguments, known, seeds=1)
     for task in given.tasks or TASKS:
         compare, names = TASKS[task]
-        measures, epsilons = MEASURES[task], given.epsilons or EPSILONS
-        names = names[: 3 if given.small else None]
-        print(f"\n| {task} | ε | method | {' | '.join(measures)} |\n|{'---|' * (3 + len(measures))}")
+        measures = MEASURES[task]
+        print()
+        heading(task, "ε", "method", *measures)
         notes = []
-        for name, epsilon in product([name for name in names if name in (given.data or names)], epsilons):
+        for name, epsilon in product(
+            [n for n in names[: 3 if given.small else None] if n in given.data], given.epsilons
+        ):
             draws: dict[str, list[Array]] = {}
-            for seed in range(1 if given.small else given.seeds):
-                for method, measured in compare(name, epsilon, seed, options):
+            for seed in range(given.seeds):
+                for method, measured in compare(name, epsilon, seed, given):
                     draws.setdefault(method, []).append(measured)
             rows = {method: reported(values, measures) for method, values in draws.items()}
             for method, values in rows.items():
-                print(
-                    f"| {name} | {epsilon:g} | {method} | {' | '.join(f'{value:.4g}' for value in values)} |",
-                    flush=True,
-                )
+                row(name, f"{epsilon:g}", method, *(f"{value:.4g}" for value in values))
             if rows:
                 notes.extend(f"{name}, ε = {epsilon:g}: {note}" for note in behind(rows, measures))
         print("\nBehind:", *(notes or ["nowhere"]), sep="\n- ", flush=True)

@@ -6,9 +6,6 @@ coefficients.  Widths are divided by those of a call at an epsilon at which nois
 printed.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -18,16 +15,13 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from scipy.stats import norm
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
+from dpconvex.util.arrays import Array
 
-__all__ = ["main"]
-
-Array = NDArray[np.float64]
 MANY, FIRST, DELTA, NO_NOISE, CLASSES, TARGET = 100_000, 20, 1e-5, 100.0, 3, 50.0
 SLOPES = np.array([2.0, -3.0, 1.0, 0.5])
 DESIGNS = ("round", "steep", "rare", "skew", "collinear", "wrong", "clusters")
@@ -70,10 +64,9 @@ def drawn(kind: str, design: str, size: int, rng: np.random.Generator) -> tuple[
         sums = softmax(x @ slopes, axis=1).cumsum(axis=1)
         return {"x": x, "y": (rng.random(size)[:, None] > sums).sum(axis=1)}, slopes.ravel("F")
     if kind == "poisson_regression":
-        mean = np.exp(
-            x @ SLOPES / 3
-        )  # with more variance than counts have, where the link is right and the law is wrong
-        mean *= rng.gamma(2.0, 0.5, size) if design == "wrong" else 1.0
+        mean = np.exp(x @ SLOPES / 3)
+        if design == "wrong":  # the link is right, but there is more variance than counts have
+            mean *= rng.gamma(2.0, 0.5, size)
         return {"x": x, "y": np.minimum(rng.poisson(mean), TARGET)}, SLOPES / 3
     noise = 0.1 * rng.normal(size=size) + (rng.choice([-0.15, 0.15], size) if design == "clusters" else 0.0)
     noise = noise * (1 + x[:, 0]) if design == "wrong" else noise
@@ -132,18 +125,13 @@ def once(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks intervals", description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 10_000])
-    parser.add_argument("--epsilons", type=float, nargs="*", default=[0.3, 1.0, 3.0, 8.0])
-    parser.add_argument("--kinds", nargs="*", default=list(TABLE), choices=TABLE)
-    parser.add_argument("--designs", nargs="*", choices=DESIGNS, help="by default a few of each kind")
-    parser.add_argument("--adjacency", default="add-remove", choices=("add-remove", "replace-one"))
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with a thread")
-    given = chosen(
-        parser, arguments, runs=1, sizes=[2000], epsilons=[3.0], designs=["round"], kinds=["logistic_regression"]
-    )
-    print("| loss, design | records | ε | runs | covered | refused | not determined | width |\n|" + "---|" * 8)
+    known = {"--runs": 100, "--sizes": [1000, 10_000], "--epsilons": [0.3, 1.0, 3.0, 8.0], "--adjacency": "add-remove"}
+    known |= {"--kinds": {"nargs": "*", "choices": TABLE, "default": list(TABLE)}}
+    known |= {"--designs": {"nargs": "*", "choices": DESIGNS, "help": "by default a few of each kind"}}
+    known |= {"--workers": (1, "processes, each with a thread")}
+    small = {"sizes": [2000], "epsilons": [3.0], "designs": ["round"], "kinds": ["logistic_regression"]}
+    given = chosen(__doc__, arguments, known, runs=1, **small)
+    heading("loss, design", "records", "ε", "runs", "covered", "refused", "not determined", "width")
     with ExitStack() as stack:
         each: Any = map
         if given.workers > 1:
@@ -157,12 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found += each(cell, range(FIRST, runs))
             kept = [numbers for numbers in found if numbers]
             refused = 1 - len(kept) / len(found)
-            cells = f"{len(found)} | — | {refused:.2f} | — | —"
+            cells = "—", f"{refused:.2f}", "—", "—"
             if refused < 0.9:
                 covered, hidden, widths = np.array(kept).T
-                numbers = f"{np.mean(hidden):.2f} | {np.median(widths):.2f}"
-                cells = f"{len(found)} | {np.mean(covered):.3f} | {refused:.2f} | {numbers}"
-            print(f"| {kind.removesuffix('_regression')}, {design} | {size:,} | {epsilon:g} | {cells} |", flush=True)
+                cells = f"{np.mean(covered):.3f}", cells[1], f"{np.mean(hidden):.2f}", f"{np.median(widths):.2f}"
+            row(f"{kind.removesuffix('_regression')}, {design}", f"{size:,}", f"{epsilon:g}", len(found), *cells)
 
 
 if __name__ == "__main__":

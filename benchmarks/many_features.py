@@ -18,9 +18,6 @@ grid *by the error on those records*.  The accounting is the same.
 - "lasso": scikit-learn's, without privacy; "none": the larger class.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,21 +28,16 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
 from dpconvex.noise.choices import choice_width
 from dpconvex.noise.gaussian import gaussian_sigma
 from dpconvex.util.arrays import Array
-
-__all__ = ["main"]
 
 DELTA, ADJACENCY, TESTED = 1e-5, "add-remove", 4000
 MOST_DENSE = 2000  # Features beyond which all of them are not fitted
 DESIGNS: dict[str, float] = {"signs": 1.0, "uniform": 3.0, "falling": 1.0, "near": 5.0, "dense": 3.0}
 GENES = ("chop", "DBCD", "DLBCL", "gse3143")
-TABLES = {
-    "grants": ("modeldata", "grants_other", "class"),
-    "hepatic": ("modeldata", "hepatic_injury_qsar", "class"),
-}
+TABLES = {"grants": ("modeldata", "grants_other", "class"), "hepatic": ("modeldata", "hepatic_injury_qsar", "class")}
 TABLES |= {"speech": ("modeldata", "pd_speech", "class"), "insurance": ("ISLR", "Caravan", "Purchase")}
 Data = tuple[Array, Array]
 
@@ -175,15 +167,12 @@ def cases(names: Sequence[str], size: int, features: int, seed: int) -> Iterator
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print errors of all methods for each case and epsilon."""
-    parser = argparse.ArgumentParser(prog="benchmarks many_features", description="Many features, few of which count.")
-    parser.add_argument("names", nargs="*", default=[*DESIGNS], help=", ".join((*DESIGNS, *TABLES, *GENES)))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--size", type=int, default=2000, help="records of designs")
-    parser.add_argument("--features", type=int, default=5000, help="features of designs")
-    options = chosen(parser, arguments, names=["uniform"], seeds=1, size=200, features=120)
+    known = {"names": {"nargs": "*", "default": [*DESIGNS], "help": ", ".join((*DESIGNS, *TABLES, *GENES))}}
+    known |= {"--size": (2000, "records of designs"), "--features": (5000, "features of designs")}
+    known |= {"--seeds": 3, "--epsilons": [1.0]}
+    options = chosen(__doc__, arguments, known, names=["uniform"], seeds=1, size=200, features=120)
     warnings.simplefilter("ignore")
-    print("| case | records | features | epsilon | errors |\n|---|---|---|---|---|")
+    heading("case", "records", "features", "epsilon", "errors")
     for name, epsilon in product(options.names, options.epsilons):
         rows = []
         for seed in range(options.seeds):
@@ -192,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if rows:
             size, features = fitted[0].shape
             means = ", ".join(f"{method} {np.mean([row[method] for row in rows]):.3f}" for method in rows[0])
-            print(f"| {name} | {size:,} | {features:,} | {epsilon:g} | {means} |", flush=True)
+            row(name, f"{size:,}", f"{features:,}", f"{epsilon:g}", means)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ are rejected, not replayed and accepted, and why:
 Statements of the last two kinds are attacked besides (`proof_attack`); what breaks is unexplained, and the command fails.
 """
 
-import argparse
 import json
 import math
 import time
@@ -43,18 +42,16 @@ DOWN = {"epsilon", "delta", "noise_scale", "sensitivity", "gradient_bound", "add
 DOWN |= {"distance", "step", "sigma", "lower", "low"}
 WHOLE = {"size", "noise_dimension", "steps", "rows", "columns", "records", "dimension", "features"}
 WHOLE |= {"degrees_of_freedom"}
+ROOTS = "losses", "regularizer", "constraints"
+COUNTS = {"shape", "args", "places", "groups", "dim", "symmetric", "norm"}
 # Ways to mutate: numbers of a part, indices below keys of a part, and others.
 NUMBERS = ("claim", "record", "nodes", "modulus", "centres", "tangents", "moments")
 INDICES = {"edge": ("nodes", "args"), "entries": ("nodes", "places", "groups"), "shape": ("nodes", "shape")}
-INDICES |= {name: (name,) for name in ("losses", "regularizer", "constraints", "cells", "parts", "layout")}
+INDICES |= {name: (name,) for name in (*ROOTS, "cells", "parts", "layout")}
 OTHERS = ("claim", "claim", "sign", "operation", "dropped", "norm", "adjacency", "keys", "keys")
-ROOTS, COUNTS = (
-    ("losses", "regularizer", "constraints"),
-    {"shape", "args", "places", "groups", "dim", "symmetric", "norm"},
-)
 OPERATIONS = ("abs", "negate", "logistic", "huber", "power", "exp", "log"), ("sum", "log_sum_exp", "norm")
 OPERATIONS += (("add", "multiply", "divide", "maximum"),)
-STATEMENT = ("claim", "record", "nodes", "losses", "regularizer", "constraints", "modulus")
+STATEMENT = ("claim", "record", "nodes", *ROOTS, "modulus")
 
 
 def at(part, place):
@@ -180,11 +177,7 @@ def proofs():
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    options = chosen(parser, arguments, count=20)
+    options = chosen(__doc__, arguments, {"--count": 10_000, "--seed": 0, "--seconds": math.inf}, count=20)
     end = time.monotonic() + options.seconds
     rng, genuine, done = np.random.default_rng(options.seed), list(islice(proofs(), 3 if options.small else None)), 0
     said, reasons, slack = defaultdict(Counter), defaultdict(Counter), defaultdict(float)

@@ -1,8 +1,5 @@
 """Passes over the records, and fits against scikit-learn's to the same gradient norm, where second moments are far from round."""
 
-from __future__ import annotations
-
-import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +10,6 @@ import scipy.sparse as sp
 import dpconvex as dp
 from benchmarks.data import distorted_digits, halves, problem_of, scaled_letters
 from benchmarks.timing import Row, compare
-from dpconvex.errors import DomainError
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
 from dpconvex.optim import backend as backends
@@ -29,19 +25,16 @@ def all_passes(repetitions: int) -> Iterator[Row]:
     """Everything that is here."""
     yield from growth()
     yield from distorted(repetitions)
-    folder = os.environ.get("DPCONVEX_DATA")
-    if folder is None:
-        raise DomainError("Adult and Letter: set DPCONVEX_DATA to the folder that holds them.")
     from benchmarks.public_data import adult, letter
 
-    table = adult(folder)
+    table = adult()
     data = {"x": sp.csr_matrix(table.design()), "y": table.y}
     for level, goal in ((1e-3, None), (1e-5, 0.2)):
         options = {"features": 105, "regularization": level, "radius": float(np.sqrt(14))}
         yield from against_scikit_learn(
             "Adult, CSR, 45,222 x 105", "logistic_regression", options, data, goal, repetitions
         )
-    letters = scaled_letters(letter(folder))
+    letters = scaled_letters(letter())
     labels = tuple(sorted(set(letters["y"].tolist())))
     for level in (1e-4, 1e-6):
         options = {"features": 16, "classes": 26, "labels": labels, "regularization": level}

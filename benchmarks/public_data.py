@@ -1,11 +1,9 @@
 """Loaders of public data sets that are not shipped: Adult, KDD Cup 1999, Letter Recognition, Landsat.
 
 Every level of a categorical column and every bound of a numeric one is declared here, from the data sets' descriptions, and
-not read off the records: a level that vanishes from the complete cases is still a column.  Files are looked for at the path
-given, then in the folder named by the environment variable ``DPCONVEX_DATA``, then in ``~/.cache/dpconvex``.
+not read off the records: a level that vanishes from the complete cases is still a column.  Files are looked for in the folder
+named by the environment variable ``DPCONVEX_DATA``, then in ``~/.cache/dpconvex``.
 """
-
-from __future__ import annotations
 
 import csv
 import gzip
@@ -24,10 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import fewer
 from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC, KDD_COLUMNS, KDD_LEVELS, KDD_UNIT
 from dpconvex.errors import DomainError
-
-__all__ = ["Table", "adult", "find", "kdd", "landsat", "letter"]
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 CHECKSUMS = {
     "adult.csv.gz": "56ab8712218c40aa8528a8b1f05c26de7e813bb596a592b3c84d25567cf7c56e",
@@ -47,11 +42,6 @@ class Table:
     codes: NDArray[np.int64]
     levels: tuple[tuple[str, ...], ...]
     y: NDArray[Any]
-
-    @property
-    def width(self) -> int:
-        """Number of columns of the design: one per numeric column and one per level."""
-        return self.numeric.shape[1] + sum(len(levels) for levels in self.levels)
 
     def design(self, maxima: bool = False, unit: bool = False) -> sp.csr_array:
         """Return numeric columns in [0, 1] and one-hot columns, sparse, shape (n, width).
@@ -77,29 +67,25 @@ class Table:
         return table
 
 
-def find(name: str, path: str | os.PathLike[str] | None = None, check: bool = True) -> Path:
-    """Find a data file, at a path or in a folder, and check that it is the one that is meant."""
-    given = [] if path is None else [Path(path), Path(path) / name]
-    usual = [
-        Path(folder) / name for folder in (os.environ.get("DPCONVEX_DATA"), Path.home() / ".cache/dpconvex") if folder
-    ]
-    found = next((file for file in (given or usual) if file.is_file()), None)
+def find(name: str) -> Path:
+    """Find a data file, and check that it is the one that is meant."""
+    folders = os.environ.get("DPCONVEX_DATA"), Path.home() / ".cache/dpconvex"
+    files = [Path(folder) / name for folder in folders if folder]
+    found = next((file for file in files if file.is_file()), None)
     if found is None:
-        raise DomainError(
-            f"{name}: no such file (looked at {', '.join(map(str, given or usual))}); pass its path, or put it into the "
-            "folder named by DPCONVEX_DATA."
-        )
-    if check and hashlib.sha256(found.read_bytes()).hexdigest() != CHECKSUMS[name]:
-        raise DomainError(f"{found}: not the known {name} (its SHA-256 differs); pass check=False to read it anyway.")
+        looked = ", ".join(map(str, files))
+        raise DomainError(f"{name}: no such file (looked at {looked}); put it into the folder named by DPCONVEX_DATA.")
+    if hashlib.sha256(found.read_bytes()).hexdigest() != CHECKSUMS[name]:
+        raise DomainError(f"{found}: not the known {name} (its SHA-256 differs).")
     return found
 
 
-def adult(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
+def adult() -> Table:
     """Load UCI Adult, 45,222 complete cases, 105 columns (does a person earn more than 50,000 dollars a year; y is 1 or -1).
 
     B. Becker and R. Kohavi, UCI Machine Learning Repository, DOI 10.24432/C5XW20, CC BY 4.0.
     """
-    with gzip.open(find("adult.csv.gz", path, check), "rt", encoding="utf-8") as stream:
+    with gzip.open(find("adult.csv.gz"), "rt", encoding="utf-8") as stream:
         rows = list(islice(csv.DictReader(stream), fewer(10**9)))
     numeric = np.array([[float(row[name]) for name in ADULT_NUMERIC] for row in rows])
     lower, upper = np.array(list(ADULT_NUMERIC.values())).T
@@ -108,12 +94,12 @@ def adult(path: str | os.PathLike[str] | None = None, check: bool = True) -> Tab
     return Table(numeric, lower, upper, np.stack(codes, axis=1), tuple(ADULT_LEVELS.values()), y)
 
 
-def kdd(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
+def kdd() -> Table:
     """Load KDD Cup 1999, the 10 % file: 494,021 records, 119 columns (is a network connection an attack; y is the label).
 
     UCI Machine Learning Repository, DOI 10.24432/C51C7N, CC BY 4.0.
     """
-    with gzip.open(find("kdd_10pct.csv.gz", path, check), "rt", encoding="utf-8") as stream:
+    with gzip.open(find("kdd_10pct.csv.gz"), "rt", encoding="utf-8") as stream:
         lines = stream.read().splitlines()[: fewer(10**9)]
     # Two thirds of the records are copies of others; each different one is read once.
     index: dict[str, int] = {}
@@ -137,19 +123,19 @@ def numeric_bound(name: str) -> float:
     return 1e9 if name.endswith("bytes") else 1e5 if name == "duration" else 1e4
 
 
-def letter(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
+def letter() -> Table:
     """Load UCI Letter Recognition: 20,000 records, 16 features from 0 to 15, 26 classes (y holds the letter)."""
-    return archived("letter_recognition.npz", 15.0, path, check)
+    return archived("letter_recognition.npz", 15.0)
 
 
-def landsat(path: str | os.PathLike[str] | None = None, check: bool = True) -> Table:
+def landsat() -> Table:
     """Load UCI Statlog Landsat: 6,435 records, 36 features from 0 to 255, 6 classes (y holds the name)."""
-    return archived("satellite.npz", 255.0, path, check)
+    return archived("satellite.npz", 255.0)
 
 
-def archived(name: str, largest: float, path: str | os.PathLike[str] | None, check: bool) -> Table:
+def archived(name: str, largest: float) -> Table:
     """Read an archive of features, class numbers and class names."""
-    with np.load(find(name, path, check), allow_pickle=False) as archive:
+    with np.load(find(name), allow_pickle=False) as archive:
         kept = fewer(len(archive["y"]))
         numeric, y = archive["X"][:kept].astype(float), archive["classes"][archive["y"][:kept]]
     bounds = np.zeros(numeric.shape[1]), np.full(numeric.shape[1], largest)

@@ -8,8 +8,6 @@ memory is measured honestly: one with two threads and all records in memory, and
 the files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -108,9 +106,8 @@ def on_workers(options: argparse.Namespace) -> dict[str, Any]:
 
     pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
     with cluster(options.workers, options.limit) as client:
-        found = fitted(
-            options, dp.Partitions(pieces), lambda: [time.process_time(), *client.run(time.process_time).values()]
-        )
+        clock = time.process_time
+        found = fitted(options, dp.Partitions(pieces), lambda: [clock(), *client.run(clock).values()])
         return {**found, "driver": peak(), "workers": list(client.run(peak).values())}
 
 
@@ -120,9 +117,8 @@ def cluster(workers: int, limit: str) -> Any:
     from distributed import Client, LocalCluster
 
     with dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": size for name, size in KEPT.items()}):
-        made = LocalCluster(
-            workers, threads_per_worker=1, memory_limit=limit, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-        )
+        places = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+        made = LocalCluster(workers, threads_per_worker=1, memory_limit=limit, **places)
 
     class Both(Client):  # type: ignore[misc]
         def __exit__(self, *error: object) -> None:
@@ -155,10 +151,8 @@ def killed(options: argparse.Namespace) -> dict[str, Any]:
     Workers._gathered = gathered  # type: ignore[method-assign]
     same = spends = kills = fit = last = 0
     expected: Any = None
-    while fit < options.kills:
-        with cluster(
-            options.workers, options.limit
-        ) as client:  # a nanny does not always manage to start a worker again
+    while fit < options.kills:  # a nanny does not always manage to start a worker again
+        with cluster(options.workers, options.limit) as client:
             while fit < options.kills:
                 try:
                     client.wait_for_workers(options.workers, timeout=60)
@@ -173,9 +167,7 @@ def killed(options: argparse.Namespace) -> dict[str, Any]:
                 same += all((release[name] == expected[name]).all() for name in release)
                 spends += len(budget.entries)
                 fit += 1
-                print(
-                    f"fit {fit}: {same} the same, {spends} spends, {kills} workers killed", file=sys.stderr, flush=True
-                )
+                print(f"fit {fit}: {same} the same, {spends} spends, {kills} workers killed", file=sys.stderr)
     return {"fits": options.kills, "workers killed": kills, "same bits": same, "spends": spends}
 
 
@@ -194,44 +186,28 @@ def measured(way: str, arguments: list[str], threads: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--features", type=int, default=20)
-    parser.add_argument("--classes", type=int, default=2)
-    parser.add_argument("--pieces", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--limit", default="1GB", help="memory of a worker")
-    parser.add_argument("--repetitions", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path("build/scale"))
-    parser.add_argument("--kills", type=int, default=0, help="kill a worker in so many fits, and measure nothing else")
-    parser.add_argument("--way", choices=WAYS, help="do only this, in this process")
-    options = chosen(parser, arguments, records=4000, pieces=4, repetitions=1)
-    folder = options.folder
+    known: dict[str, Any] = {"--records": 2_000_000, "--features": 20, "--classes": 2, "--pieces": 16, "--workers": 2}
+    known |= {"--repetitions": 2, "--kills": (0, "kill a worker in so many fits, and measure nothing else")}
+    known |= {"--limit": ("1GB", "memory of a worker"), "--folder": {"type": Path, "default": Path("build/scale")}}
+    way = {"--way": {"choices": WAYS, "help": "do only this, in this process"}}
+    options = chosen(__doc__, arguments, known | way, records=4000, pieces=4, repetitions=1)
+    passed = [f"{name}={vars(options)[name.removeprefix('--')]}" for name in known]
     options.folder = options.folder / f"{options.records}x{options.features}x{options.classes}in{options.pieces}"
     if options.way:
         print(json.dumps(WAYS[options.way](options)))
         return
     write(options.folder, options.records, options.features, options.classes, options.pieces)
-    passed = [
-        f"--{name}={vars(options)[name]}" for name in ("records", "features", "classes", "pieces", "workers", "limit")
-    ]
-    passed += [f"--repetitions={options.repetitions}", f"--folder={folder}", f"--kills={options.kills}"]
     if options.kills:
         print(measured("kills", passed, 1))
         return
     memory, workers = measured("memory", passed, 2), measured("workers", passed, 1)
-    apart = max(
-        np.abs(np.subtract(memory["parameters"][k], workers["parameters"][k])).max() for k in memory["parameters"]
-    )
-    print(
-        f"{options.records:,} records, {options.features} features, {options.classes} classes, {options.pieces} pieces"
-    )
+    pairs = ((value, workers["parameters"][name]) for name, value in memory["parameters"].items())
+    apart = max(np.abs(np.subtract(*pair)).max() for pair in pairs)
+    sizes = {name: vars(options)[name] for name in ("records", "features", "classes", "pieces")}
+    print(", ".join(f"{count:,} {name}" for name, count in sizes.items()))
     for name, found in (("one process, in memory", memory), (f"{options.workers} workers, from files", workers)):
-        rounds = f"{found['passes']} evaluations"
-        print(
-            f"{name}: {found['seconds']:.1f} s, {rounds}, processors {found['busy']} s, "
-            f"peak MB {[found['driver'], *found.get('workers', [])]}"
-        )
+        times = f"{found['seconds']:.1f} s, {found['passes']} evaluations, processors {found['busy']} s"
+        print(f"{name}: {times}, peak MB {[found['driver'], *found.get('workers', [])]}")
     print(f"ratio {workers['seconds'] / memory['seconds']:.2f}; releases differ by {apart:.1e}")
 
 

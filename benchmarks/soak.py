@@ -4,9 +4,6 @@ A case is made from its number alone: ``--first 17 --fits 1 --verbose`` repeats 
 is no failure.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import time
 import traceback
@@ -27,28 +24,13 @@ LARGEST, FITS_OF_A_SET = 5000, 8
 OWN, SETS = "own template", "set and cost"
 # Problems that came later are drawn from this number on: before it, cases keep their numbers.
 ALL = 10**9
-LATER = {
-    "poisson_regression",
-    "negative_binomial_regression",
-    "gamma_regression",
-    "tweedie_regression",
-    "expectile_regression",
-}
-LATER |= {"expected_shortfall", "probit_regression", "sparse_logistic", "sparse_regression"}
+LATER = {f"{kind}_regression" for kind in ("poisson", "negative_binomial", "gamma", "tweedie", "expectile", "probit")}
+LATER |= {"expected_shortfall", "sparse_logistic", "sparse_regression"}
 LATER |= {"discrete_hazards", "conditional_logit", "bradley_terry"}
 DRAWN = {OWN: drawn, SETS: soak_sets.drawn}
-MECHANISMS: list[Any] = [
-    None,
-    None,
-    None,
-    dp.ObjectivePerturbation(),
-    dp.ObjectivePerturbation("gaussian"),
-    dp.OutputPerturbation(),
-    dp.OutputPerturbation("gaussian"),
-    dp.NoisyGradientDescent(),
-    dp.SufficientStatistics(),
-    dp.SufficientStatistics("gaussian"),
-]
+MECHANISMS: list[Any] = [None, None, None, dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")]
+MECHANISMS += [dp.OutputPerturbation(), dp.OutputPerturbation("gaussian"), dp.NoisyGradientDescent()]
+MECHANISMS += [dp.SufficientStatistics(), dp.SufficientStatistics("gaussian")]
 
 
 @dataclass
@@ -67,15 +49,12 @@ class Case:
     sparse: str
 
     def __str__(self) -> str:
-        what = (
-            DRAWN[self.learner](**self.settings)[1]
-            if self.learner in DRAWN
-            else f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
-        )
+        what = f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        if self.learner in DRAWN:
+            what = DRAWN[self.learner](**self.settings)[1]
         how = f"mechanism={self.mechanism!r}, backend={self.backend!r}, size={self.size}"
-        return (
-            f"number {self.number}: {what}, {self.privacy}, {how}; {self.records} records, {self.data}, {self.sparse}"
-        )
+        data = f"{self.records} records, {self.data}, {self.sparse}"
+        return f"number {self.number}: {what}, {self.privacy}, {how}; {data}"
 
 
 def case(number: int, own: bool = False) -> tuple[Case, np.random.Generator]:
@@ -114,19 +93,8 @@ def case(number: int, own: bool = False) -> tuple[Case, np.random.Generator]:
         learner, settings = OWN, {"seed": number}
     mechanism = pick(MECHANISMS)
     rng.integers(6)  # so that cases keep their numbers
-    made = Case(
-        number,
-        learner,
-        settings,
-        privacy,
-        mechanism,
-        backend,
-        records,
-        size,
-        data,
-        pick(["dense", "dense", "csr", "csr with zeros", "csc", "single"]),
-    )
-    return made, rng
+    sparse = pick(["dense", "dense", "csr", "csr with zeros", "csc", "single"])
+    return Case(number, learner, settings, privacy, mechanism, backend, records, size, data, sparse), rng
 
 
 def case_of_sets(number: int) -> tuple[Case, np.random.Generator]:
@@ -140,8 +108,7 @@ def case_of_sets(number: int) -> tuple[Case, np.random.Generator]:
     data = str(rng.choice(["random", "edge", "constant", "duplicated", "zeros", "one class"]))
     backend = "conic" if rng.random() < 0.1 else None
     records = int(rng.integers(20, 201))
-    made = Case(number, SETS, {"seed": seed}, privacy, mechanism, backend, records, None, data, "dense")
-    return made, rng
+    return Case(number, SETS, {"seed": seed}, privacy, mechanism, backend, records, None, data, "dense"), rng
 
 
 def records_of(template: dp.Template, made: Case, rng: np.random.Generator) -> dict[str, Any]:
@@ -186,26 +153,15 @@ def stored(column: Any, how: str) -> Any:
 def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
     """Fit; return "released", "refused" before payment, or what went wrong."""
     budget = dp.Budget(dp.Privacy(1e9, 0.999, made.privacy.adjacency))
-    fit: Any = dp.solve
-    if "mixture" in made.learner and made.number % 2:
-        fit = dp.solve_mixture
+    load, own = DRAWN.get(made.learner), made.settings
+    fit: Any = dp.solve_mixture if "mixture" in made.learner and made.number % 2 else dp.solve
     try:
-        template = (
-            DRAWN[made.learner](**made.settings)[0] if made.learner in DRAWN else dp.load(made.learner, **made.settings)
-        )
+        template = load(**own)[0] if load else dp.load(made.learner, **own)
         data = records_of(template, made, rng)
         if fit is dp.solve_mixture:
             data.pop("m", None)
-        release = fit(
-            template,
-            data,
-            made.privacy,
-            made.mechanism,
-            made.backend,
-            size=made.size,
-            budget=budget,
-            clip=made.sparse == "single",
-        )
+        how = {"size": made.size, "budget": budget, "clip": made.sparse == "single"}
+        release = fit(template, data, made.privacy, made.mechanism, made.backend, **how)
         str(release), str(getattr(release, "release", release).certificate)
         return "released"
     except Exception as error:
@@ -222,12 +178,8 @@ def soak(
     first: int, fits: int, seconds: float, verbose: bool = False, own: bool = False, sets: bool = False
 ) -> tuple[dict[str, int], list[str]]:
     """Run cases from a number on until so many were paid for or the time is over; return counts and failures."""
-    counts, failures, number, end = (
-        {"released": 0, "refused": 0, "failed": 0},
-        list[str](),
-        first,
-        time.monotonic() + seconds,
-    )
+    counts, failures, number = {"released": 0, "refused": 0, "failed": 0}, list[str](), first
+    end = time.monotonic() + seconds
     while counts["released"] + counts["failed"] < fits and time.monotonic() < end:
         made, rng = case_of_sets(number) if sets else case(number, own)
         began = time.monotonic()
@@ -248,14 +200,14 @@ def soak(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases; the exit status is 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fits", type=int, default=300, help="paid fits")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--own", action="store_true", help="random templates in place of the shipped learners")
-    parser.add_argument("--sets", action="store_true", help="random sets and costs of all scales, in their place")
-    given = chosen(parser, arguments, fits=3)
+    known: dict[str, Any] = {
+        "--fits": (300, "paid fits"),
+        "--seconds": 300.0,
+        "--first": (0, "number of the first case"),
+    }
+    known |= {"--verbose": False, "--own": (False, "random templates in place of the shipped learners")}
+    known |= {"--sets": (False, "random sets and costs of all scales, in their place")}
+    given = chosen(__doc__, arguments, known, fits=3)
     counts, failures = soak(given.first, given.fits, given.seconds, given.verbose, given.own, given.sets)
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
     return 1 if failures else 0

@@ -6,14 +6,10 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import soak_sets
 
-LOSSES: dict[str, Any] = {
-    "logistic": lambda x, y, w: cp.logistic(-y * (x @ w)),
-    "hinge": lambda x, y, w: dp.huber_hinge(1 - y * (x @ w), 0.5),
-    "huber": lambda x, y, w: cp.huber(x @ w - y, 0.3),
-    "exponential": lambda x, y, w: cp.log_sum_exp(cp.hstack([0.0, y * (x @ w), -2 * (x @ w)])),
-    "pinball": lambda x, y, w: cp.maximum(0.3 * (y - x @ w), -0.7 * (y - x @ w)),
-}
+LOSSES = soak_sets.LOSSES | {"exponential": lambda m, y: cp.log_sum_exp(cp.hstack([0.0, y * m, -2 * m]))}
+LOSSES = {name: LOSSES[name] for name in ("logistic", "hinge", "huber", "exponential", "pinball")}
 TERMS: dict[str, Any] = {
     "none": lambda w: 0.0,
     "lasso": lambda w: cp.norm(w, 1),
@@ -23,39 +19,42 @@ TERMS: dict[str, Any] = {
     "hinges": lambda w: cp.sum(cp.pos(w - 0.1)),
     "huber": lambda w: cp.sum(cp.huber(w, 0.1)),
 }
-SETS: dict[str, Any] = {
-    "all": lambda w, s: [],
-    "box": lambda w, s: [w >= -s, w <= s],
-    "ball": lambda w, s: [cp.norm(w, 2) <= s],
-    "l1": lambda w, s: [cp.norm(w, 1) <= s],
-    "simplex": lambda w, s: [w >= 0, cp.sum(w) == s],
+SETS = soak_sets.SETS | {
     "ordered": lambda w, s: [w[:-1] <= w[1:]],
-    "half-spaces": lambda w, s: [w[0] + w[1] <= s, w[0] - 2 * w[1] <= 0.5 * s],
     "thin slab": lambda w, s: [cp.abs(w[0] + w[1]) <= 1e-3 * s],
-    "cut ball": lambda w, s: [cp.norm(w, 2) <= s, w[0] + 2 * w[1] <= 0.3 * s],
     "3-norm": lambda w, s: [cp.norm(w, 3) <= s],
-    "ellipsoid": lambda w, s: [cp.quad_form(w, np.diag(np.arange(1.0, w.size + 1))) <= s**2],
-    "log-sum-exp": lambda w, s: [cp.log_sum_exp(w / s) <= 2.0 + np.log(w.size)],
     "equation": lambda w, s: [cp.sum(w) == 0, w <= s],
 }
+ORDER = [
+    "all",
+    "box",
+    "ball",
+    "l1",
+    "simplex",
+    "ordered",
+    "half-spaces",
+    "thin slab",
+    "cut ball",
+    "3-norm",
+    "ellipsoid",
+]
+ORDER += ["log-sum-exp", "equation"]  # by which numbers of cases pick
 
 
 def drawn(seed: int) -> tuple[dp.Template, str]:
     """Return a template, and what it is."""
     rng = np.random.default_rng(seed)
     pick = lambda items: items[int(rng.integers(len(items)))]  # noqa: E731
-    loss, term, kind = pick(list(LOSSES)), pick(list(TERMS)), pick(list(SETS))
+    loss, term, kind = pick(list(LOSSES)), pick(list(TERMS)), pick(ORDER)
     features, radius = int(pick([2, 3, 6])), float(10.0 ** rng.integers(-6, 7))
     ridge, factor = float(pick([1e-8, 1e-4, 1e-2, 1.0, 1e4])), float(pick([1e-8, 1e-4, 0.1, 1.0, 1e3]))
     size = float(pick([1e-3, 1.0, 1.0, 1e3]))
     w = cp.Variable(features, name="w")
     template = dp.Template(
         dp.Record(x=dp.Ball(features, radius), y=dp.Choice([-1, 1])),
-        lambda x, y: LOSSES[loss](x, y, w),
+        lambda x, y: LOSSES[loss](x @ w, y),
         ridge * cp.sum_squares(w) + factor * TERMS[term](w),
         SETS[kind](w, size),
     )
-    what = (
-        f"{loss}, {features} features of size {radius:g}, ridge {ridge:g}, {factor:g} * {term}, {kind} of size {size:g}"
-    )
-    return template, what
+    records = f"{features} features of size {radius:g}"
+    return template, f"{loss}, {records}, ridge {ridge:g}, {factor:g} * {term}, {kind} of size {size:g}"

@@ -4,7 +4,6 @@ Prints the excess log loss of the default over that of ``dp.NoisyGradientDescent
 loss there: geometric mean and worst of four sizes, which are public.  Guarantees are (epsilon, 1e-5), by adding or removing.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,9 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import MOST, chosen
+from benchmarks import MOST, chosen, heading, heads, row, some_of
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.sums.batch_loss import BatchedLoss
-
-__all__ = ["main"]
 
 EPSILONS, SIZES, TESTED = (0.3, 1.0, 3.0), (300, 1000, 5000, 20000), 20000
 HOW = (None, dp.NoisyGradientDescent(clip=1.0))
@@ -58,10 +55,8 @@ def drawn(name: str, size: int, strong: bool, seed: int) -> dict[str, Any]:
     s = score[:, 0, 0]
     if name == "linear_chain_crf":  # Neighbours are alike
         every = score[:, np.arange(3), PATHS].sum(axis=2) + (PATHS[:, 1:] == PATHS[:, :-1]).sum(axis=1)
-        found = np.array([" ".join(map(str, path)) for path in PATHS])[
-            (every + r.gumbel(size=(size, 8))).argmax(axis=1)
-        ]
-        return {"x": x, "y": found}
+        best = (every + r.gumbel(size=(size, 8))).argmax(axis=1)
+        return {"x": x, "y": np.array([" ".join(map(str, path)) for path in PATHS])[best]}
     if name == "discrete_hazards":
         died = (s + np.log(2 ** (1 / 6) - 1))[:, None] > r.logistic(size=(size, 6))
         return {"x": x, "y": np.where(died.cumsum(axis=1) == 0, -1.0, 1.0 * (died & (died.cumsum(axis=1) == 1)))}
@@ -83,11 +78,8 @@ def drawn(name: str, size: int, strong: bool, seed: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks strong", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="which; all by default")
-    parser.add_argument("--seeds", type=int, default=4, help="number of draws")
-    options = chosen(parser, arguments, seeds=1, cases=["bradley_terry"])
-    print(f"| case | effects | {' | '.join(f'ε = {e:g}' for e in EPSILONS)} |\n|---|---|{'---|' * len(EPSILONS)}")
+    options = chosen(__doc__, arguments, {"cases": some_of(CASES), "--seeds": 4}, seeds=1, cases=["bradley_terry"])
+    heading("case", "effects", *heads(EPSILONS))
     for name in options.cases or CASES:
         given = CASES[name][0]
         template = END if given is None else dp.load(name, **given)
@@ -103,17 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ratios = np.empty((len(EPSILONS), len(sizes)))
             for place in np.ndindex(ratios.shape):
                 privacy, size = dp.Privacy(EPSILONS[place[0]], 1e-5, "add-remove"), sizes[place[1]]
-                found = [
-                    [
-                        lost(dp.solve(template, drawn(name, size, strong, s), privacy, how, size=size, seed=s))
-                        for how in HOW
-                    ]
-                    for s in range(options.seeds)
-                ]
+                found = []
+                for s in range(options.seeds):
+                    data = drawn(name, size, strong, s)
+                    fits = (dp.solve(template, data, privacy, how, size=size, seed=s) for how in HOW)
+                    found.append([lost(fit) for fit in fits])
                 own, other = np.mean(found, axis=0) - least
                 ratios[place] = own / other
-            cells = " | ".join(f"{np.exp(np.log(row).mean()):.2f}, {row.max():.2f}" for row in ratios)
-            print(f"| {name} | {'strong' if strong else 'weak'} | {cells} |", flush=True)
+            means = (f"{np.exp(np.log(own).mean()):.2f}, {own.max():.2f}" for own in ratios)
+            row(name, "strong" if strong else "weak", *means)
 
 
 if __name__ == "__main__":

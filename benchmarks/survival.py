@@ -7,9 +7,6 @@ Bounds of columns are those of the table, rounded outward by up to a tenth of th
 for what is known of a measurement.  Columns that tell the outcome are left out.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import time
 import warnings
@@ -18,15 +15,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import chosen, fewer
-from dpconvex.datasets import unit_ball
+from benchmarks import chosen, fewer, heading, heads, row, some_of
+from benchmarks.glm import cells, encoded
+from dpconvex.util.arrays import Array
 
-__all__ = ["main", "measured"]
-
-Array = NDArray[np.float64]
 DELTA, EPSILONS = 1e-5, (0.3, 1.0, 3.0)
 SHARE = 0.7
 # Tables with the columns that tell the outcome, or are scores of other models.
@@ -58,20 +52,15 @@ def read(name: str) -> tuple[Array, Any, float]:
     from SurvSet.data import SurvLoader
 
     table = SurvLoader().load_dataset(ds_name=name)["df"].sample(frac=1.0, random_state=0)
-    columns = []
-    for column in table.columns:
-        if column in ("pid", "event", "time", *TABLES[name]):
-            continue
+    known: dict[str, Any] = {}
+    for column in table.columns.drop(["pid", "event", "time", *TABLES[name]], errors="ignore"):
         if column.startswith("fac"):
-            texts = table[column].astype(str).to_numpy()
-            columns.extend((texts == level).astype(float) for level in np.unique(texts)[:50])
-            continue
-        numbers = table[column].to_numpy(dtype=float)
-        low, high = outward(float(np.nanmin(numbers)), float(np.nanmax(numbers)))
-        columns.append((np.nan_to_num(numbers, nan=(low + high) / 2) - low) / ((high - low) or 1.0))
+            known[column] = np.unique(table[column].astype(str))[:50]
+        else:
+            known[column] = outward(float(table[column].min()), float(table[column].max()))
     event, end = table["event"].to_numpy() > 0, table["time"].to_numpy(dtype=float)
     y = np.array(list(zip(event, end, strict=True)), dtype=[("event", bool), ("time", float)])
-    return unit_ball(np.column_stack(columns), 0.0, 1.0), y, outward(0.0, float(end.max()))[1]
+    return encoded(table, known), y, outward(0.0, float(end.max()))[1]
 
 
 def parts(name: str, seed: int) -> tuple[Array, Any, Array, Any, float]:
@@ -112,29 +101,24 @@ def concordance(coefficients: Array, x: Array, y: Any) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks survival", description=__doc__)
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which; all by default")
-    parser.add_argument("--seeds", type=int, default=12, help="number of splits and draws")
-    parser.add_argument("--alone", action="store_true", help="leave other methods out")
-    options = chosen(parser, arguments, seeds=1)
+    known = {"tables": some_of(TABLES), "--seeds": 12, "--alone": (False, "leave other methods out")}
+    options = chosen(__doc__, arguments, known, seeds=1)
     epsilons = EPSILONS[1:2] if options.small else EPSILONS
-    heads = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
-    print(f"| table | records | method | {heads} |\n|---|---|---|{'---|' * len(epsilons)}")
+    heading("table", "records", "method", *heads(epsilons))
     warnings.simplefilter("ignore")
     for name in options.tables or list(TABLES)[: 2 if options.small else None]:
         start = time.perf_counter()
         try:
             draws = [measured(name, epsilons, seed, not options.alone) for seed in range(options.seeds)]
         except ModuleNotFoundError as error:
-            print(f"| {name} | skipped: the package {error.name} is not found |")
+            row(name, f"skipped: the package {error.name} is not found")
             continue
         size = fewer(round(SHARE * len(read(name)[0])))
         for method in draws[0]:
             values = np.array([draw[method] for draw in draws])
-            print(f"| {name} | {size:,} | {method} | " + " | ".join(f"{v:.3f}" for v in values.mean(axis=0)) + " |")
+            row(name, f"{size:,}", method, cells(values.mean(axis=0)))
             if method == "SurvivalRegressor" and len(draws) > 1:
-                worst = " | ".join(f"{v:.3f}" for v in values.min(axis=0))
-                print(f"| {name} | {size:,} | {method}, worst | {worst} |", flush=True)
+                row(name, f"{size:,}", f"{method}, worst", cells(values.min(axis=0)))
         print(f"  {time.perf_counter() - start:.0f} s", flush=True)
 
 

@@ -1,7 +1,5 @@
 """Medians of alternating repetitions, and the limits of the machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,9 +4,6 @@ Whole files are counted, of which a line ran in a function.  Left out are files 
 or check again: if one is wrong, a release is worse, refused or badly described, but as private as its certificate says.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import warnings
 from collections import defaultdict
@@ -19,70 +16,31 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
+from benchmarks.levels import words
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.problem_files import options
 
-__all__ = ["main"]
-
 PACKAGE = Path(dp.__file__).parent
-LEFT_OUT = (
-    *("mechanisms/recipe.py", "mechanisms/added_quadratic.py", "optim/smooth.py", "optim/proximal.py"),
-    *(
-        "optim/proximal_newton.py",
-        "optim/hessian_models.py",
-        "optim/spectral_coordinates.py",
-        "sets/barrier.py",
-    ),
-    *("model/template.py", "sums/translation.py", "accounting/budget.py", "accounting/ledger.py", "errors.py"),
-    *("checker/", "fitting/proof.py", "util/markup.py"),
-    *(
-        "certificates/text.py",
-        "__init__.py",
-        "selection/evaluate.py",
-        "selection/evaluation.py",
-        "selection/measures.py",
-    ),
+LEFT_OUT = words(
+    "mechanisms/recipe.py mechanisms/added_quadratic.py optim/smooth.py optim/proximal.py optim/proximal_newton.py "
+    "optim/hessian_models.py optim/spectral_coordinates.py sets/barrier.py model/template.py sums/translation.py "
+    "accounting/budget.py accounting/ledger.py errors.py checker/ fitting/proof.py util/markup.py certificates/text.py "
+    "__init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.
 DOOR = "sums/private_looks.py"
-PUBLIC = (
-    "expressions/expansion.py",
-    "optim/",
-    "sets/",
-    "sensitivity/",
-    "model/template.py",
-    "fitting/problem_files.py",
-    "sums/public_rows.py",
-    "sums/translation.py",
+PUBLIC = words(
+    "expressions/expansion.py optim/ sets/ sensitivity/ model/template.py fitting/problem_files.py sums/public_rows.py "
+    "sums/translation.py"
 )
-NOT_FOR_STEPS = (
-    *(
-        "expressions/expression.py",
-        "expressions/atom.py",
-        "expressions/expansion.py",
-        "expressions/polynomial.py",
-        "sums/forms.py",
-        "sums/affine_scores.py",
-    ),  # read it
-    *(
-        "expressions/parameter_space.py",
-        "accounting/",
-        "util/arguments.py",
-        "util/plain_data.py",
-        "mechanisms/base.py",
-    ),  # name answers, charge, refuse
-    # Asked for what this fit has not: files elsewhere, schemas, people, covers, solvers, saved files.
-    *(
-        "data/partitions.py",
-        "data/dask_columns.py",
-        "data/schema.py",
-        "data/encoded.py",
-        "data/learnt.py",
-        "model/people.py",
-    ),
-    *("mechanisms/residual_noise.py", "fitting/engine.py", "fitting/files.py"),
+NOT_FOR_STEPS = words(  # that read it; that name answers, charge, refuse; that this fit did not ask for
+    "expressions/expression.py expressions/atom.py expressions/expansion.py expressions/polynomial.py sums/forms.py "
+    "sums/affine_scores.py "
+    "expressions/parameter_space.py accounting/ util/arguments.py util/plain_data.py mechanisms/base.py "
+    "data/partitions.py data/dask_columns.py data/schema.py data/encoded.py data/learnt.py model/people.py "
+    "mechanisms/residual_noise.py fitting/engine.py fitting/files.py"
 )
 DELTA, ADDED = dp.Privacy(1.0, 1e-5), dp.Privacy(1.0, 1e-5, "add-remove")
 
@@ -155,7 +113,7 @@ RUNS: dict[str, Callable[[], None]] = {
 }
 
 
-def row(said: str) -> tuple[str, str]:
+def traced_run(said: str) -> list[str]:
     """Trace one run; return its row, and the lines of each room."""
     steps = RUNS[said] is adaptive
     with warnings.catch_warnings(action="ignore"):
@@ -167,21 +125,16 @@ def row(said: str) -> tuple[str, str]:
         rooms[file.removesuffix(file.partition("/")[2])] += size
     sizes = ", ".join(f"`{room}` {size:,}" for room, size in sorted(rooms.items()))
     lines = f"{sum(kept.values()):,} of {sum(counted.values()):,}"
-    return f"| {said} | {len(kept)} of {len(counted)} | {lines} | {sum(len(ran[file]) for file in kept):,} |", sizes
+    return [said, f"{len(kept)} of {len(counted)}", lines, f"{sum(len(ran[file]) for file in kept):,}", sizes]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trace and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=len(RUNS), help="how many; the last one takes minutes")
-    options = chosen(parser, arguments, rows=1)
-    print(
-        "| guarantee | trusted files, of all files that ran | lines of these files | lines that ran |\n|---|---|---|---|"
-    )
+    options = chosen(__doc__, arguments, {"--rows": (len(RUNS), "how many; the last one takes minutes")}, rows=1)
+    heading("guarantee", "trusted files, of all files that ran", "lines of these files", "lines that ran")
     for said in list(RUNS)[: options.rows]:
-        text, rooms = row(said)
-        print(text, flush=True)
-        print(f"    {rooms}", file=sys.stderr, flush=True)
+        row(*(cells := traced_run(said))[:-1])
+        print(f"    {cells[-1]}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

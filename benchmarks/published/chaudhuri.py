@@ -13,8 +13,6 @@ solver and rounding leave.  `benchmarks.published.reproduce.repeat_chaudhuri` ru
 private.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,10 +4,8 @@ Prints the paper's errors on Adult at epsilon = 0.1 beside those of its algorith
 objective perturbation.  Columns are divided by their maxima, which looks at the data as the paper did, and rows by their norms.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -15,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
 from benchmarks.public_data import adult
 from benchmarks.published.reproduce import repeat_chaudhuri
 
@@ -43,8 +41,8 @@ COVER = dp.ResidualNoise(share=1e-3)
 def projection(features: int, groups: Sequence[int]) -> NDArray[np.float64]:
     """Project on the vectors in which the columns of each group have the same sum; the groups are the last columns."""
     sums, start = np.zeros((len(groups), features)), features - sum(groups)
-    for row, size in zip(sums, groups, strict=True):
-        row[start : start + size] = 1
+    for own, size in zip(sums, groups, strict=True):
+        own[start : start + size] = 1
         start += size
     equal = np.diff(sums, axis=0)
     return np.eye(features) - np.linalg.pinv(equal) @ equal
@@ -75,10 +73,13 @@ def releases(
         template, privacy = one_hot_learner(name, level, projection(features, groups)), OURS[way]
         mechanism = dp.ObjectivePerturbation("gamma" if privacy.pure else "gaussian", added=0.0)
         if dp.is_private(template, privacy, len(data["y"]), mechanism):
-            size = len(data["y"])
-            yield from dp.sweep(
-                template, data, privacy, mechanism=mechanism, draws=draws, size=size, residual_noise=COVER
-            )
+            how: dict[str, Any] = {
+                "mechanism": mechanism,
+                "draws": draws,
+                "size": len(data["y"]),
+                "residual_noise": COVER,
+            }
+            yield from dp.sweep(template, data, privacy, **how)
         return
     template = dp.load(LEARNERS[name], features=features, regularization=level)
     tolerance = (1e-6 if level >= 1e-6 else 1e-4) / level
@@ -92,23 +93,18 @@ def releases(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grid", nargs="+", type=float, default=GRID, help="logarithms of Lambda")
-    parser.add_argument("--folds", type=int, default=10, help="how many of the ten folds to run")
-    parser.add_argument("--draws", type=int, default=5, help="draws of the noise for each fit")
-    options = chosen(parser, arguments, grid=(-3.0,), folds=1, draws=1)
+    known = {"--grid": ([*GRID], "logarithms of Lambda"), "--folds": (10, "how many of the ten folds to run")}
+    known |= {"--draws": (5, "draws of the noise for each fit")}
+    options = chosen(__doc__, arguments, known, grid=[-3.0], folds=1, draws=1)
     table = adult()
     x, groups = sp.csr_matrix(table.design(maxima=True, unit=True)), [len(levels) for levels in table.levels]
     parts = np.array_split(np.random.default_rng(0).permutation(len(table.y)), 10)
-    print(f"| learner | way | {' | '.join(f'{power:g}' for power in options.grid)} |")
-    print("|---" * (len(options.grid) + 2) + "|")
+    heading("learner", "way", *(f"{power:g}" for power in options.grid))
     for name in LEARNERS:
         for way in ("no privacy", "Algorithm 1", "Algorithm 2", *OURS):
             printed = dict(zip(GRID, PRINTED.get((name, way), ()), strict=False))
             if printed:
-                print(
-                    f"| {name} | {way}, paper | {' | '.join(f'{printed.get(p, np.nan):.4f}' for p in options.grid)} |"
-                )
+                row(name, f"{way}, paper", *(f"{printed.get(p, np.nan):.4f}" for p in options.grid))
             means = []
             for power in options.grid:
                 errors = []
@@ -118,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     for release in releases(name, way, 10.0**power, groups, data, options.draws):
                         errors.append(np.mean((x[part] @ release["w"] > 0) != (table.y[part] > 0)))
                 means.append(f"{np.mean(errors):.4f}" if errors else "–")
-            print(f"| {name} | {way} | {' | '.join(means)} |", flush=True)
+            row(name, way, *means)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,6 @@ The learner is logistic regression over a ball, on the Breast Cancer data in the
 excess and bound, and the delta that the taught noise keeps for a record that is replaced.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +17,7 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, row
 from dpconvex.datasets import breast_cancer
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.engine import DataEngine
@@ -31,7 +28,7 @@ from dpconvex.noise.samplers import seeded_generator
 __all__ = ["lecture_delta", "lecture_rate", "lecture_sigma"]
 
 DELTA, RADIUS = 1e-6, 5.0
-EPSILONS, STEPS = (0.1, 0.3, 0.9), (10, 100, 1000)
+EPSILONS, STEPS = (0.1, 0.3, 0.9), [10, 100, 1000]
 WAYS = {"taught": "add-remove", "exact": "add-remove", "replaced": "replace-one"}
 
 
@@ -66,10 +63,7 @@ def lecture_rate(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print mean excess and bound for each guarantee, number of steps and calibration."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=20, help="fits of each kind")
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
-    options = chosen(parser, arguments, draws=1, steps=(3,))
+    options = chosen(__doc__, arguments, {"--draws": (20, "fits of each kind"), "--steps": STEPS}, draws=1, steps=[3])
     features, labels = breast_cancer()
     x, y = (features - 1) / 9, np.where(labels == "malignant", 1, -1)
     n, dim = len(x), x.shape[1] + 1
@@ -82,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     least = float(problem.solve(solver="CLARABEL"))
     analysis = analyse(template)
     engine = DataEngine(analysis, template.record.validate({"x": x, "y": y}), n, None)
-    print("| ε | T | calibration | mean excess | bound | delta for a replaced record |\n" + "|---" * 6 + "|")
+    heading("ε", "T", "calibration", "mean excess", "bound", "delta for a replaced record")
     for epsilon in EPSILONS:
         for steps in options.steps:
             for way, adjacency in WAYS.items():
@@ -102,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 squares = (n * bound) ** 2 + dim * sigma**2
                 most = (RADIUS**2 / (2 * step * steps) + step * squares / 2) / n
                 true = lecture_delta(epsilon, sigma, bound, steps, "replace-one")
-                print(
-                    f"| {epsilon:g} | {steps} | {way} | {np.mean(excess):.3f} | {most:.3g} | {true:.2g} |", flush=True
-                )
+                row(f"{epsilon:g}", steps, way, f"{np.mean(excess):.3f}", f"{most:.3g}", f"{true:.2g}")
 
 
 if __name__ == "__main__":

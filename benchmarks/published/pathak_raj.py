@@ -13,14 +13,12 @@ mechanism with any one of them left is refused for that reason (docs/published.m
 6. the noise answers to the gradient of one class (lemma 1), not to that of all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from benchmarks.published.noise_coverage import check_coverage
 from dpconvex.certificates.certificate import Certificate
@@ -32,10 +30,9 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.noise.samplers import gamma_direction
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.util.arrays import Array
 
 __all__ = ["PublishedPerturbation"]
-
-Array = NDArray[np.float64]
 
 # Bounds of records are computed in floating point; a unit element breaks the unit ball by far more than this.
 ROUNDING = 1e-9
@@ -64,7 +61,7 @@ class PublishedPerturbation:
     fitted: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, year: int, fitted: tuple[str, ...] = ()) -> PublishedPerturbation:
+    def of(cls, year: int, fitted: tuple[str, ...] = ()) -> Self:
         """Return the mechanism of the paper of 2010 or of 2012."""
         if year == 2010:
             return cls(rate=0.5, mean=False, fitted=fitted)

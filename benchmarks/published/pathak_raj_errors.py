@@ -10,16 +10,13 @@ an answer at all.
 The published mechanism is not private at any epsilon (docs/published.md), and what comes out of it is marked so.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, heads, row
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import reproduce
 from dpconvex.datasets import breast_cancer, unit_ball
@@ -77,11 +74,11 @@ def show_errors(title: str, kind: str, draws: int, epsilons: Sequence[float]) ->
             errors[name][draw] = [np.mean(release.predict(x[test]) != y[test]) for release in found]
     chance = min(np.mean(y == label) for label in LABELS)
     print(f"\n{title}: error over {draws} splits; always naming the most frequent class is wrong in {chance:.3f}\n")
-    print(f"| | {' | '.join(f'ε = {epsilon:g}' for epsilon in epsilons)} | no noise |\n{'|---' * (len(epsilons) + 2)}|")
+    heading("", *heads(epsilons), "no noise")
     for name, rows in errors.items():
         spread = rows.std(axis=0) / np.sqrt(draws)
         cells = (f"{mean:.3f} ± {error:.3f}" for mean, error in zip(rows.mean(axis=0), spread, strict=True))
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        row(name, *cells)
 
 
 def answers_of_2010(features: int, draws: int, rng: np.random.Generator, epsilon: float = 1.0) -> int:
@@ -98,27 +95,26 @@ def answers_of_2010(features: int, draws: int, rng: np.random.Generator, epsilon
 
 def show_noise(size: int) -> None:
     """Print the mean norm of the noise on the mean loss, times the epsilon that is left for it."""
-    print("| noise | dimensions | E‖b‖ · ε_b |\n|---|---|---|")
-    print(f"| as printed | {(FEATURES + 1) ** 2} | {(FEATURES + 1) ** 2} |")
+    heading("noise", "dimensions", "E‖b‖ · ε_b")
+    row("as printed", (FEATURES + 1) ** 2, (FEATURES + 1) ** 2)
     for words, rescale in (("‖z‖ ≤ 1, as the paper assumes", True), ("z = (x, 1), ‖z‖² ≤ 2, as it computes", False)):
         for noise, shape in (("gamma", "Gamma"), ("matrix", "matrix-shaped")):
             mechanism = dp.ObjectivePerturbation(noise)
             found = dp.verify(paper_learner(rescale=rescale), dp.Privacy(1.0), size, mechanism)
             mean = found.expected_noise * found.noise_epsilon / size
-            print(f"| certified, {shape}, {words} | {found.noise_dimension} | {mean:.3g} |")
+            row(f"certified, {shape}, {words}", found.noise_dimension, f"{mean:.3g}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=100, help="random splits, each with noise of its own")
-    options = chosen(parser, arguments, draws=1)
+    options = chosen(__doc__, arguments, {"--draws": (100, "random splits, each with noise of its own")}, draws=1)
     show_noise(583)
-    print("\n| features | draws of 2010's noise | with a minimiser |\n|---|---|---|")
+    print()
+    heading("features", "draws of 2010's noise", "with a minimiser")
     rng = seeded_generator(2010)
     for features in (1, 2, 3, 9):
         draws = 20 * options.draws
-        print(f"| {features} | {draws} | {answers_of_2010(features, draws, rng)} |")
+        row(features, draws, answers_of_2010(features, draws, rng))
     for title, kind in KINDS.items():
         draws = max(options.draws // 4, 1) if kind else options.draws
         show_errors(title, kind, draws, EPSILONS[2:3] if options.small else EPSILONS)

@@ -4,12 +4,10 @@ The verifier refuses these mechanisms; here their noise is drawn and their objec
 the papers computed can be compared with a repaired learner, and attacked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from benchmarks.published.chaudhuri import published_calibration
 from benchmarks.published.pathak_raj import PublishedPerturbation
@@ -22,10 +20,9 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import gamma_direction, seeded_generator, system_generator
 from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.util.arrays import Array
 
 __all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce"]
-
-Array = NDArray[np.float64]
 
 # How far along a ray the objective must still fall before it is called unbounded.
 FAR = 1e6

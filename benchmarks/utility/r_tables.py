@@ -4,17 +4,13 @@ Numeric columns are scaled by the quantiles 0.001 and 0.999 of all records, leve
 every method that is compared, and neither is private.  Rows have length 1, and end with a constant.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CLASSES", "TARGETS", "Source"]
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 # Levels beyond these are left out; classes that are rarer are left out with their records.
 MOST_LEVELS, MOST_CLASSES, RAREST = 60, 14, 0.01

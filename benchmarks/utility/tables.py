@@ -3,8 +3,6 @@
 Features are those of the duel in docs/choosing.md: public bounds only, then rows of length 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +15,7 @@ from benchmarks.levels import ADULT_LEVELS
 from benchmarks.utility import r_tables
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DomainError
-
-__all__ = ["CLASSES", "HELD_OUT", "HELD_OUT_REGRESSION", "REGRESSION", "Split", "find"]
-
-Array = NDArray[np.float64]
+from dpconvex.util.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,21 +88,16 @@ def diagnostic() -> tuple[Array, NDArray[Any]]:
     return scaled(np.clip(x, 0, CELL), np.zeros(30), CELL), y
 
 
-def numbered(names: NDArray[Any]) -> NDArray[np.int64]:
-    """Number the class names in order."""
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
-
-
 def letter() -> tuple[Array, NDArray[Any]]:
     """Sixteen counts about their middle, rows of length 1, and a constant."""
     table = public_data.letter()
-    return with_one(unit_rows((table.numeric - 7.5) / 7.5)), numbered(table.y)
+    return with_one(unit_rows((table.numeric - 7.5) / 7.5)), np.unique(table.y, return_inverse=True)[1]
 
 
 def landsat() -> tuple[Array, NDArray[Any]]:
     """Four spectra of nine pixels, by their bounds."""
     table = public_data.landsat()
-    return scaled(table.numeric, 0, 255), numbered(table.y)
+    return scaled(table.numeric, 0, 255), np.unique(table.y, return_inverse=True)[1]
 
 
 def adult() -> tuple[Array, NDArray[Any]]:
@@ -118,9 +108,8 @@ def adult() -> tuple[Array, NDArray[Any]]:
 
 def kdd() -> tuple[Array, NDArray[Any]]:
     """Every tenth connection; is it an attack."""
-    table = public_data.kdd()
-    keep = np.random.default_rng(0).permutation(len(table.y))[:50_000]
-    return np.asarray(table.design(unit=True)[keep].todense()), (table.y[keep] != "normal").astype(int)
+    x, kind = attacks()
+    return x, (kind > 0).astype(int)
 
 
 def parity() -> tuple[Array, NDArray[Any]]:
@@ -173,9 +162,8 @@ def heavy_tails(n: int = 25_000, d: int = 20) -> tuple[Array, Array]:
     x = rng.normal(size=(n, d)) / np.sqrt(d)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
     slopes = rng.normal(size=d)
-    return x, np.clip(
-        0.5 * x @ slopes / np.linalg.norm(slopes) * np.sqrt(d) / 2 + 0.1 * rng.standard_t(2, size=n), -1, 1
-    )
+    mean = 0.5 * x @ slopes / np.linalg.norm(slopes) * np.sqrt(d) / 2
+    return x, np.clip(mean + 0.1 * rng.standard_t(2, size=n), -1, 1)
 
 
 # Loader, share of the records for training, classes.

@@ -44,7 +44,7 @@ def breast_cancer():
 
 def adult():
     """UCI Adult: 45,222 records, 105 columns, each record divided by its own norm; class 1 earns more than 50,000."""
-    table = loaders.adult(loaders.find("adult.csv.gz"))
+    table = loaders.adult()
     return Dataset(table.design(unit=True).toarray(), (table.y > 0).astype(np.int64), table.numeric)
 
 
