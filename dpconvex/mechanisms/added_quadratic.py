@@ -39,13 +39,7 @@ def reference_radius(analysis: Analysis) -> float:
 
     Lengths in leaf space become lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with.
     """
-    gram, form = analysis.gram, analysis.form
-    rows = np.concatenate(gram.rows) + 0.0  # -0 is 0
-    _, first, number = np.unique(rows.view(f"V{rows[0].nbytes}").ravel(), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    norm = np.empty(len(order))
-    norm[order] = np.sqrt(gram.squared_norms(rows[first[order]]))
-    norm = norm[number]
+    form, norm = analysis.form, np.concatenate(analysis.gram.row_lengths)
     offsets = list(map(analysis.offset_range, form.every_leaf))
     low, high = (np.concatenate(ends) for ends in zip(*offsets, strict=True))
     moves = norm > CANCELLED * norm.max(initial=0.0)

@@ -212,6 +212,11 @@ class GradientGram:
         """Bound the norm of each of some rows of `A_z`."""
         return np.asarray(np.sqrt(self.squared_norms(rows)) + self.slack(np.abs(rows)))
 
+    @cached_property
+    def row_lengths(self) -> list[Array]:
+        """Bounds on the norms of the rows of each leaf."""
+        return [self.lengths(rows) for rows in self.rows]
+
     def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
         lengths = np.count_nonzero(part, axis=1)

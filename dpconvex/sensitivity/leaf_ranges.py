@@ -37,7 +37,7 @@ def leaf_ranges(
     for k, leaf in enumerate(leaves):
         reach = feasible.norm_on(leaf.touched)
         if np.isfinite(reach):
-            size[ends[k] : ends[k + 1]] = gram.lengths(gram.rows[k]) * reach * (1 + BOUND_SLACK)
+            size[ends[k] : ends[k + 1]] = gram.row_lengths[k] * reach * (1 + BOUND_SLACK)
     size[~moving] = 0.0
     limits = feasible.lower, feasible.upper
     own = limits[0][part.coordinate], limits[1][part.coordinate]

@@ -122,7 +122,7 @@ class LossForm:
         """Lengths of the terms of sums next to the slopes of leaves, and next to what does not move."""
         still, slope = self.sizes
         mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in self.every_leaf])
-        length = np.concatenate([self.gram.lengths(rows) for rows in self.gram.rows])
+        length = np.concatenate(self.gram.row_lengths)
         moves = length > 0
         cancelled = math.hypot(1.0, (mixed[moves] / length[moves]).max(initial=0.0))
         return cancelled, float((still / np.minimum(slope, np.where(moves, length, np.inf))).max(initial=0.0))

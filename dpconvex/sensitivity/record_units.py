@@ -43,7 +43,7 @@ def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression
 
 def row_lengths(expander: Expander, leaves: Sequence[Expression]) -> Array:
     gram = GradientGram([expander.expand(leaf) for leaf in leaves], expander.space, expander.bases)
-    return np.concatenate([gram.lengths(rows) for rows in gram.rows])
+    return np.concatenate(gram.row_lengths)
 
 
 def candidate_units(

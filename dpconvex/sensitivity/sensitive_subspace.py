@@ -82,7 +82,7 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
 
 
 def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
-    """Drop repeated columns (the same direction with the same entries)."""
+    """Drop repeated columns (the same direction with the same entries), and sums of differences of two entries that stay."""
     matrix.sort_indices()
     lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
     for length in np.unique(lengths[lengths > 0]):
@@ -90,7 +90,14 @@ def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
         places = matrix.indptr[columns][:, None] + np.arange(length)
         data = matrix.data[places] / matrix.data[places[:, :1]]
         number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
-        first.append(columns[np.unique(number, return_index=True)[1]])
+        distinct = np.unique(number, return_index=True)[1]
+        if length == 2:  # Differences are edges between entries: those of a forest span all, exactly
+            apart = matrix.data[places[distinct]].sum(axis=1) == 0
+            edges, turn = matrix.indices[places[distinct[apart]]].T, np.arange(1.0, apart.sum() + 1)
+            graph = sp.csr_array((turn, tuple(edges)), shape=(dim, dim))
+            forest = sp.csgraph.minimum_spanning_tree(graph).data.astype(np.int64) - 1
+            distinct = np.concatenate([distinct[~apart], distinct[apart][forest]])
+        first.append(columns[distinct])
     kept = sp.csc_array(matrix[:, np.sort(np.concatenate(first))])
     kept.resize((dim, kept.shape[1]))
     return kept

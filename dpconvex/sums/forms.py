@@ -34,6 +34,7 @@ INTEGER, SAME = 1e-9, 1e-10
 WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
 LARGEST_BASIS = 600  # With more forms than this none are shared
 NARROW = 64  # Random combinations of columns that are tried first: most rows span fewer dimensions
+ALONE = 0.1  # Size of an entry, next to the largest of its row, by which combinations are read off
 UNEVEN = 16.0  # How much larger one parameter's coefficients are than another's where each has a unit of its own
 SAME_DIGITS = 12  # in which combinations of forms agree that are taken to be the same
 
@@ -218,7 +219,7 @@ def split(losses: Sequence[Expression], leaves: Sequence[list[Expression]], expa
     for loss, group, first in zip(losses, leaves, ends, strict=False):
         parts = np.cumsum([first, *(leaf.size for leaf in group)])
         low = lowered(loss, {leaf: np.arange(a, b) for leaf, (a, b) in zip(group, pairwise(parts), strict=True)})
-        labels.append(Label(low, sp.csr_array(combine[low.place]), offsets[low.place].toarray()))
+        labels.append(Label(low, combine[low.place], offsets[low.place].toarray()))
     return LeafForm(tuple(labels), design, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))))
 
 
@@ -228,7 +229,7 @@ def coefficients(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_
     return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
 
 
-def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] | None:
+def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, sp.csr_array] | None:
     """Choose rows that all rows are combinations of, well conditioned or orthonormal, and the combinations; None if too many."""
     # Rows are as wide as products of monomials and parameters: nothing as wide is made.
     scale = np.sqrt(np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.data**2, rows.shape[0]))
@@ -258,19 +259,36 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
             continue
         if bad and rank * len(used) <= LARGEST_DENSE:
             directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
-            basis, weights, length = sp.csr_array(directions.T), unit @ directions, np.ones(rank)
-        else:  # as they are: numbers that are whole stay so
-            sketch = unit @ mixed
-            q, triangle = scipy.linalg.qr(sketch[chosen].T, mode="economic")
-            weights = scipy.linalg.solve_triangular(triangle, q.T @ sketch.T).T
-            ratio = scale[moving, None] / length
-            nearest = np.round(weights * ratio)
-            whole = np.abs(weights * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
-            weights = np.where(whole, nearest / ratio, weights)
-        error = abs(sp.csr_array(weights) @ basis - unit).max(axis=1).toarray().ravel()
-        if (error <= BOUND_SLACK * (np.abs(weights).sum(axis=1) + 1)).all():
-            combine = np.zeros((len(scale), rank))
-            combine[moving] = weights * scale[moving, None] / length
+            basis, weights, length = sp.csr_array(directions.T), sp.csr_array(unit @ directions), np.ones(rank)
+        else:
+            weights = read_off(basis, unit)
+            if weights is None:
+                sketch = unit @ mixed
+                q, triangle = scipy.linalg.qr(sketch[chosen].T, mode="economic")
+                weights = sp.csr_array(scipy.linalg.solve_triangular(triangle, q.T @ sketch.T).T)
+            ratio = np.repeat(scale[moving], np.diff(weights.indptr)) / length[weights.indices]
+            nearest = np.round(weights.data * ratio)  # numbers that are whole stay so
+            whole = np.abs(weights.data * ratio - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
+            weights.data = np.where(whole, nearest / ratio, weights.data)
+        error = abs(weights @ basis - unit).max(axis=1).toarray().ravel()
+        if (error <= BOUND_SLACK * (abs(weights).sum(axis=1) + 1)).all():
+            row = np.repeat(moving, np.diff(weights.indptr))
+            data = weights.data * scale[row] / length[weights.indices]
+            combine = sp.csr_array((data, (row, weights.indices)), shape=(len(scale), rank))
+            combine.eliminate_zeros()
             basis = sp.csr_array(sp.diags_array(length) @ basis)
             return sp.csr_array((basis.data, used[basis.indices], basis.indptr), shape=(rank, rows.shape[1])), combine
     return None
+
+
+def read_off(basis: sp.csr_array, rows: sp.csr_array) -> sp.csr_array | None:
+    """Return rows as combinations of a basis, by columns that one row of it has alone; None if those are not most of each."""
+    table = sp.csc_array(basis)
+    alone = np.flatnonzero(np.diff(table.indptr) == 1)
+    place = table.indptr[alone]
+    owner, size = table.indices[place], np.abs(table.data[place])
+    order = np.lexsort([size, owner])
+    last = order[np.flatnonzero(np.diff(owner[order], append=-1))]  # of each row the largest
+    if len(last) < basis.shape[0] or (size[last] < ALONE * abs(basis).max(axis=1).toarray().ravel()).any():
+        return None
+    return sp.csr_array(rows[:, alone[last]] @ sp.diags_array(1 / table.data[place[last]]))

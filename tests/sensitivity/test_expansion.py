@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from derivatives import form_of
 from hypothesis import given, settings, strategies as st
 
@@ -12,7 +13,7 @@ from dpconvex.expressions.expansion import Expander, RecordVariables
 from dpconvex.expressions.from_cvxpy import Reader
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial
-from dpconvex.sensitivity.sensitive_subspace import basis_of, coefficient_vectors
+from dpconvex.sensitivity.sensitive_subspace import basis_of, coefficient_vectors, distinct_columns
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECORD = dp.Record(
@@ -236,6 +237,18 @@ def test_the_subspace_of_random_leaves(seed):
         units.append(rows / np.where(length > 0, length, 1.0))
     # Generic records span the subspace: it is no larger than what they see.
     assert np.linalg.matrix_rank(np.concatenate(units), tol=1e-8) <= found <= dim
+
+
+def test_of_differences_a_forest_is_looked_at():
+    """Others are sums of these, in exact numbers; a difference by another factor is none."""
+    less, more = np.triu_indices(9, 1)
+    other = np.where(less == 6, 1 + 2.0**-52, 1.0)
+    for factor, kept in ((np.ones(36), 8), (other, 10)):
+        columns = np.zeros((12, 36))
+        columns[less, np.arange(36)], columns[more, np.arange(36)] = 0.1, -0.1 * factor
+        found = distinct_columns(sp.csc_array(columns), 12)
+        assert found.shape == (12, kept)
+        assert basis_of(found, 12).shape[1] == 8
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])

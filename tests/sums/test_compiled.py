@@ -1,5 +1,6 @@
 """Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
 
+import tracemalloc
 import warnings
 
 import cvxpy as cp
@@ -14,7 +15,7 @@ from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.forms import form_of, lowered_losses
+from dpconvex.sums.forms import form_of, lowered_losses, row_basis
 
 
 def by_cvxpy(expression, values):
@@ -208,3 +209,20 @@ def test_functions_that_add_up_entries_are_no_fields():
     _, alone = in_own_fields(analyse(plain, dp.AdaptiveSteps()).form, batch.chosen(np.arange(3) == 2))
     (name,) = (name for name in form.template.record.fields if "picked" in name)
     assert np.array_equal(alone.fields[name][0], made.fields[name][2])
+
+
+def test_differences_of_classes_take_little_memory():
+    """Rows of C classes are (C^2, C) combinations of a basis, of which each row has two that are not 0."""
+    classes = 120
+    less, more = np.triu_indices(classes, 1)
+    count, own = len(less), 3.0 * np.array([1.0, -1.0])
+    rows = sp.csr_array((np.tile(own, count), np.stack([less, more], axis=1).ravel(), 2 * np.arange(count + 1)))
+    tracemalloc.start()
+    basis, combine = row_basis(rows, np.array([0, classes - 1, count]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert basis.shape[0] == classes - 1
+    assert combine.nnz == 2 * count - (classes - 1)
+    assert (combine @ basis - rows).nnz == 0
+    assert set(combine.data) == {-1.0, 1.0}
+    assert peak < 4 * count * classes  # bytes: half of one table of numbers
