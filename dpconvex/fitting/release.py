@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificates.bound_certificate import BoundCertificate
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import at_once, blocks, check_names, dense, names_of, records_of
+from dpconvex.data.columns import at_once, blocks, check_aligned, check_names, dense, names_of, records_of
 from dpconvex.data.domains import Box
 from dpconvex.data.encoded import most_paid, origins
 from dpconvex.data.learnt import Learnt
@@ -150,6 +150,7 @@ class Release(Released, Mapping[str, Array]):
         require(set(needed) == set(fields), said)
         check_encoded(name, self.schema, getattr(x, "schema", None))
         self.check_names(name, names_of(x))
+        check_aligned({"x": x, **fields})
         further = {field: np.asarray(values) for field, values in fields.items()}
         for field, values in further.items():
             if values.dtype.kind in "US":  # Of a list, numbers may be texts now

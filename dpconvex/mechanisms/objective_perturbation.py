@@ -67,6 +67,9 @@ class ObjectivePerturbation(base.ForUnits):
         found = law.calibrate(mu)
         radius = quadratic.reference_radius(analysis)
         steps = proof_steps(analysis, privacy, mu, found)
+        curved = min(
+            found.jacobian, privacy.epsilon
+        )  # With a delta more may be left to slopes that move with curvature
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -76,13 +79,13 @@ class ObjectivePerturbation(base.ForUnits):
             strong_convexity=mu,
             added=added,
             hessian_bound=analysis.hessian_bound,
-            jacobian_epsilon=found.jacobian,
-            noise_epsilon=privacy.epsilon - found.jacobian,
+            jacobian_epsilon=curved,
+            noise_epsilon=privacy.epsilon - curved,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
             derivation=Derivation("objective perturbation", "", privacy.claims, SOURCE, steps),
             assumptions=ASSUMPTIONS + base.declared_constants(analysis),
-            advice=(advise(found.jacobian / privacy.epsilon, mu, found.sensitivity),),
+            advice=(advise(curved / privacy.epsilon, mu, found.sensitivity),),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * mu),

@@ -192,6 +192,15 @@ def test_what_is_paid_beside_the_noise_is_replayed(name):
             assert not follows(wrong), path
 
 
+@pytest.mark.parametrize("regularization", [1e-6, 1e-2])
+def test_curvature_that_costs_more_than_all_of_epsilon_is_replayed(regularization):
+    """A steep slope and a curved one are of different places: the noise was said to cost a negative epsilon, and rejected."""
+    template = dp.load("logistic_regression", features=2, regularization=regularization)
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 50, dp.ObjectivePerturbation("gaussian", added=0.0))
+    assert certificate.noise_epsilon >= 0
+    assert not certificate.check().unreplayed
+
+
 def test_what_is_trusted_of_samples_and_runs_is_named():
     assert "50 samples of probability 0.0999" in check(sampled().proof).trusted[-1]
     assert "runs of other candidates" in check(of_the_best(0.0, PURE).proof).trusted[-1]

@@ -1,5 +1,6 @@
 """Columns and rows keep their names: every fit remembers columns and schemas, and indexes that differ are refused."""
 
+import cvxpy as cp
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -133,6 +134,22 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
         dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
     assert not budget.entries + persons.entries
     of_two.fit(FRAME, TARGET, unit=whose)
+
+
+def test_rows_of_further_fields_belong_to_those_of_x():
+    x, groups = FRAME, pd.Series(np.arange(len(FRAME)) % 2)
+    w, a = cp.Variable(2, name="w"), cp.Variable(2, name="a")
+    record = dp.Record(x=dp.Ball(2), g=dp.Choice([0, 1]), y=dp.Box(-1, 1))
+    template = dp.Template(
+        record,
+        lambda x, g, y: cp.square(x @ w + a[g] - y),
+        predict=lambda values, x, g: x @ values["w"] + values["a"][g],
+    )
+    data = {"x": x, "g": groups, "y": np.zeros(len(x))}
+    release = dp.solve(template, data, dp.Privacy(1.0, 1e-6), seed=0)
+    with pytest.raises(dp.DomainError, match="x and g have different indexes"):
+        release.predict(x, g=groups[::-1])
+    np.testing.assert_array_equal(release.predict(x, g=groups), release.predict(x, g=groups.to_numpy()))
 
 
 def test_indexes_of_partitions_and_of_encoded_tables_are_compared():
