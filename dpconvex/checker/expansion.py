@@ -200,14 +200,14 @@ def linear(
     left, right = args[0].shape, args[1].shape
     require(1 <= len(left) <= 2 and 1 <= len(right) <= 2 and left[-1] == right[0], "two factors do not fit")
     rows, inner, columns = (left[0] if len(left) == 2 else 1), right[0], (right[1] if len(right) == 2 else 1)
-    groups = [[(j * rows + i, c * inner + j) for j in range(inner)] for c in range(columns) for i in range(rows)]
-    return [add([multiply(one[i], two[j]) for i, j in group]) for group in groups]
+    places = [(i, c) for c in range(columns) for i in range(rows)]
+    return [add([multiply(one[j * rows + i], two[c * inner + j]) for j in range(inner)]) for i, c in places]
 
 
 def total(terms: Iterable[Entry]) -> Entry:
     found: Entry = {}
     for term in terms:
-        spend(effort(term.values()))
+        spend(1 + effort(term.values()))
         for key, value in term.items():
             found[key] = found.get(key, ZERO) + value
     return {key: value for key, value in found.items() if value}
@@ -220,7 +220,7 @@ def scaled(entry: Entry, factor: Fraction) -> Entry:
 
 def product(one: Entry, two: Entry) -> Entry:
     """Multiply entries of which at most one has parameters."""
-    spend(len(one) * effort(two.values()) + len(two) * effort(one.values()))
+    spend(1 + len(one) * effort(two.values()) + len(two) * effort(one.values()))
     found: Entry = {}
     for (c, first), a in one.items():
         for (d, second), b in two.items():

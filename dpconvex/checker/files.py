@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpconvex.checker import Report, check
-from dpconvex.checker.reading import MOST_BYTES, Rejected, distinct, parsed, reader, require, stated
+from dpconvex.checker.reading import MOST_BYTES, Rejected, decoded, parsed, reader, require, stated
 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
@@ -36,7 +36,7 @@ def replayed(path: str) -> Report:
                 head = archive.open("header.npy").read(MOST_BYTES + 1)
                 check_mark(text := HEAD.sub(b"", head, 1).decode("utf-32-le"))
                 proof = archive.open("proof.json").read(MOST_BYTES + 1)
-            header = json.loads(text, object_pairs_hook=distinct)
+            header = decoded(text.encode())
             certificate = header["certificate"]
             compare(proof, certificate)
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
@@ -56,7 +56,7 @@ def check_mark(text: str) -> None:
 def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
     """Return a certificate that was written as JSON, and the proof in it, which claims the same."""
     try:
-        whole = json.loads(text.decode("utf-8"), object_pairs_hook=distinct)
+        whole = decoded(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
         proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
         require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is no {FORMAT!r}")

@@ -214,6 +214,7 @@ def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 def covers(hull: dict[str, Any], kind: PairKind) -> bool:
     """Say whether all that an event says of differences holds for a kind of neighbours."""
+    spend(3 + len(hull.get("lengths") or ()))
     bounds = zip(("dimension", "length", "curvature"), kind.bounds, strict=True)
     holds = all(Fraction(hull[name]) * NEAR >= least for name, least in bounds)
     if hull.get("lengths") is not None:

@@ -26,13 +26,15 @@ def constant(node: Node) -> Fraction:
 
 def is_whole(node: Node, inner: Node) -> bool:
     """Say whether an expression takes every entry of its argument, and once."""
+    spend(inner.size // 4)
     whole = [*range(inner.size)]
     taken = [node.options.get("places", [])] if node.name in REARRANGED else node.options.get("groups", [whole])
-    return sorted(j for group in taken for j in group) == [*range(inner.size)]
+    return sorted(j for group in taken for j in group) == whole
 
 
 def is_symmetric(matrix: Node) -> bool:
     side, entries = matrix.shape[0] if matrix.shape else 0, matrix.entries or []
+    spend(sum(map(len, entries)))
     square = matrix.shape == [side, side] and len(entries) == side**2
     return square and all(entries[i * side + j] == entries[j * side + i] for i in range(side) for j in range(i))
 
@@ -91,7 +93,7 @@ def curvature(
         if plain and min(divisors, default=ONE) > 0 and (node.name != "lambda_max" or is_symmetric(first)):
             bend = 2 * weight / divisors[0] if node.name == "quad_over_lin" else 2 * weight
             curved = node.name in ("quad_over_lin", "power") and exponent == 2 and is_whole(node, first)
-            found += [(entry, bend) for entry in first.entries or [] if curved and bend]
+            found += [(entry, bend) for entry in first.entries or []] if curved and bend else []
             return []
     elif affine and node.name in CONCAVE and not convex and (node.name == "log" or is_symmetric(first)):
         most = feasible.largest_eigenvalue(first) if node.name == "log_det" and weight else None

@@ -73,13 +73,16 @@ def parsed(text: bytes) -> dict[str, Any]:
     Steps.left = MOST_STEPS
     Steps.coarse = False
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
-    require(text.count(b"{") + text.count(b"[") <= MOST_PARTS, "the proof has too many parts")
     try:
-        hooks: dict[str, Any] = {"parse_float": refused, "parse_constant": refused, "object_pairs_hook": distinct}
-        found = json.loads(text.decode("utf-8"), **hooks)
+        found = decoded(text, parse_float=refused, parse_constant=refused)
     except (ValueError, RecursionError) as error:
         raise Rejected(f"no JSON of a proof: {error}") from None
     return dict(reader("proof")(found))
+
+
+def decoded(text: bytes, **hooks: Any) -> Any:
+    require(text.count(b"{") + text.count(b"[") <= MOST_PARTS, "the proof has too many parts")
+    return json.loads(text.decode("utf-8"), object_pairs_hook=distinct, **hooks)
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -228,6 +228,7 @@ class GeneratorRows:
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
         """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
+        spend(len(vectors) ** 2)
         side = range(len(vectors))
         found = [[ZERO] * len(vectors) for _ in side]
         parts = {(i, j): self.forms_of(vectors[i], vectors[j]) for i, j in product(side, side)}

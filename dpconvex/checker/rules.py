@@ -63,6 +63,7 @@ class Rules:
     def rank(self, root: int) -> int:
         """Return of how many dimensions the gradients of one record are at most."""
         size = {k: self.template.nodes[k].size for k in self.below([root]) if self.is_leaf(k)}
+        spend(sum(size.values()) // 2)
         return dimension(self.leaves.get((k, j), ()) for k in size for j in range(size[k]))
 
     def is_leaf(self, k: int) -> bool:
