@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 
 from dpconvex.optim.distance import Composite, Iterate, at_point
 from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
@@ -115,9 +116,10 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
     target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
     found = np.zeros(len(target))
     if isinstance(model, Dense):
-        system = derivative.written(model.matrix, free) / largest
-        system = root[free][:, None] * system * root[free] + np.diag(1 - weights[free] + EXACT)
-        found[free] = np.linalg.solve(system, target[free])
+        system, scale = derivative.written(model.matrix, free), root[free] / np.sqrt(largest)
+        system *= np.outer(scale, scale)
+        system.flat[:: len(system) + 1] += 1 - weights[free] + EXACT
+        found[free] = solution(system, target[free])
         return derivative.turned(root * found - rest, back=True)
     # Where the projection lets coordinates move, the system is about as large as the model is on average: it is scaled by that.
     probe = np.random.default_rng(0).normal(size=len(target))
@@ -135,6 +137,15 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
         square, last = float(left @ scaled), square
         along = scaled + square / last * along
     return derivative.turned(root * found - rest, back=True)
+
+
+def solution(system: Array, target: Array) -> Array:
+    """Solve a symmetric system, which is positive definite but for rounding."""
+    try:
+        factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return np.linalg.solve(system, target)
+    return np.asarray(scipy.linalg.cho_solve(factor, target, check_finite=False))
 
 
 @dataclass(eq=False)
