@@ -144,7 +144,7 @@ def solution(system: Array, target: Array) -> Array:
     try:
         factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
     except np.linalg.LinAlgError:
-        return np.linalg.solve(system, target)
+        return np.asarray(np.linalg.solve(system, target))
     return np.asarray(scipy.linalg.cho_solve(factor, target, check_finite=False))
 
 
