@@ -12,6 +12,8 @@ from pathlib import Path
 
 import lazy_loader
 
+import dpconvex.util  # noqa: F401  (before CVXPY, of whose imports it spares some)
+
 __version__ = "0.2.0"
 
 _load, _, _names = lazy_loader.attach_stub(__name__, __file__)

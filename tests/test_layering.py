@@ -190,6 +190,26 @@ def test_importing_is_light():
     assert not after & (HEAVY | {"narwhals"})  # nor jax, which CVXPY would import to ask whether a solver is there
 
 
+def test_statistics_are_imported_when_they_are_used():
+    """CVXPY imports them for one function of one atom, which takes a quarter of a first fit."""
+    code = """
+import sys
+import dpconvex as dp
+dp.Template
+assert "cvxpy" in sys.modules and "jax" not in sys.modules
+dp.solve(dp.load("logistic_regression", features=1), {"x": [[0.5], [0.2]], "y": [1, -1]}, dp.Privacy(1.0, 1e-6), seed=0)
+assert "scipy.stats._distn_infrastructure" not in sys.modules
+from scipy import stats
+import cvxpy as cp
+half = [[0.5, 0.0], [0.0, 0.5]]
+assert abs(cp.quantum_rel_entr(half, half).value) < 1e-12
+import scipy.stats
+from scipy.stats import norm
+assert stats.norm is norm is scipy.stats.norm and scipy.stats.__file__.endswith("stats/__init__.py")
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["--version", "--help", "fit --help", "budget show ledger.jsonl"])
 def test_what_a_shell_asks_often_is_answered_without_what_learns(tmp_path, command):

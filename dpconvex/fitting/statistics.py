@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.learnt import Learnt
@@ -184,7 +184,7 @@ class Coefficients(StatedNumbers):
     ) -> Self:
         """Return estimates with normal intervals from their variances and the parts of these due to noise."""
         errors, level = np.sqrt(variances), float(confidence)
-        reach = errors * float(norm.isf((1 - level) / 2))
+        reach = errors * -float(ndtri((1 - level) / 2))
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
         return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
 

@@ -7,8 +7,7 @@ Gupta & Nagar 2000, section 4.2) has a log density that is beta-Lipschitz in tha
 import math
 
 import numpy as np
-from scipy.special import gammaln
-from scipy.stats import beta as beta_law
+from scipy.special import betaincinv, gammaln
 
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate
@@ -94,7 +93,7 @@ def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator
 def noise_bound(rows: int, columns: int, scale: float, probability: float) -> float:
     """Bound the Frobenius norm but for a probability: of a row over s, ``z / chi``, ``1/(1 + |row|^2)`` has a beta law."""
     freedom = degrees_of_freedom(rows, columns)
-    least = float(beta_law.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
+    least = float(betaincinv((freedom - rows + 1) / 2, columns / 2, probability / rows))
     return scale * (freedom + columns) / 2 * math.sqrt(rows * (1 - least) / least) * (1 + MATRIX_SLACK)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from randomgen import ChaCha
-from scipy.stats import chi, gamma
+from scipy.special import gammainccinv, poch
 
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.model.privacy import Privacy
@@ -160,20 +160,25 @@ def in_subspace(basis: Any, b: Array) -> Array:
 class NoiseSampler:
     """A law of noise without a preferred direction, in p dimensions."""
 
-    norm: Any  # SciPy's law of its norm, in units of the scale
-
-    def mean(self, p: int, scale: float) -> float:
-        return float(self.norm.mean(p)) * scale if p else 0.0
+    def tail(self, p: int, probability: float) -> float:
+        """Return the length, in units of the scale, that the norm exceeds with a probability."""
+        raise NotImplementedError
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
-        return float(self.norm.isf(probability, p)) * scale * (1 + TAIL_SLACK) if p else 0.0
+        return self.tail(p, probability) * scale * (1 + TAIL_SLACK) if p else 0.0
 
 
 class Gamma(NoiseSampler):
     """Density proportional to ``exp(-||b||/scale)``, whose logarithm is Lipschitz; rounds add up plainly."""
 
-    name, symbol, norm = "Gamma", "1/beta", gamma
+    name, symbol = "Gamma", "1/beta"
     draw = staticmethod(gamma_direction)
+
+    def tail(self, p: int, probability: float) -> float:
+        return float(gammainccinv(p, probability))
+
+    def mean(self, p: int, scale: float) -> float:
+        return p * scale
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
         return sensitivity / epsilon
@@ -188,8 +193,14 @@ class Gamma(NoiseSampler):
 class GaussianSampler(NoiseSampler):
     """Independent normal coordinates; rounds add up in squares (Dong, Roth & Su 2022, corollary 3.3)."""
 
-    name, symbol, norm = "Gaussian", "sigma", chi
+    name, symbol = "Gaussian", "sigma"
     draw = staticmethod(gaussian)
+
+    def tail(self, p: int, probability: float) -> float:
+        return math.sqrt(2 * float(gammainccinv(p / 2, probability)))
+
+    def mean(self, p: int, scale: float) -> float:
+        return math.sqrt(2) * float(poch(p / 2, 0.5)) * scale
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
         return gaussian_sigma(epsilon, delta, sensitivity)

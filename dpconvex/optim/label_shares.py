@@ -1,11 +1,12 @@
 """How often labels occur, by the mean slopes that steps are told anyway, and the constants that predict best by that alone."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-import scipy.stats
+from scipy.special import log_ndtr
 
 from dpconvex.util.arrays import Array
 
@@ -41,7 +42,7 @@ class LabelShares:
         found = 1 / self.count + self.apart @ (covariance @ self.told)
         deviations = np.sqrt(np.diag(self.apart @ covariance @ self.apart.T))
         far = found / deviations  # None is below 0
-        found = found + deviations * np.exp(scipy.stats.norm.logpdf(far) - scipy.stats.norm.logcdf(far))
+        found = found + deviations * np.exp(-(far**2) / 2 - math.log(math.sqrt(2 * math.pi)) - log_ndtr(far))
         return np.asarray(found / found.sum())
 
     def best(self) -> Array:
