@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import Columns, Stored, dense, in_memory
+from dpconvex.data.columns import Columns, Stored, dense
 from dpconvex.data.domains import Ball, Box
 from dpconvex.data.record import Record
 from dpconvex.expressions.evaluate import over_records
@@ -20,7 +20,7 @@ Made = tuple[Mapping[str, Expression | Picked], Record, Indices | None]
 
 
 def with_functions(batch: Batch, given: Made) -> Batch:
-    """Return the records with functions of theirs: at once where they are in memory, else when they are read."""
+    """Return the records with functions of theirs: at once where they are arrays in memory, else when they are read."""
     functions, record, groups = given
     fields = dict(batch.fields)
     for name, function in functions.items():
@@ -29,7 +29,8 @@ def with_functions(batch: Batch, given: Made) -> Batch:
         made = Stored(
             columns, partial(values, function, record.continuous[name]), (batch.size, *record.continuous[name].shape)
         )
-        fields[name] = frozen(made[:]) if in_memory(made) else made
+        at_once = all(type(column) is np.ndarray for column in columns.columns)  # sparse ones may be too wide
+        fields[name] = frozen(made[:]) if at_once else made
     return Batch(fields, batch.group if groups is None else frozen(groups[batch.group]))
 
 
@@ -47,7 +48,7 @@ def values(function: Expression | Picked, domain: Ball | Box, columns: list[Arra
 
 def values_of(function: Expression, columns: list[Array]) -> Array:
     """Return an entrywise function; records are filled up to a multiple of `LANES`, in which one is computed like any other."""
-    count = len(columns[0])
+    count = columns[0].shape[0]
     columns = [np.resize(dense(column), (count + -count % LANES, *column.shape[1:])) for column in columns]
     leaves: dict[Expression, Array] = {
         field: np.moveaxis(column.astype(float), 0, -1)

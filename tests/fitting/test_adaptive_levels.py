@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from scipy.special import softmax
 from sklearn.metrics import log_loss
 
@@ -116,3 +117,17 @@ def test_partitions_may_have_no_records(sizes):
     assert np.isfinite(
         dp.solve(template, dp.Partitions(parts), privacy, dp.AdaptiveSteps(), size=10, seed=0)["a"]
     ).all()
+
+
+def test_sparse_rows_beside_treatments_and_levels_are_read():
+    """A function of a sparse row had no length: fits failed after payment."""
+    w, W, a, n = cp.Variable(2, name="w"), cp.Variable((2, 3), name="W"), cp.Variable(3, name="a"), 300
+    record = {"x": dp.Ball(2), "g": dp.Choice(range(3)), "t": dp.Choice([0, 1]), "y": dp.Box(-1, 1)}
+    data = {"x": X[:n] / 200, "g": OTHER[:n], "t": RARE[:n].astype(int), "y": NOISE[:n].clip(-1, 1)}
+    treated = {name: record[name] for name in "xty"}, lambda x, t, y: cp.square(x @ w + t * (x @ W[:, 0]) - y)
+    picked = record, lambda x, g, t, y: cp.square(a[g] + x @ W[:, g] + t * a[g] - y)
+    for fields, loss in (treated, picked):
+        known = {name: data[name] for name in fields}
+        dense, sparse = (fit(fields, loss, known | {"x": x}) for x in (known["x"], csr_array(known["x"])))
+        for name, value in dense.parameters.items():
+            np.testing.assert_array_equal(sparse[name], value)
