@@ -14,7 +14,7 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.summation import Pairwise
 
 # How far a table may be from a Kronecker product, in units of its diagonal's roots; with more entries none is looked for.
-LEFT, MOST_NUMBERS = 1e-14, 2**24
+LEFT, MOST_NUMBERS = 1e-12, 2**24
 UNDERFLOW = 1e-300  # What squares of monomials can lose below the smallest numbers; next to the square of no clip
 WRITTEN = 2**21  # So many numbers of gradients are written down at a time
 
