@@ -4,7 +4,6 @@ import inspect
 import math
 import runpy
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -118,15 +117,3 @@ def lost_at_answers(monkeypatch, fit, *neighbours):
     assert square <= asked[0].most ** 2
     assert asked[0].spent <= Fraction(asked[0].most * (1 + NORM_SLACK)) ** 2
     return loss, square / asked[0].most ** 2
-
-
-@cache
-def hinge_of_matrices(ridge, **matrices):
-    """Return a template whose score is a constant plus or minus ``x @ M @ x`` for each matrix M."""
-    M, b = {name: cp.Variable((3, 3), PSD=True, name=name) for name in matrices}, cp.Variable(name="b")
-
-    def loss(x, y):
-        return dp.huber_hinge(1 - y * (sum(sign * (x @ M[name] @ x) for name, sign in matrices.items()) + b), width=0.5)
-
-    squares = ridge * (cp.square(b) + sum(map(cp.sum_squares, M.values())))
-    return dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), loss, squares)

@@ -65,22 +65,15 @@ def soft_margin(**options):
 
 def regression(weight=0.05, **options):
     w = cp.Variable(3, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3), t=dp.Box(-1.0, 1.0)),
-        lambda x, t: cp.square(x @ w - t),
-        weight * cp.sum_squares(w),
-        [cp.norm(w, 2) <= 0.5],
-    )
+    record, ball = dp.Record(x=dp.Ball(3), t=dp.Box(-1.0, 1.0)), [cp.norm(w, 2) <= 0.5]
+    template = dp.Template(record, lambda x, t: cp.square(x @ w - t), weight * cp.sum_squares(w), ball)
     return build(template, 2 * weight, gradient_bound=3.0, hessian_bound=2.0, **options)
 
 
 def lasso(**options):
     w = cp.Variable(4, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(4), t=dp.Box(-1.0, 1.0)),
-        lambda x, t: cp.huber(x @ w - t, 0.5),
-        0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0]),
-    )
+    record, kinks = dp.Record(x=dp.Ball(4), t=dp.Box(-1.0, 1.0)), 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0])
+    template = dp.Template(record, lambda x, t: cp.huber(x @ w - t, 0.5), 0.05 * cp.sum_squares(w) + kinks)
     return build(template, 0.1, gradient_bound=1.0, hessian_bound=2.0, **options)
 
 

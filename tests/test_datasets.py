@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
+from refused import refused
 
 import dpconvex as dp
 from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, drawn_shapes, unit_ball
@@ -54,8 +55,7 @@ def test_adult_keeps_complete_cases_of_a_file_or_of_openml(tmp_path, monkeypatch
     table = adult()
     assert table["income"].tolist() == [">50K"]
     assert table["workclass"].dtype == object
-    with pytest.raises(dp.DPConvexError, match=r"no network.*DPCONVEX_DATA"):
-        adult()
+    refused(dp.DPConvexError, r"no network.*DPCONVEX_DATA", adult)
     rows = [PERSON | {"label": "<=50K"}, PERSON | {"label": ">50K", "sex": "?"}, PERSON | {"label": ">50K"}]
     pd.DataFrame(rows).to_csv(tmp_path / "adult.csv.gz", index=False)
     for table in (adult(), adult(tmp_path)):
@@ -86,8 +86,7 @@ def test_pictures_show_what_they_were_given():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.1, 0.0])
     band = axes.collections[0].get_paths()[0].vertices
     assert {0.1, 0.3} <= set(np.round(band[np.isclose(band[:, 0], 0.1), 1], 12))
-    with pytest.raises(dp.TemplateError, match="error_bands: errors must have shape"):
-        plots.error_bands([0.1, 1.0, 10.0], [[0.1]])
+    refused(dp.TemplateError, "error_bands: errors must have shape", plots.error_bands, [0.1, 1.0, 10.0], [[0.1]])
 
     certificate = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 500)
     widths = [bar.get_width() for bar in plots.spending(certificate).patches]

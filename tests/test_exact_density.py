@@ -1,6 +1,6 @@
 """Privacy itself, on the line, for several classes and for matrices: exact log density ratios of the release.
 
-Any loss on the line, under any noise: tests/auditing/test_random_promises.py.
+Any loss on the line, under any noise: tests/auditing/test_falsify.py.
 
 With theta = u + v, u in the sensitive subspace U, the data enter through u alone, and v is a function of the released u.  Let
 r(u) be the public part of the objective, minimised over v.  The noise that leads to u is ``b(u) = -(sum of gradients + r'(u))``,
@@ -45,8 +45,6 @@ class Records(NamedTuple):
 
 
 # Losses: sums of gradients (m, p) and Hessians (m, p, p) of the records at points u, shape (m, p).
-
-
 def softmax(u, records):
     """Return the derivatives of log sum_c exp(x (w_c - w_y)), with w = CENTRED @ u."""
     scores = records.x[None, :, None] * (u @ CENTRED.T)[:, None, :]

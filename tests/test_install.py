@@ -36,13 +36,8 @@ def test_a_wheel_holds_all_that_is_shipped_and_works_outside_the_checkout(tmp_pa
     names = set(zipfile.ZipFile(wheel).namelist())
     problems = {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
     modules = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
-    data = {
-        "py.typed",
-        "__init__.pyi",
-        "data/breast_cancer_wisconsin.csv",
-        "selection/report.html",
-        "checker/table.toml",
-    }
+    data = {"py.typed", "__init__.pyi", "data/breast_cancer_wisconsin.csv"}
+    data |= {"selection/report.html", "checker/table.toml"}
     assert modules | {f"dpconvex/{name}" for name in problems | data} <= names
     assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
     with tarfile.open(archive) as source:

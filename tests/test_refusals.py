@@ -86,8 +86,6 @@ def untested(loss):
 
 NUMBERS = dp.Schema({"a": (-1.0, 1.0)}, label="y", labels=[-1, 1])
 NUMBERED = dp.Partitions([pd.DataFrame({"a": [0.1, -0.2], "y": [1, -1]})], NUMBERS)
-
-
 REFUSED = {
     # No proof
     "a record in an unbounded ball": lambda: dp.Record(x=dp.Ball(3, radius=np.inf)),
@@ -268,8 +266,6 @@ def test_losses_whose_squares_underflow_are_proved_or_refused(scale):
 
 
 # Whatever an atom of CVXPY does, the answer is a certificate or a refusal, never an error of another kind.
-
-
 def losses(name, shapes, **attributes):
     """Return the losses that an atom of one argument makes, with either sign, of variables of these shapes."""
     found = []

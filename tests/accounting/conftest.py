@@ -1,4 +1,4 @@
-"""Addresses of ledgers in databases."""
+"""Places of ledgers, in files and in databases."""
 
 import contextlib
 import sqlite3
@@ -15,3 +15,8 @@ def address(request, tmp_path):
         with contextlib.closing(sqlite3.connect(tmp_path / "spent.db")) as file:
             file.execute("PRAGMA journal_mode = WAL")
     return f"sqlite:///{tmp_path}/spent.db"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"

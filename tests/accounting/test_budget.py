@@ -80,11 +80,6 @@ def test_threads_do_not_overspend_together():
     assert sum(isinstance(spend.exception(), BudgetExceeded) for spend in spends) == 400
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.jsonl"
-
-
 def test_refuses_another_total_and_another_adjacency(path):
     budget = Budget(Privacy(1), path)
     for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):

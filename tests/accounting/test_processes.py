@@ -11,11 +11,6 @@ import pytest
 from dpconvex import Budget, Privacy
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.jsonl"
-
-
 def in_a_fork(action):
     """Do something in a fork of this process, and return what error it ended with, if any."""
     reading, writing = os.pipe()

@@ -20,11 +20,6 @@ TOTAL = Privacy(1.0, 1e-6)
 SIGMA = gaussian_sigma(1.0, 1e-6, 1.0)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.jsonl"
-
-
 def release(mu):
     """A Gaussian release, promised at a tenth of the total's delta."""
     return Privacy(profile_epsilon(mu, 1e-7), 1e-7), "gauss", Gaussian(mu)
@@ -171,8 +166,6 @@ def test_what_is_no_event_is_refused(values):
 
 
 # Exact losses in one dimension.
-
-
 class Exact:
     """Objective perturbation of one logistic record in one dimension, next to records that shift the answer."""
 
@@ -245,8 +238,6 @@ def test_the_gaussian_of_an_event_is_above_its_profile_everywhere(event):
 
 
 # Totals.
-
-
 def test_randomised_responses_compose_as_they_are_known_to():
     """The losses of k of them are (2j - k) epsilon with binomial weights: Kairouz, Oh & Viswanath 2015."""
     count, epsilon, delta = 30, 0.1, 1e-6

@@ -224,8 +224,6 @@ SAMPLERS = [
     Draws(samplers.GaussianSampler, "draw", "noise as drawn", least_squares, TWO, dp.SufficientStatistics(), {}),
     Draws(matrix_noise, "matrix_noise", "noise as drawn", softmax, PURE, dp.ObjectivePerturbation("matrix"), {}),
 ]
-
-
 SELDOM = "clustering's sums as drawn", "clustering's counts as drawn"  # what draws them is tried by another case, too
 
 

@@ -29,11 +29,8 @@ def unpaid(kind):
         honest = getattr(noisy_queries.Queries, name)
 
         def answered(self, sums, sensitivity, level):
-            before, free = (
-                self.spent,
-                {"curvatures": 1, "slopes along": 1, "counts by length": 2 * len(queries.EDGES)}.get(kind)
-                in (None, len(sums)),
-            )
+            known = {"curvatures": 1, "slopes along": 1, "counts by length": 2 * len(queries.EDGES)}
+            before, free = self.spent, known.get(kind) in (None, len(sums))
             found = honest(self, sums, sensitivity, level)
             self.spent = before if free else self.spent
             return found

@@ -29,8 +29,6 @@ def two_groups(size, features, seed=0):
 
 
 # Chaudhuri, Monteleoni and Sarwate: to the letter, and never private
-
-
 def test_the_noise_of_algorithm_1_has_its_law():
     template = dp.load("huber_svm", features=3, regularization=0.01)
     data = {"x": np.zeros((40, 3)), "y": np.tile([-1, 1], 20)}
@@ -41,8 +39,6 @@ def test_the_noise_of_algorithm_1_has_its_law():
 
 
 # Pathak and Raj
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("epsilon", [1e-3, 1e3])
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -89,8 +85,6 @@ def test_the_noise_has_the_printed_law(shared):
 
 
 # The attack tells neighbours apart where noise misses a direction, and is held to epsilon where it covers them all.
-
-
 def successes(template, adjacency, fit, runs, mechanism=None):
     """Count how often the attack names the data set that a release was made from, from the released numbers alone."""
     data, found = two_groups(80, 3), 0

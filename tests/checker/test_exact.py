@@ -18,19 +18,8 @@ from scipy.stats import chi
 
 import dpconvex as dp
 from dpconvex.accounting.events import Event
-from dpconvex.checker import Rejected, check
-from dpconvex.checker.exact import (
-    MOST_SIDE,
-    PI,
-    exp,
-    hazard,
-    largest_eigenvalue,
-    log,
-    normal_tail,
-    pivots,
-    root,
-    spectrum,
-)
+from dpconvex.checker import Rejected, check, exact
+from dpconvex.checker.exact import PI, exp, hazard, log, normal_tail, pivots, root, spectrum
 from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import chi_delta, falling
 from dpconvex.checker.reading import MOST_STEPS, Steps, number, parsed
@@ -111,19 +100,10 @@ def test_what_is_no_proof_is_rejected(text):
 
 
 def proof(nodes, **more):
-    claim = {
-        "perturbed": "objective",
-        "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"},
-        "settings": {},
-        **more,
-    }
-    found = {
-        "format": "dpconvex proof 1",
-        "record": {"x": {"dim": 2, "norm": 2, "radius": 1}},
-        "nodes": nodes,
-        "claim": claim,
-    }
-    return json.dumps({**found, "cells": [0], "parts": [0, 0], "constraints": [], "losses": [0]}).encode()
+    claim = {"perturbed": "objective", "privacy": {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}}
+    found = {"format": "dpconvex proof 1", "nodes": nodes, "claim": claim | {"settings": {}, **more}}
+    found |= {"record": {"x": {"dim": 2, "norm": 2, "radius": 1}}, "cells": [0], "parts": [0, 0]}
+    return json.dumps({**found, "constraints": [], "losses": [0]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -147,8 +127,6 @@ def test_nodes_that_are_none_are_rejected(node):
 
 
 # What curvature adds under normal noise, as the checker bounds it: above the largest value, and no looser than the calculus
-
-
 @given(st.floats(0.01, 8), st.floats(1e-3, 4), st.floats(1e-6, 3))
 def test_what_curvature_adds_is_bounded_and_no_looser_than_the_calculus(epsilon, length, curved):
     Steps.left = 10**6
@@ -167,15 +145,12 @@ def test_the_law_of_a_norm_is_bounded_and_no_looser_than_in_the_calculus(epsilon
     found = float(chi_delta(Fraction(epsilon), dimension, Fraction(shift)))
     start = epsilon / shift - shift / 2
     assume(start < 11)  # normal tails are coarser beyond 12
-    true = quad(
-        lambda t: -np.expm1(-shift * (t - start)) * chi.pdf(t, dimension), start, start + 30, epsabs=0, limit=500
-    )[0]
+    density = lambda t: -np.expm1(-shift * (t - start)) * chi.pdf(t, dimension)  # noqa: E731
+    true = quad(density, start, start + 30, epsabs=0, limit=500)[0]
     assert true * (1 - 1e-7) <= found <= profiles.chi_delta(epsilon, dimension, shift)
 
 
 # The exact logarithm of the normal distribution function, against exact bounds in rational numbers
-
-
 # Far out on both sides, where terms are many or few, and near the point where series give way to fractions.
 POINTS = [*np.linspace(-12, 12, 97), -8.0, np.nextafter(-8, -9), -1e-300, 0.0, -37.5, -300.0, -1e5, 30.0, 45.0]
 
@@ -251,8 +226,6 @@ def test_it_is_exact_where_cvxpy_approximates():
 
 
 # What is found out once: eigenvalues of matrices, and differences of all pairs of vertices
-
-
 @pytest.mark.parametrize("side", [1, 2, 5, 12])
 def test_eigenvalues_are_bounded_sharply(side):
     rng = np.random.default_rng(side)
@@ -266,16 +239,14 @@ def test_eigenvalues_are_bounded_sharply(side):
         assert true[-1] - room <= high <= true[-1] + room
         for end, sign in ((low, -1), (high, 1)):  # exactly: no vector has a larger quotient
             v = [Fraction(x) for x in np.linalg.eigh(sign * a)[1][:, -1]]
-            quotient = sum(v[i] * v[j] * Fraction(a[i, j]) for i in range(side) for j in range(side)) / sum(
-                x * x for x in v
-            )
-            assert sign * quotient <= sign * end
+            quotient = sum(v[i] * v[j] * Fraction(a[i, j]) for i in range(side) for j in range(side))
+            assert sign * quotient / sum(x * x for x in v) <= sign * end
 
 
 def test_large_matrices_are_bounded_by_sums_of_rows_and_that_is_said():
     Steps.left, Steps.coarse = MOST_STEPS, False
-    matrix = ((Fraction(1),) * (MOST_SIDE + 1),) * (MOST_SIDE + 1)
-    assert largest_eigenvalue(matrix) == MOST_SIDE + 1
+    side = exact.MOST_SIDE + 1
+    assert exact.largest_eigenvalue(((Fraction(1),) * side,) * side) == side
     assert Steps.coarse
 
 

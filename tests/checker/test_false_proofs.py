@@ -80,12 +80,8 @@ def test_even_powers_are_steep_at_the_ends_of_ranges_and_no_squares():
 
 def test_units_of_the_record_are_any_but_the_rows_are_the_same():
     """logistic((x - .5)'w) on the unit square: rows are up to .5^.5 long, in whatever units they are written."""
-    nodes = [
-        ("constant", [2], [], {"value": ["-0x1p-1", "-0x1p-1"]}),
-        ("add", [2], [1, 5], {}),
-        ("matmul", [], [6, 0], {}),
-    ]
-    nodes, needed = [*nodes, apply("logistic", 7)], 0.5**0.5
+    nodes = [("constant", [2], [], {"value": ["-0x1p-1", "-0x1p-1"]}), ("add", [2], [1, 5], {})]
+    nodes, needed = [*nodes, ("matmul", [], [6, 0], {}), apply("logistic", 7)], 0.5**0.5
     square = {"record": {"x": {"lower": [0, 0], "upper": [1, 1]}}}
 
     def units(shift, scale, name="x"):
@@ -94,12 +90,8 @@ def test_units_of_the_record_are_any_but_the_rows_are_the_same():
     half = "0x1p-1"
     assert replayed(nodes, needed * (1 + 1e-9), **square, **units([half, half], [1, 1]))
     assert not replayed(nodes, needed * (1 + 1e-9), **square)
-    for shift, scale in (
-        ([half, half], [1, 1]),
-        ([1, 0], [1, 1]),
-        ([half, half], [3, 100]),
-        ([half, 7], ["0x1p-9", 1]),
-    ):
+    shifts, scales = ([half, half], [1, 0], [half, half], [half, 7]), ([1, 1], [1, 1], [3, 100], ["0x1p-9", 1])
+    for shift, scale in zip(shifts, scales, strict=True):
         assert replayed(nodes, 5e3, **square, **units(shift, scale))
         assert not replayed(nodes, needed * (1 - 1e-9), **square, **units(shift, scale))
     wrong = [units([half], [1]), units([half, half], [1]), units([0, 0], [1, 0]), units([0, 0], [-1, -1])]
@@ -182,11 +174,8 @@ def test_declared_functions_do_not_bend_down():
     assert not replayed(nodes, 1 + 1e-9, claim=objective)
 
 
-WRONG = [
-    apply("sum", 5, groups=[[0], [0]]),
-    apply("concatenate", 5, 5, places=[0, 1]),
-    apply("sum", 5, 5, groups=[[0]]),
-]
+WRONG = [apply("sum", 5, groups=[[0], [0]]), apply("concatenate", 5, 5, places=[0, 1])]
+WRONG += [apply("sum", 5, 5, groups=[[0]])]
 
 
 @pytest.mark.parametrize("node", WRONG)
@@ -225,10 +214,8 @@ def test_nobody_can_write_to_the_terminal(capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["sensitivity", "noise_scale", "tolerance", "added"])
 def test_no_number_of_a_claim_is_negative(name):
-    certificate = dp.verify(
-        dp.load("linear_regression", features=2), dp.Privacy(1.0), 1000, dp.SufficientStatistics("gamma")
-    )
-    proof = json.loads(certificate.proof)
+    learner = dp.load("linear_regression", features=2)
+    proof = json.loads(dp.verify(learner, dp.Privacy(1.0), 1000, dp.SufficientStatistics("gamma")).proof)
     proof["claim"] |= {"noise_scale": (1e-9).hex(), name: "-0x1p+2"}
     refused(Rejected, "negative", check, json.dumps(proof).encode())
 
@@ -316,12 +303,9 @@ def test_keys_that_are_unknown_missing_or_of_another_kind_are_rejected(name):
                 assert not is_read() or followed, (where, key, value)
             part[key] = old
     assert is_read()
+    wrong = proof | {"record": {}} if name == "queries" else {k: proof[k] for k in proof if k != "record"}
     with pytest.raises(Rejected):
-        check(
-            json.dumps(
-                proof | {"record": {}} if name == "queries" else {k: proof[k] for k in proof if k != "record"}
-            ).encode()
-        )
+        check(json.dumps(wrong).encode())
 
 
 DIVIDED = dict.fromkeys((f"{of}_level" for of in ("moment", "histogram", "curvature", "step")), "0x1p-4")

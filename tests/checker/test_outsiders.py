@@ -92,8 +92,6 @@ def test_a_ball_of_one_variable_beside_bounds_of_another_is_read(ends):
 
 
 # Many differences of gradients, and losses as outsiders write them
-
-
 GAUSSIAN = dp.ObjectivePerturbation("gaussian")
 SLOW = pytest.mark.slow
 
@@ -115,8 +113,6 @@ def test_many_differences_of_gradients_are_replayed(name, options):
 
 
 # Losses as outsiders write them: the checker knew no sums of squares, and bounded matrices by sums of rows
-
-
 W, V, M = cp.Variable(2, name="w"), cp.Variable((2, 2), name="v"), cp.Variable((2, 2), name="m", symmetric=True)
 MAP = np.array([[0.3, -1.1], [0.7, 0.2], [0.5, 0.9]])
 BALL, SIGN = dp.Ball(3), dp.Choice([-1, 1])

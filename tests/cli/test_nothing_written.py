@@ -37,8 +37,6 @@ MISTAKES = {
         ({"--set": "radius=0.5"}, "records lie outside"),
     ],
 }
-
-
 GIVEN = {
     "verify": {"--size": "100", "--epsilon": "1"},
     "fit": dict(word.split("=") for word in COLUMNS.split()) | {"--epsilon": "1", "--out": "model.npz"},
@@ -112,8 +110,6 @@ sys.exit(cli.main())
 
 # Tests may run where SIGINT is ignored, and what they start inherits that.
 HEARD = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-
-
 FIT_ALONE = f"fit logistic_regression data.csv {COLUMNS} --epsilon 1 --ledger ledger.jsonl --budget 3 --out model.npz"
 
 

@@ -235,16 +235,10 @@ def test_a_record_outside_leaves_the_others_as_they_are(form, domain):
 
 
 # Records that change after they were checked.
-
-
 def columns_of(x, path):
     np.save(path, x)
-    return {
-        "array": x,
-        "memory-mapped": np.load(path, mmap_mode="r+"),
-        "sparse": sp.csr_array(np.eye(5, 3)),
-        "list": list(x),
-    }
+    mapped = np.load(path, mmap_mode="r+")
+    return {"array": x, "memory-mapped": mapped, "sparse": sp.csr_array(np.eye(5, 3)), "list": list(x)}
 
 
 @pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
@@ -279,8 +273,6 @@ def test_the_largest_entry_is_a_norm_by_its_name():
 
 
 # Columns in single precision stay so on their way through an estimator, and answers are the same to the last bit
-
-
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(3000, 20)).astype(np.float32)
 ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)  # some a little longer than 1, by rounding

@@ -50,8 +50,6 @@ def sources(path):
 
 
 OTHER = {"other": True, "missing": "indicator"}
-
-
 TYPED = {
     "truth values": (dp.Categorical(["True", "False"], **OTHER), ["True", "False", "True"], True),
     "truth values, other case": (dp.Categorical(["true", "FALSE"], **OTHER), ["True", "False", "True"], True),
@@ -130,11 +128,7 @@ def test_a_file_is_encoded_as_any_frame_of_it_or_one_of_them_is_refused(name, tm
 
 
 UNREADABLE = [b"a", [1], (1,), {"a": 1}, 1j, datetime.timedelta(1), np.timedelta64(1, "D"), pd.Timedelta("1D")]
-
-
 UNREADABLE += [pd.Period("2020-01-31"), pd.Interval(0, 1), enum.Enum("Colour", "a").a, object(), Decimal("NaN")]
-
-
 UNREADABLE += [np.array([1]), np.datetime64("20000-01-01")]
 
 

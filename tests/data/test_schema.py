@@ -76,7 +76,7 @@ ENCODED = np.array(
 
 
 def frames():
-    pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+    pl, pa = (pytest.importorskip(name) for name in ("polars", "pyarrow"))
     typed = {**ROWS, "since": [datetime.date.fromisoformat(day) for day in ROWS["since"]]}
     return {
         "mapping": ROWS,
@@ -198,10 +198,8 @@ def test_identifiers_that_are_one_number_in_a_frame_are_no_two_people_in_a_file(
     path = tmp_path / "t.csv"
     path.write_text("a,y,who\n" + "".join(f".5,0,{who}\n" for who in ("7", "07", "8")))
     schema = dp.Schema({"a": (0, 1)}, "y", ["0", "1"], privacy_unit="who", absent=["8"])
-    privacy, learner = (
-        dp.Privacy(1.0, unit="who", most=1),
-        dp.load("logistic_regression", features=1, labels=("0", "1")),
-    )
+    privacy = dp.Privacy(1.0, unit="who", most=1)
+    learner = dp.load("logistic_regression", features=1, labels=("0", "1"))
     data = dict(zip("xy", schema.encode(path), strict=True))
     refused(dp.DomainError, "without an identifier", dp.solve, learner, data, privacy, unit=schema.units(path))
     for table in (path, pd.read_csv(path)):

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 from learners_of_tests import X, Y, in_files, pieces
+from refused import refused
 
 import dpconvex as dp
 
@@ -121,8 +122,7 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch):
     budget = dp.Budget(Q)
     with cluster() as client:
         on_round(monkeypatch, 5, client.cluster.close)
-        with pytest.raises(dp.WorkersLost, match="nothing is released, and what was paid stays paid"):
-            fitted(delays(), budget=budget)
+        refused(dp.WorkersLost, "nothing is released, and what was paid stays paid", fitted, delays(), budget=budget)
     assert len(budget.entries) == 1
 
 
@@ -134,8 +134,7 @@ def test_a_partition_that_changes_is_refused(client, tmp_path):
 
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
     changed = "partition 0: it holds other records than when it was checked"
-    with pytest.raises(dp.DomainError, match=changed):
-        dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
+    refused(dp.DomainError, changed, dp.solve, LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
 
 
 class Unsendable(Exception):

@@ -57,8 +57,6 @@ def slopes(shape):
 
 
 # Shapes
-
-
 @given(st.lists(st.floats(-50, 50), min_size=5, max_size=5), st.sampled_from([-1, 0, 1]), st.sampled_from([-1, 0, 1]))
 def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, curvature):
     knots = np.round(np.array([0, 0.001, 0.3, 0.7, 1]) / GRID) * GRID
@@ -100,8 +98,6 @@ def test_declared_shapes_hold_in_every_release(make, options):
 
 
 # What is learnt
-
-
 def test_regressions_are_in_the_units_of_the_target():
     model, (table, _, pain) = regressor().fit(TABLE, PAINS), drawn(seed=2)
     assert model.score(table, pain) > 0.8
@@ -114,8 +110,6 @@ def test_regressions_are_in_the_units_of_the_target():
 
 
 # What is promised
-
-
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_fits_are_certified_replayed_and_paid_once(make):
     budget = dp.Budget(dp.Privacy(3.0, 1e-5))
@@ -169,8 +163,6 @@ def test_what_is_refused_besides(shaped):
 
 
 # Splines of columns: their rows fit the ball, depend on their record alone, and cover the declared bounds
-
-
 GRADES = ["low", "middle", "high"]
 SPLINED = dp.Schema(
     {

@@ -12,6 +12,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse
+from refused import refused
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import SkipTestWarning
@@ -46,13 +47,9 @@ class OfAnyWidth(dp.PrivateEstimator):
 
 
 # All weights may be 0 in data that nobody may look at before they are paid for; and records are counted without weights.
-WEIGHED = dict.fromkeys(
-    [
-        "check_all_zero_sample_weights_error",
-        *(f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")),
-    ],
-    "weights are private, and the penalty and the noise are beside the number of records",
-)
+WEIGHED = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
+WEIGHED += ["check_all_zero_sample_weights_error"]
+WEIGHED = dict.fromkeys(WEIGHED, "weights are private, and the penalty and the noise are beside the number of records")
 SCHEMA = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
 CHECKED = {
     "LogisticRegression": (dp.LogisticRegression(), TWO_CLASSES),
@@ -163,12 +160,8 @@ LINEAR = {
     **{kind: {"classes": (0, 1, 2)} for kind in (dp.SoftmaxRegression, dp.LeastSquaresClassifier)},
     **{kind: {"bounds": (-9, 99)} for kind in (dp.Ridge, dp.HuberRegressor, dp.QuantileRegressor, dp.LinearRegression)},
 }
-PROMISES = [
-    {"delta": 0.0},
-    {"delta": 1e-6},
-    {"delta": 1e-6, "mechanism": dp.AdaptiveSteps()},
-    {"delta": 1e-6, "mechanism": dp.NoisyGradientDescent(clip=1.0)},
-]
+PROMISES = [{"delta": 0.0}, {"delta": 1e-6}, {"delta": 1e-6, "mechanism": dp.AdaptiveSteps()}]
+PROMISES += [{"delta": 1e-6, "mechanism": dp.NoisyGradientDescent(clip=1.0)}]
 
 
 @pytest.mark.sampled(6)
@@ -180,12 +173,8 @@ def test_scores_are_linear_and_intercepts_free_whatever_the_mechanism(kind, prom
     x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(5000, 2))
     y = (np.arange(5000) % 10 == 0).astype(int)  # what features say nothing of: most records have the label 0
     penalty = {} if kind is dp.LinearRegression else {"regularization": 1.0}
-    given = (
-        {"epsilon": 5.0, "adjacency": "add-remove", "size": 5000, "seed": 0, "fit_intercept": True}
-        | promise
-        | LINEAR[kind]
-        | penalty
-    )
+    given = {"epsilon": 5.0, "adjacency": "add-remove", "size": 5000, "seed": 0, "fit_intercept": True}
+    given |= promise | LINEAR[kind] | penalty
     model = kind(**given).fit(x, y)
     scores = x @ model.coef_.T + model.intercept_
     classifies = hasattr(model, "classes_")
@@ -260,19 +249,14 @@ def test_what_leaks_around_a_fit_is_warned_of():
 
 def test_a_template_of_ones_own():
     w = cp.Variable(2, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
-        lambda x, y: cp.logistic((1 - 2 * y) * (x @ w)),
-        0.001 * cp.sum_squares(w),
-        decision=lambda parameters, x: x @ parameters["w"],
-        probabilities="softmax",
-    )
+    record, loss = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])), lambda x, y: cp.logistic((1 - 2 * y) * (x @ w))
+    says = {"decision": lambda parameters, x: x @ parameters["w"], "probabilities": "softmax"}
+    template = dp.Template(record, loss, 0.001 * cp.sum_squares(w), **says)
     model = clone(dp.PrivateEstimator(template, epsilon=50.0, seed=1)).fit(X, Y)
     assert model.score(X, Y) > 0.7
     assert list(model.classes_) == [0, 1]
     assert model.predict_proba(X).shape == (400, 2)
-    with pytest.raises(TypeError, match="save the release"):
-        pickle.dumps(model)
+    refused(TypeError, "save the release", pickle.dumps, model)
     with pytest.raises(dp.TemplateError, match="vector x of 3 features"):
         dp.PrivateEstimator(template).fit(np.zeros((5, 3)), [0, 1, 0, 1, 0])
 
@@ -292,8 +276,7 @@ def test_ensembles_number_labels(kind):
             return BaggingClassifier(one, n_estimators=2)
         return VotingClassifier([("one", one), ("two", two)], voting="soft" if kind[0] == "s" else "hard")
 
-    with pytest.raises(dp.DomainError, match=r"Ensembles.*declare classes=range\(2\)"):
-        ensemble(classes=("no", "yes")).fit(x, y)
+    refused(dp.DomainError, r"Ensembles.*declare classes=range\(2\)", ensemble(classes=("no", "yes")).fit, x, y)
     model = ensemble(classes=range(2)).fit(x, y)
     assert set(model.predict(x)) == {"no", "yes"}
     assert (model.predict(x) == y).mean() > 0.9

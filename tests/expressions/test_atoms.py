@@ -224,8 +224,6 @@ def test_signs_slopes_and_curvatures_are_as_they_are_said_to_be(name):
 
 
 # Slopes and Hessians of what runs, against differences of its values.
-
-
 def prepared(case, records):
     """A scalar function of an atom, points, and directions that stay in its domain."""
     rng, built, rows, start = np.random.default_rng(0), case.expression(), {}, 0
@@ -255,8 +253,6 @@ def test_slopes_and_hessians(name):
 
 
 # Ranges, gradients, curvature and smooth stand-ins against samples.
-
-
 def boxes(case):
     """Boxes in the domains of the arguments; divisors keep away from zero."""
     domains = case.atom.domain(case.expression())

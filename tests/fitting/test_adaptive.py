@@ -23,6 +23,7 @@ from adaptive_learners import (
     rng,
 )
 from learners_of_tests import pieces
+from refused import refused
 
 import dpconvex as dp
 
@@ -64,8 +65,7 @@ def test_people_with_several_records_are_protected_together():
     cut = dp.Partitions(pieces(data, [0, 1000, 2500, SIZE]))
     same(found, fit(template, cut, privacy, unit=whose))
     budget = dp.Budget(privacy)
-    with pytest.raises(dp.DomainError, match="more records than"):
-        fit(template, data, privacy, unit=whose // 2, budget=budget)
+    refused(dp.DomainError, "more records than", fit, template, data, privacy, unit=whose // 2, budget=budget)
     with pytest.raises(dp.DomainError, match="several partitions"):
         fit(template, dp.Partitions(pieces(data, [0, 999, SIZE])), privacy, unit=whose, budget=budget)
     assert not budget.entries
@@ -147,8 +147,7 @@ def test_constraints_and_regularizers_are_kept_by_the_answer():
 
 def test_residual_noise_is_refused_by_name_and_asks_for_another_mechanism_by_default():
     cover = dp.ResidualNoise(tolerance=1e-3)
-    with pytest.raises(dp.TemplateError, match="residual_noise"):
-        dp.verify(linear(), ADD, 1000, dp.AdaptiveSteps(), cover)
+    refused(dp.TemplateError, "residual_noise", dp.verify, linear(), ADD, 1000, dp.AdaptiveSteps(), cover)
     assert dp.verify(dp.load("huber_regression", features=3), ADD, 1000, residual_noise=cover).perturbed != "queries"
 
 

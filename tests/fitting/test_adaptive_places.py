@@ -33,18 +33,11 @@ def solved(loss, fields, ends, parameters, unit, constraints=(), **data):
 def test_an_answer_follows_where_targets_lie_and_their_unit(name, size):
     """With y in 20..160 no record bends near 0: curvatures were taken for 10,000 slopes, whose noise drowned all."""
     w, b, y = cp.Variable(FEATURES, name="w"), cp.Variable(name="b"), np.clip(TARGETS / 4, -1, 1)[:size]
-    answers = [
-        solved(
-            lambda x, y, unit: KINKED[name](y - x @ w - b, unit),
-            {"x": dp.Ball(FEATURES)},
-            (middle - half, middle + half),
-            "wb",
-            half,
-            x=X[:size],
-            y=middle + half * y,
-        )
-        for middle, half in ((0.0, 1.0), (MIDDLE, HALF), (-1e4, 0.01))
-    ]
+    loss = lambda x, y, unit: KINKED[name](y - x @ w - b, unit)  # noqa: E731
+    answers = []
+    for middle, half in ((0.0, 1.0), (MIDDLE, HALF), (-1e4, 0.01)):
+        ends, data = (middle - half, middle + half), {"x": X[:size], "y": middle + half * y}
+        answers.append(solved(loss, {"x": dp.Ball(FEATURES)}, ends, "wb", half, **data))
     near = 0.06 if size == SIZE else 0.15  # Where noise is large, ties on the bounds of the domain count
     for (slopes, constant), (middle, half) in zip(answers[1:], ((MIDDLE, HALF), (-1e4, 0.01)), strict=True):
         np.testing.assert_allclose(slopes / half, answers[0][0], atol=near)
@@ -107,12 +100,8 @@ def test_weights_of_a_mixture_are_learnt(low):
 
 def test_censored_times_are_fitted_with_their_deviation():
     """Olsen's convex form: steps begin inside of K, at a point of more digits than SciPy's functions take."""
-    rng, w, b, unit = (
-        np.random.default_rng(0),
-        cp.Variable(2, name="w"),
-        cp.Variable(name="b"),
-        cp.Variable(name="unit"),
-    )
+    rng, w = np.random.default_rng(0), cp.Variable(2, name="w")
+    b, unit = cp.Variable(name="b"), cp.Variable(name="unit")
     x = rng.uniform(-1, 1, (3000, 2))
     times, ends = 4 + x[:, 0] + rng.normal(size=3000), rng.uniform(2, 8, 3000)
 
@@ -169,10 +158,8 @@ def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
     time = draw.exponential(1500 * np.exp(-x @ slopes))
     died = (time <= ends).astype(int)
     for unit in (1.0, days):
-        template = dp.Template(
-            record=dp.Record(x=dp.Ball(3), t=dp.Box(0, days / unit), died=dp.Choice([0, 1])),
-            loss=lambda x, t, died: t * cp.exp(x @ w + b) - died * (x @ w + b),
-        )
+        record = dp.Record(x=dp.Ball(3), t=dp.Box(0, days / unit), died=dp.Choice([0, 1]))
+        template = dp.Template(record, lambda x, t, died: t * cp.exp(x @ w + b) - died * (x @ w + b))
         data = {"x": x, "t": np.minimum(time, ends) / unit, "died": died}
         release = dp.solve(template, data, dp.Privacy(3, 1e-6), seed=1)
         assert np.abs(release["w"] - slopes).max() < 0.5

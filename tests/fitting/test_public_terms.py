@@ -23,12 +23,8 @@ def ridge(place):
     w = cp.Variable(3, name="w")
     own = 0.3 * cp.sum_squares(w)
     record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
-    extra = own if place == "loss" else 0.0
-    return dp.Template(
-        record,
-        lambda x, y: cp.logistic(-y * (x @ w)) + extra,
-        1e-9 * cp.sum_squares(w) + (own if place != "loss" else 0.0),
-    )
+    extra, public = (own, 0.0) if place == "loss" else (0.0, own)
+    return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)) + extra, 1e-9 * cp.sum_squares(w) + public)
 
 
 def outliers(place):
@@ -42,12 +38,9 @@ def tail(place):
     """Weights of assets, and the level that a tenth of the losses exceed: slopes are rare and long, or short."""
     w, t = cp.Variable(3, nonneg=True, name="w"), cp.Variable(name="t")
     extra = t if place == "loss" else 0.0
-    return dp.Template(
-        dp.Record(x=dp.Ball(3)),
-        lambda x: extra + dp.huber_hinge(-(x @ w) - t, 0.02) / 0.1 - 5 * (x @ w),
-        t - extra + 1e-5 * (cp.sum_squares(w) + cp.square(t)),
-        [cp.sum(w) == 1, t >= -1, t <= 1],
-    )
+    loss = lambda x: extra + dp.huber_hinge(-(x @ w) - t, 0.02) / 0.1 - 5 * (x @ w)  # noqa: E731
+    public, bounds = t - extra + 1e-5 * (cp.sum_squares(w) + cp.square(t)), [cp.sum(w) == 1, t >= -1, t <= 1]
+    return dp.Template(dp.Record(x=dp.Ball(3)), loss, public, bounds)
 
 
 def prior(place):
@@ -83,11 +76,9 @@ def test_quantiles_in_two_terms_are_those_of_one_loss_whatever_the_declared_size
 
 @pytest.mark.parametrize("privacy", [dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)])
 def test_a_covariance_is_learnt_by_its_likelihood(privacy):
-    P = cp.Variable((3, 3), symmetric=True, name="P")
+    P, record = cp.Variable((3, 3), symmetric=True, name="P"), dp.Record(x=dp.Ball(3))
     bounds = [P >> np.eye(3), P << 50 * np.eye(3)]
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3)), lambda x: (x @ P @ x - cp.log_det(P)) / 2, 1e-6 * cp.sum_squares(P), bounds
-    )
+    template = dp.Template(record, lambda x: (x @ P @ x - cp.log_det(P)) / 2, 1e-6 * cp.sum_squares(P), bounds)
     found, moment = dp.solve(template, {"x": X}, privacy), X.T @ X / SIZE
 
     def likelihood(P):

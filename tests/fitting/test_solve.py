@@ -257,12 +257,8 @@ def test_data_of_a_refused_fit_were_not_fitted():
 
     solved = lambda labels=y, **options: dp.solve(template, {"x": x, "y": labels}, dp.Privacy(1.0), **options)  # noqa: E731
     fitted = lambda **options: dp.LogisticRegression(classes=(-1, 1), **options).fit(x, y)  # noqa: E731
-    refused = [
-        lambda: solved(["a"] * 200),
-        lambda: solved(size=3),
-        lambda: fitted(radius=0.1),
-        lambda: fitted(regularization=-1),
-    ]
+    refused = [lambda: solved(["a"] * 200), lambda: solved(size=3)]
+    refused += [lambda: fitted(radius=0.1), lambda: fitted(regularization=-1)]
     refused.append(lambda: dp.LinearRegression(bounds=(-1, 1), radius=0.1).fit(x, y))
     assert [warned(call) for call in refused] == ["refused"] * len(refused)
     assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]

@@ -37,8 +37,6 @@ def left(certificate: Certificate):
 
 
 # The attack on who has two visits: the exact loss of the person, under the noise of either promise
-
-
 def loss_of_two_visits(certificate: Certificate, adjacency: str):
     """Return the exact privacy loss of two equal visits, at the noise's delta, of losses that are as steep as they can be."""
     sides = 2 if adjacency == "replace-one" else 1
@@ -160,8 +158,6 @@ def test_curvature_of_a_persons_rows_adds_up_inside_of_one_determinant(problem):
 
 
 # Sums of people that are clipped
-
-
 def data_of(n, d, seed=0, sparse=False):
     import scipy.sparse as sp
 
@@ -201,8 +197,6 @@ def test_sums_of_people_are_clipped_and_no_person_changes_what_another_adds(spar
 
 
 # Doors
-
-
 @dataclass(frozen=True)
 class Own:
     """A mechanism of somebody's own, which knows nothing of people."""
@@ -324,8 +318,6 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
 
 
 # Proofs
-
-
 def replayed(proof):
     try:
         return not check(json.dumps(proof).encode()).unreplayed
@@ -346,8 +338,6 @@ def test_a_proof_is_replayed_and_one_for_fewer_records_is_not_taken_for_more(nam
 
 
 # Groups
-
-
 def test_groups_cost_what_the_noise_says():
     gaussian = dp.verify(LINE, dp.Privacy(1.0, 1e-6), 1000, dp.OutputPerturbation("gaussian"))
     shift, cover = gaussian.gaussian_level, gaussian.cover.epsilon

@@ -98,8 +98,6 @@ def root(row):
 
 
 # Which templates have gradients of rank one.
-
-
 def softmax(classes, features, bias=False):
     W, b = cp.Variable((classes, features), name="W"), cp.Variable(classes, name="b")
 

@@ -46,8 +46,6 @@ def sparse_data(n, d, seed, size=3.0):
 
 
 # What so many choices cost: proposition 8.10.
-
-
 def largest_delta(width, count, epsilon, strategy):
     """Return the exact delta of choices of two outcomes with losses t and t - width, t by a strategy of earlier outcomes."""
     total = 0.0
@@ -165,8 +163,6 @@ def test_whole_releases_lose_no_more_than_is_claimed(adjacency, monkeypatch):
 
 
 # Attacks find what is planted.
-
-
 def quieter(levels, rate):
     return choice_weights(levels, rate / 0.7)
 
@@ -205,8 +201,6 @@ def test_an_audit_finds_errors_that_are_planted_in_choices(error, adjacency, mon
 
 
 # What is learnt, and where.
-
-
 @pytest.mark.parametrize("size", [10.0, 0.1])
 def test_one_feature_far_from_others_does_not_make_a_paid_fit_fail(size):
     """Rows of few chosen features were measured in the metric of all."""

@@ -78,8 +78,6 @@ def test_the_number_of_runs_has_its_law(mean, shape):
 
 
 # Exact privacy under direct accounting.
-
-
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 4.0])
 @pytest.mark.parametrize("mean", [2.0, 10.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
@@ -144,8 +142,6 @@ def test_the_cost_keeps_its_digits(mean, shape, epsilon):
 
 
 # Choices whose laws are enumerated: they cost their epsilon and no more, and a tenth too much would be seen
-
-
 ADJACENCIES = ("replace-one", "add-remove")
 
 
@@ -183,8 +179,6 @@ def test_a_choice_costs_its_epsilon_and_no_more(adjacency):
 
 
 # --- The range of a target. ---
-
-
 def test_a_pure_ridge_with_wide_bounds_is_better_than_a_constant():
     rng, budget = np.random.default_rng(0), dp.Budget(dp.Privacy(1.0))
     x = rng.uniform(-1, 1, size=(500, 5)) / np.sqrt(5)

@@ -86,8 +86,6 @@ def test_records_without_classes_take_adaptive_steps():
 
 
 # The automatic choice
-
-
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [(0.03, 1e-12), (1e-4, 1e-14), (0.1, 1e-18), (1.0, 1e-60), (300.0, 1e-30)]
 )

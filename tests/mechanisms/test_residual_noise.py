@@ -50,8 +50,6 @@ def hockey_stick(first, second, epsilon):
 
 
 # The law of the noise.
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [None, 1], ids=["OpenDP", "seeded"])
 @pytest.mark.parametrize(
@@ -86,8 +84,6 @@ def test_whatever_the_answer_the_result_lies_on_the_grid(theta, exponent):
 
 
 # What it covers, and what that costs.
-
-
 @pytest.mark.parametrize("dimension", [1, 2, 7, 110])
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension, delta):
@@ -154,8 +150,6 @@ def test_the_parts_of_a_certificate_add_up(problem, adjacency):
 
 
 # The tolerance lies above what rounding allows, so a fit that fails is a mistake in the program.
-
-
 class Spy:
     """A backend that keeps the problems and the solutions."""
 
@@ -238,8 +232,6 @@ def test_nothing_is_known_of_values_where_losses_fall_for_ever():
 
 
 # Nothing escapes.
-
-
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_noise_that_is_too_small_is_found_out(delta):
     noise = calibrate_residual_noise(dp.Privacy(0.01, delta), 1e-9, 40)
@@ -271,8 +263,6 @@ def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(adjacency, mon
 
 
 # The number of records, where it is protected.
-
-
 W3 = cp.Variable(3, name="w")
 LOGISTIC = dp.load("logistic_regression", features=3, regularization=1e-3)
 BOUNDED = dp.Template(

@@ -197,8 +197,6 @@ def test_rounding_is_a_small_part_of_small_deltas(multiplier, rate, steps, epsil
 
 
 # Truncated discrete Laplace noise: its exact profile, its draws, and that no value ever rises
-
-
 def law(noise):
     """Probabilities of k, to 50 digits."""
     scale = Decimal(noise.scale)

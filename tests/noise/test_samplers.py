@@ -235,8 +235,6 @@ def test_a_choice_asks_for_the_exact_probabilities(mistakes, monkeypatch):
 
 
 # Noisy queries: as much noise as their level asks for, and none beyond the level that was certified
-
-
 def test_queries_beyond_what_was_certified_are_refused():
     queries = Queries(1.0, np.random.default_rng(0))
     queries.noisy(np.zeros(3, dtype=np.int64), 10.0, 0.8)
@@ -272,8 +270,6 @@ def test_noise_is_as_large_as_the_level_asks_for():
 
 
 # Choices
-
-
 @pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.37, 5.0])
 def test_weights_are_exponentials_but_for_fourteen_digits(rate):
     rng = np.random.default_rng(0)

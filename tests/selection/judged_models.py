@@ -5,28 +5,12 @@ import numpy as np
 import dpconvex as dp
 
 LOGISTIC = dp.load("logistic_regression", features=2)
-
-
 HUBER = dp.load("huber_regression", features=2)
-
-
-FUNCTIONS = {
-    "predictor": LOGISTIC.predict,
-    "decision": LOGISTIC.decision,
-    "probabilities": LOGISTIC.probabilities,
-    "labels": (-1, 1),
-}
-
-
+FUNCTIONS = {"predictor": LOGISTIC.predict, "decision": LOGISTIC.decision}
+FUNCTIONS |= {"probabilities": LOGISTIC.probabilities, "labels": (-1, 1)}
 MODEL = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=LOGISTIC.predict)
-
-
 LINE = dp.Release({"w": [0.5, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
-
-
 X = np.column_stack([np.linspace(-1, 1, 200), np.zeros(200)])
-
-
 Y = np.where(X[:, 0] > 0.5, 1, -1)  # a quarter of the records is misjudged
 
 

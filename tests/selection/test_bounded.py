@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from refused import refused
 
 import dpconvex as dp
 
@@ -81,12 +82,10 @@ def test_it_is_paid_before_values_are_read_and_types_that_are_no_numbers_are_ref
     for values in (3.0, np.ma.masked_array([5.0, 6.0], mask=[1, 0]), durations, list(durations)):
         with pytest.raises(dp.TemplateError, match=r"shape|must be numbers"):
             dp.solve_bounded(problem, {b: values}, PROMISE, budget=budget)
-    with pytest.raises(dp.NotPrivate, match="delta"):
-        dp.solve_bounded(problem, {b: Unread()}, dp.Privacy(1.0), budget=budget)
+    refused(dp.NotPrivate, "delta", dp.solve_bounded, problem, {b: Unread()}, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
     for bad, words in (([3.0, 0.5], r"at \[1\] lies below"), ([10**400, 1], "number")):
-        with pytest.raises(dp.DomainError, match=words):
-            dp.solve_bounded(problem, {b: bad}, PROMISE, budget=budget)
+        refused(dp.DomainError, words, dp.solve_bounded, problem, {b: bad}, PROMISE, budget=budget)
     assert len(budget.entries) == 2
     with pytest.raises(dp.BudgetExceeded):
         dp.solve_bounded(problem, {b: Unread()}, PROMISE, budget=budget)

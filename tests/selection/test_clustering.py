@@ -163,15 +163,11 @@ def test_mixtures_of_linear_scores_are_replayed_reloaded_and_audited(domain, tmp
 
 
 # Noisy k-means: its sensitivity is attacked, its noise keeps the guarantee, and only noisy numbers are used
-
-
 ADJACENCIES = ("replace-one", "add-remove")
 SHAPE = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
 
 
 # Sensitivity: neighbours are formed from records, and their statistics are those of the code that is run.
-
-
 def cells(x, y, centers, radius):
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
@@ -208,8 +204,6 @@ def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(adj
 
 
 # Calibration
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(("epsilon", "delta", "rounds"), [(0.1, 1e-6, 5), (1.0, 1e-9, 10), (8.0, 1e-2, 20)])
 def test_gaussian_noise_spends_the_promise_exactly(epsilon, delta, rounds, adjacency):

@@ -6,18 +6,13 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from judged_models import HAZARDS, HUBER, LINE, LOGISTIC, MODEL, SCORED, X, Y, largest_loss, patient
+from refused import refused
 
 import dpconvex as dp
 
 CURVES = dp.Release({"w": [9.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", predictor=HAZARDS.predict)
-
-
 POISSON = dp.load("poisson_regression", features=2)
-
-
 RATES = dp.Release({"w": [4.0, 0.0]}, not_private_because="a test", predictor=POISSON.predict)
-
-
 JUDGED = {
     "labels": (LOGISTIC, MODEL, [([-1.0, 0.0], -1), ([1.0, 0.0], 1), ([-1.0, 0.0], 1)]),
     "mistakes": (LOGISTIC, SCORED, [([-1.0, 0.0], -1), ([1.0, 0.0], 1), ([-1.0, 0.0], 1)]),
@@ -87,8 +82,7 @@ def test_whoever_is_protected_by_the_release_is_protected_by_its_evaluation():
     for other, identified in ((dp.Privacy(1.0), None), (visit, np.arange(200))):
         with pytest.raises(dp.TemplateError, match="ask for unit='patient'"):
             dp.evaluate(LOGISTIC, release, data, other, unit=identified, budget=budget)
-    with pytest.raises(dp.TemplateError, match="identifier"):
-        dp.evaluate(LOGISTIC, release, data, patient(), budget=budget)
+    refused(dp.TemplateError, "identifier", dp.evaluate, LOGISTIC, release, data, patient(), budget=budget)
     with pytest.raises(dp.DomainError, match="more records than"):
         dp.evaluate(LOGISTIC, release, data, patient(most=1), unit=whose, budget=budget)
     assert not budget.entries
@@ -133,3 +127,111 @@ def test_a_level_of_one_record_is_read_like_those_of_others(levels):
     ]
     assert mistakes == pytest.approx([0, 0], abs=5)
     assert model.predict(data["x"], g=list(other) if "other" in levels else other).tolist() == data["y"]
+
+
+def test_predictions_use_the_fields_that_they_name():
+    w, a = cp.Variable(2, name="w"), cp.Variable(3, name="a")
+    domains = {"x": dp.Ball(2), "g": dp.Choice(["a", "b", "c"]), "off": dp.Box(-1, 1), "y": dp.Box(-4, 4)}
+    effects = np.array([0.0, 2.0, -2.0])
+
+    def predict(p, x, g, *, off, scale=1.0):
+        return scale * (
+            x @ p["w"] + p["a"]["abc".index(g[0]) if len(g) == 1 else np.searchsorted(["a", "b", "c"], g)] + off
+        )
+
+    def template(**functions):
+        def loss(x, g, off, y):
+            return cp.square(x @ w + a["abc".index(g)] + off - y)
+
+        return dp.Template(dp.Record(**domains), loss, cp.sum_squares(w), **functions)
+
+    rng = np.random.default_rng(0)
+    g, off, x = rng.choice(list("abc"), 2000), rng.uniform(-1, 1, 2000), np.zeros((2000, 2))
+    y = effects[np.searchsorted(["a", "b", "c"], g)] + off
+    model = dp.Release({"w": [0.0, 0.0], "a": effects}, not_private_because="a test", predictor=predict)
+    np.testing.assert_allclose(model.predict(x, g=g, off=off), y)
+    data, budget = {"x": x, "g": g, "off": off, "y": y}, dp.Budget(dp.Privacy(50.0))
+    learner = template(predict=predict)
+    assert dp.evaluate(learner, model, data, dp.Privacy(50.0), seed=1).error < 0.01
+    unfit = {"'off'; add": {"data": {"x": x, "g": g, "y": y}}, "to be predicted": {"label": "off"}}
+    for said, given in unfit.items():
+        with pytest.raises(dp.TemplateError, match=said):
+            dp.evaluate(learner, model, **{"data": data, "privacy": dp.Privacy(1.0), "budget": budget} | given)
+    for fields in ({}, {"g": g}, {"g": g, "off": off, "y": y}):
+        refused(dp.TemplateError, r"pass x, g=\.\.\., off=\.\.\., and no other", model.predict, x, **fields)
+    refused(dp.DomainError, "'off': 1", model.predict, x, g=g, off=0.5)
+    refused(dp.TemplateError, "predict needs 'z'", template, predict=lambda p, x, z: z)
+    bare = dp.Release(dict(model), not_private_because="a test")
+    with pytest.raises(dp.TemplateError, match="declares no `predict` or `decision`"):
+        dp.evaluate(learner, bare, data, dp.Privacy(1.0), budget=budget)
+    refused(dp.TemplateError, "predicts from x alone", model.to_onnx, "model.onnx")
+    assert budget.entries == ()
+
+
+def test_one_of_several_targets_is_evaluated():
+    W = cp.Variable((2, 2), name="W")
+    record = dp.Record(x=dp.Ball(2), y=dp.Box([-1.0, -2.0], [1.0, 50.0]))
+    several = dp.Template(record, lambda x, y: cp.sum_squares(x @ W - y), predict=lambda p, x: x @ p["W"])
+    model = dp.Release({"W": np.eye(2)}, not_private_because="a test", predictor=several.predict)
+    x = dp.Ball(2).project(np.random.default_rng(0).normal(size=(2000, 2)))
+    data, budget = {"x": x, "y": np.column_stack([x[:, 0], np.full(2000, 10.0)])}, dp.Budget(dp.Privacy(50.0))
+    found = [dp.evaluate(several, model, data, dp.Privacy(50.0), target=k, seed=1) for k in (0, 1)]
+    assert [one.label for one in found] == ["y[0]", "y[1]"]
+    assert found[0].error < 0.01
+    assert found[1].error == pytest.approx(np.mean((x[:, 1] - 10) ** 2), rel=0.05)
+    for target in (None, 2, -1, True, 0.0):
+        with pytest.raises(dp.TemplateError, match=r"has 2 numbers.* by target=0 to target=1"):
+            dp.evaluate(several, model, data, dp.Privacy(1.0), target=target, budget=budget)
+    with pytest.raises(dp.TemplateError, match=r"has not several numbers\. Leave target out"):
+        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(1.0), target=0, budget=budget)
+    assert budget.entries == ()
+
+
+def test_a_split_keeps_people_together():
+    whose = np.repeat([f"p{k}" for k in range(40)], 3)
+    fitted, judged_ = dp.split(whose, 0.25, seed=1)
+    assert sorted([*fitted, *judged_]) == list(range(120))
+    assert not set(whose[fitted]) & set(whose[judged_])
+    assert len(judged_) == 30
+    np.testing.assert_array_equal(dp.split(whose, seed=1)[1], judged_)
+    assert len(dp.split(100)[1]) == 25
+    for wrong in ((whose, 0.0), (whose, "a"), (np.zeros((2, 2)), 0.5), (["a"], 0.5)):
+        with pytest.raises(dp.TemplateError):
+            dp.split(*wrong)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("make", ["p{}".format, int])
+def test_one_person_moves_nobody_else_to_the_other_part(make, seed):
+    """Else the fit's records differ in many people, and its guarantee is for one."""
+    whose = [make(k) for k in range(300)]
+    for other in (make(10**6), make(10**7)):
+        parts = [
+            {frozenset(np.array(people)[rows].tolist()) for rows in dp.split(people, 0.25, seed, adjacency)[:1]}.pop()
+            for people, adjacency in (
+                (whose, "add-remove"),
+                ([other, *whose], "add-remove"),
+                (whose, "replace-one"),
+                ([*whose[:100], other, *whose[101:]], "replace-one"),
+                ([other, *whose[1:]], "replace-one"),
+            )
+        ]
+        assert parts[0] ^ parts[1] <= {other}
+        for moved in parts[3:]:
+            assert len(moved) == len(parts[2])
+            assert len(moved - parts[2]) <= 1
+    for count in (100, 1000):
+        one, more = (set(dp.split(n, 0.3, seed, "add-remove")[0].tolist()) for n in (count, count + 1))
+        assert one ^ more <= {count}
+
+
+def test_a_split_reads_each_identifier_by_itself():
+    numbers = [float(k) for k in range(300)]
+    one, more = (set(dp.split(who, 0.25, 3, "add-remove")[0].tolist()) for who in (numbers, [*numbers, 2**70]))
+    assert one ^ more <= {300}
+    both = [entry for k in range(300) for entry in (k, float(k))]
+    for adjacency in ("replace-one", "add-remove"):
+        for rows in dp.split(both, 0.25, 3, adjacency):
+            assert set((rows[::2] + 1).tolist()) == set(rows[1::2].tolist())
+    for mixed in ([*numbers, "zed"], ["7", "07", "8"], [b"a", "a", "b"], [1.0, float("nan"), 2.0]):
+        refused(dp.errors.DomainError, "identifier", dp.split, mixed)

@@ -3,11 +3,14 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from command_line import main
@@ -21,8 +24,6 @@ SCHEMA = dp.Schema({"age": (0, 100), "<b>ward": {"levels": ["a & b", "c"]}}, "si
 LEARNER = dp.load("logistic_regression", features=3, labels=("no", "yes"))
 CERTIFICATE = dp.verify(LEARNER, dp.Privacy(1.0), 3000, dp.ObjectivePerturbation())
 RELEASE = dp.Release({"w": [2.0, -1.0, 0.5]}, CERTIFICATE, dp.Privacy(1.0), schema=SCHEMA)
-
-
 PAID = dp.Privacy(0.5)
 
 
@@ -159,9 +160,8 @@ def test_what_is_not_private_is_said_first():
 def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     table = {"dose": np.arange(3000) / 3000, "kind": ["a", "b"] * 1500}
     schema = dp.Schema({"dose": (0, 1), "kind": {"levels": ["a", "b"]}}, "effect", label_bounds=(0, 2))
-    model = dp.AdditiveRegressor(schema, epsilon=3.0, delta=1e-5, bounds=(0, 2), seed=0).fit(
-        table, table["dose"] ** 0.5
-    )
+    model = dp.AdditiveRegressor(schema, epsilon=3.0, delta=1e-5, bounds=(0, 2), seed=0)
+    model.fit(table, table["dose"] ** 0.5)
     cells = cells_of("numbers", labels=0)
     sums = np.concatenate([np.full(np.prod(shape), 100.0) for shape in cells.tables.values()])
     numbers = dp.Evaluation(cells, tuple(sums.tolist()), 8.0, None, dp.Privacy(1.0), bounds=(-1.0, 1.0))
@@ -180,11 +180,8 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     texts = read(dp.report(replace(fit, names=("a", "b", "c")), coefficients=again))
     assert f"{found.lower[0]:.3g} to {found.upper[0]:.3g}" in texts
     assert any(text.startswith("These intervals are not private") for text in texts)
-    paid = dp.report(
-        replace(fit, not_private_because="", spent=promise),
-        coefficients=replace(again, spent=promise, not_private_because=""),
-    )
-    assert "another release about the same people: epsilon = 1, delta = 1e-06" in paid
+    fit, again = (replace(one, not_private_because="", spent=promise) for one in (fit, again))
+    assert "the same people: epsilon = 1, delta = 1e-06" in dp.report(fit, coefficients=again)
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
     refused(dp.DPConvexError, "no coefficients", type(found).load, tmp_path / "one.json")
 
@@ -222,3 +219,34 @@ def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
     Path("short.csv").write_text("text,id\na,p1\nb\nc,p2\n", encoding="utf-8")
     assert run("split short.csv --unit id --out a.csv --test b.csv") == 2
     assert "record 2 ends before the column 'id'" in capsys.readouterr().err
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = [f"--disable-{what}" for what in ("gpu", "quic", "background-networking", "component-update", "sync")]
+VIEWS = {"computer": (1000, 1), "phone": (500, 1), "dark": (1000, 0)}
+HEIGHT, CELL = 3000, 20  # Pixels
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium or Chrome")
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_report_looks_as_it_did(view, tmp_path):
+    """If the look was meant to change, delete the golden picture and run this test again: it writes the picture, and fails."""
+    width, light = VIEWS[view]
+    scheme = f"--blink-settings=preferredColorScheme={light}"
+    dp.report(RELEASE, evaluation(), None, page := tmp_path / "report.html")
+    shown = tmp_path / "shown.png"
+    where = (f"--window-size={width},{HEIGHT}", f"--screenshot={shown}", f"--user-data-dir={tmp_path / 'user'}")
+    start = (BROWSER, "--headless", "--no-sandbox", "--no-first-run", "--hide-scrollbars", scheme, *QUIET, *where)
+    subprocess.run([*start, page.as_uri()], check=True, capture_output=True, timeout=120)
+    drawn = plt.imread(shown)[..., :3].mean(axis=2)
+    cells = drawn.reshape(HEIGHT // CELL, CELL, width // CELL, CELL).mean(axis=(1, 3))
+    golden = Path(__file__).with_name(f"report_{view}.png")
+    if not golden.exists():
+        plt.imsave(golden, cells, cmap="gray", vmin=0, vmax=1)
+        raise AssertionError("drawn anew: look at it, and at the report")
+    expected = plt.imread(golden)[..., 0]
+    # Fonts differ between machines, by their lines' lengths and heights; colours, columns and curves do not.
+    assert abs(np.median(cells) - np.median(expected)) < 0.02
+    assert np.abs(cells.mean(axis=0) - expected.mean(axis=0)).max() < 0.08
+    assert np.abs(cells - expected).mean() < 0.04

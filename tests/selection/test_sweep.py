@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from learners_of_tests import X, Y
+from refused import refused
 
 import dpconvex as dp
 
@@ -75,8 +76,7 @@ def test_a_total_is_for_the_records_that_it_was_proved_for():
         assert len([next(fits) for _ in range(begun)]) == len(budget.entries)
         data.update({name: column[:4] for name, column in DATA.items()})
         # They are read anew for each learner.
-        with pytest.raises(dp.TemplateError, match="size is 60, but there are 4 records"):
-            next(fits)
+        refused(dp.TemplateError, "size is 60, but there are 4 records", next, fits)
         assert len(budget.entries) == begun
 
 
@@ -120,5 +120,4 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses_and_paid_in_whole_a
     both = [dp.tune(grid, LARGE, whole, split=False, size=size, seed=3, workers=w).release["w"] for w in (None, 1)]
     np.testing.assert_array_equal(*both)
     for promises in ({}, {"privacies": whole, "total": whole}):
-        with pytest.raises(dp.TemplateError, match="the guarantee of each release, or the `total`"):
-            dp.sweep(grid, LARGE, **promises)
+        refused(dp.TemplateError, "the guarantee of each release, or the `total`", dp.sweep, grid, LARGE, **promises)

@@ -81,8 +81,6 @@ def test_labels_are_compared_pair_by_pair():
 
 
 # Curvature
-
-
 def draw_piece(rng, count):
     rows = np.round(rng.normal(size=(rng.integers(1, 5), count)), 1)
     outer, spread = rng.choice([0.0, 0.5, 2.0], size=2)
@@ -201,8 +199,6 @@ def test_softmax_and_hinges_of_it_are_never_below_a_grid_of_weights(loss, vertic
 
 
 # Inner products of rows of A_z over the record's domain: bounds that hold, whatever the scale of the fields
-
-
 three = cp.Variable(3, name="w")
 
 

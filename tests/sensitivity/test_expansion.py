@@ -16,13 +16,8 @@ from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.sensitivity.sensitive_subspace import basis_of, coefficient_vectors, distinct_columns
 
 SEEDS = st.integers(0, 2**32 - 1)
-RECORD = dp.Record(
-    x=dp.Ball(3, 2.0),
-    M=dp.Box(-np.ones((2, 3)), 2 * np.ones((2, 3))),
-    s=dp.Box(0.5, 2.0),
-    t=dp.Box([0.5, -3.0], [1.5, -0.5]),
-    one=dp.Ball(1, 1.0, norm=1),
-)
+FIELDS = {"x": dp.Ball(3, 2.0), "M": dp.Box(-np.ones((2, 3)), 2 * np.ones((2, 3))), "s": dp.Box(0.5, 2.0)}
+RECORD = dp.Record(**FIELDS, t=dp.Box([0.5, -3.0], [1.5, -0.5]), one=dp.Ball(1, 1.0, norm=1))
 x, M, s, t, one = (RECORD.parameters[name] for name in ("x", "M", "s", "t", "one"))
 w, v, W = cp.Variable(3, name="w"), cp.Variable(name="v"), cp.Variable((3, 2), name="W")
 R, P = cp.Variable((1, 4), name="R"), cp.Variable((2, 2), PSD=True, name="P")
@@ -139,13 +134,8 @@ def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alo
         assert np.array_equal(one[np.lexsort(one.T[::-1])], other[np.lexsort(other.T[::-1])])
 
 
-BOUNDED = dp.Record(
-    a=dp.Ball(3, 2.0, norm=1),
-    b=dp.Ball(2, 0.5),
-    c=dp.Ball(2, 1.5, norm=np.inf),
-    d=dp.Box([0.5, -2.0], [1.0, 3.0]),
-    e=dp.Box(-1.0, -0.25),
-)
+FIELDS = {"a": dp.Ball(3, 2.0, norm=1), "b": dp.Ball(2, 0.5), "c": dp.Ball(2, 1.5, norm=np.inf)}
+BOUNDED = dp.Record(**FIELDS, d=dp.Box([0.5, -2.0], [1.0, 3.0]), e=dp.Box(-1.0, -0.25))
 
 
 def scalars(record, size, rng):
@@ -202,8 +192,6 @@ def test_sharp_where_the_function_allows(expression, low, high):
 
 
 # The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known.
-
-
 pair = cp.Variable(2, name="w")
 
 

@@ -63,8 +63,6 @@ def test_sums_of_losses_are_recovered_from_sums_of_moments(seed):
 
 
 # How far records are apart.
-
-
 def bounds_of(template, weight, residuals=False):
     """Return the moments, and the bounds for one record and for two."""
     loss = quadratic_loss(LossForm(template))
@@ -126,8 +124,6 @@ def test_records_that_hardly_differ_keep_a_sensitivity():
 
 
 # Released statistics and coefficients: what they cost, what is fitted from them; nothing else leaves
-
-
 PROMISE = dp.Privacy(1.0, 1e-6)
 
 

@@ -222,8 +222,6 @@ def test_they_are_refused_with_every_mechanism(case, mechanism):
 
 
 # Directed rounding against exact rational arithmetic, for numbers of any size
-
-
 LARGEST = float(np.finfo(float).max)
 SPECIAL = [0.0, 1.0, -1.0, 3.0, 0.1, -0.1, 1e16, -1e16, 5e-324, 1e-300, -1e-200, 1e300, LARGEST, 1 / 3, 2.0**-1022]
 

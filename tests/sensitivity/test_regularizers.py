@@ -149,8 +149,6 @@ def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set():
 
 
 # Proximal maps of regularizers: against CVXPY, by optimality, together with K, and with an honest bound on their rounding
-
-
 def vector(**attributes):
     return lambda: cp.Variable(6, name="v", **attributes)
 
@@ -193,12 +191,8 @@ def parts(case):
     v = make()
     written, declared = regularizer(v), constraints(v)
     everything = cp.vec(v, order="F")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-y * (x @ everything)),
-        0.05 * written + 0.05 * cp.sum_squares(v),
-        declared,
-    )
+    record, public = dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1])), 0.05 * written + 0.05 * cp.sum_squares(v)
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ everything)), public, declared)
     form = LossForm(template)
     return v, written, declared, form, split_kinks(form.feasible, template.regularizer)[1]
 
@@ -227,8 +221,6 @@ def test_proximal_maps_agree_with_cvxpy(case):
 
 
 # Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused
-
-
 RECORD = dp.Record(x=dp.Ball(1))
 two = cp.Variable(2, name="v")
 S = cp.Variable((2, 2), name="S", symmetric=True)

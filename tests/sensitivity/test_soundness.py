@@ -215,8 +215,6 @@ def test_a_thousand_templates(start):
 
 
 # Differences of gradients between neighbours: vertices, lengths and dimensions
-
-
 ADJACENCIES = ("replace-one", "add-remove")
 
 

@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from refused import refused
 
 import dpconvex as dp
 from dpconvex.expressions.from_cvxpy import Reader, variable_of
@@ -207,8 +208,7 @@ WITHOUT_A_POINT = [
 def test_constraints_without_a_common_point_are_refused_before_payment(constraints):
     template = dp.Template(dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints)
     budget = dp.Budget(dp.Privacy(1.0))
-    with pytest.raises(dp.TemplateError, match="no point satisfies"):
-        dp.verify(template, dp.Privacy(1.0), size=50)
+    refused(dp.TemplateError, "no point satisfies", dp.verify, template, dp.Privacy(1.0), size=50)
     with pytest.raises(dp.TemplateError, match="no point satisfies"):
         dp.solve(template, {"x": np.zeros((3, 4))}, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
@@ -298,8 +298,7 @@ def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
         read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
 
     monkeypatch.setattr(Region, "_norm", wider)
-    with pytest.raises(dp.TemplateError, match="read as another set"):
-        dp.verify(template(), dp.Privacy(1.0), size=50)
+    refused(dp.TemplateError, "read as another set", dp.verify, template(), dp.Privacy(1.0), size=50)
 
 
 def test_the_central_path_ends_where_rounding_decides(monkeypatch):

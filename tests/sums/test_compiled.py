@@ -29,12 +29,8 @@ def by_cvxpy(expression, values):
 
 def one_by_one(template, space, batch, theta):
     variables = space.unpack(theta)
-    return np.array(
-        [
-            by_cvxpy(template.losses[group], variables | {name: batch.fields[name][i] for name in batch.fields})
-            for i, group in enumerate(batch.group)
-        ]
-    )
+    rows = [variables | {name: column[i] for name, column in batch.fields.items()} for i in range(len(batch.group))]
+    return np.array([by_cvxpy(template.losses[k], row) for k, row in zip(batch.group, rows, strict=True)])
 
 
 def check(template, seed=0, size=13, smooth=True):
@@ -171,15 +167,13 @@ def test_values_and_slopes_at_kinks_and_far(loss, theta, value, slope):
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
 def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
     w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))),
-        lambda x, y: [
-            lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
-            lambda: cp.logistic(x @ w) + cp.logistic(x @ u),
-            lambda: cp.logistic(-(x @ (w - apart * u))),
-        ][y](),
-        cp.sum_squares(w) + cp.sum_squares(u),
+    losses = (
+        lambda x: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
+        lambda x: cp.logistic(x @ w) + cp.logistic(x @ u),
+        lambda x: cp.logistic(-(x @ (w - apart * u))),
     )
+    record, squares = dp.Record(x=dp.Ball(4), y=dp.Choice(range(3))), cp.sum_squares(w) + cp.sum_squares(u)
+    template = dp.Template(record, lambda x, y: losses[y](x), squares)
     space, rng = Space(template.variables), np.random.default_rng(0)
     batch, theta = template.record.sample(200, rng), rng.normal(size=space.dim)
     lift = entries_matrix(space)

@@ -127,21 +127,11 @@ def records(template, n, rng):
     return data
 
 
-TEMPLATES = [
-    softmax(),
-    softmax(5, False),
-    steep(),
-    steep(kind=lambda u: cp.exp(cp.huber(u))),
-    dp.load("logistic_regression", features=4),
-]
+TEMPLATES = [softmax(), softmax(5, False), steep(), steep(kind=lambda u: cp.exp(cp.huber(u)))]
+TEMPLATES += [dp.load("logistic_regression", features=4)]
 KINKED = [steep(kind=cp.abs)]
-SHARED = [
-    choice(),
-    pairs(),
-    dp.load("ordinal_regression", features=4, classes=4, radius=2.0),
-    dp.load("large_margin_gaussian", features=2, classes=2),
-    place(),
-]
+SHARED = [choice(), pairs(), dp.load("ordinal_regression", features=4, classes=4, radius=2.0)]
+SHARED += [dp.load("large_margin_gaussian", features=2, classes=2), place()]
 
 
 @pytest.mark.sampled(12)
@@ -259,14 +249,8 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
             for kind, bins in product(("gradients", "roots"), (edges, edges[:1], edges[:0])):
                 found.vectors(np.full(found.scores.shape, table), kind, odd.get("clip", 1.0), 1.0, bins)
-            found.look(
-                np.full(found.scores.shape, table),
-                level=1.0,
-                edges=edges,
-                histogram_level=1.0,
-                along_level=1.0,
-                **given,
-            )
+            levels = dict.fromkeys(("level", "histogram_level", "along_level"), 1.0)
+            found.look(np.full(found.scores.shape, table), edges=edges, **levels, **given)
             given.pop("probe")
             found.look(np.full(found.scores.shape, table), along_level=1.0, **given)
             found.lengths(edges, 1.0)

@@ -37,12 +37,8 @@ def cut(data=DATA, cuts=CUTS):
 
 def learner(loss=lambda y, score: cp.logistic(-y * score)):
     w = cp.Variable(3, name="w")
-    return dp.Template(
-        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
-        lambda x, y: loss(y, x @ w),
-        0.05 * cp.sum_squares(w),
-        [cp.norm(w) <= 5],
-    )
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: loss(y, x @ w), 0.05 * cp.sum_squares(w), [cp.norm(w) <= 5])
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -154,8 +150,6 @@ def test_no_records_at_all():
 
 
 # Threads over blocks: order, bounds, errors, and the limit on the linear algebra library
-
-
 def test_what_was_begun_comes_before_a_refusal_of_what_would_come_next():
     """Fits that are paid for are not lost because the next one cannot be paid."""
     done = []
@@ -226,12 +220,8 @@ def test_threads_work_after_a_fork():
 
 def columns(x, folder):
     np.save(folder / "x.npy", x)
-    return {
-        "dense": x,
-        "single": x.astype(np.float32),
-        "mapped": np.load(folder / "x.npy", mmap_mode="r"),
-        "sparse": sp.csr_array(x),
-    }
+    mapped = np.load(folder / "x.npy", mmap_mode="r")
+    return {"dense": x, "single": x.astype(np.float32), "mapped": mapped, "sparse": sp.csr_array(x)}
 
 
 @pytest.mark.parametrize("name", ["softmax_regression", "large_margin_gaussian"])

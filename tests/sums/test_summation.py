@@ -169,8 +169,6 @@ def test_a_long_noise_vector_counts_with_its_rounding():
 
 
 # Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by
-
-
 def mixed():
     """Several monomials share a parameter, and parameters share a form."""
     w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
