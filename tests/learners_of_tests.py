@@ -4,7 +4,7 @@ import inspect
 import math
 import runpy
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import cvxpy as cp
@@ -117,3 +117,17 @@ def lost_at_answers(monkeypatch, fit, *neighbours):
     assert square <= asked[0].most ** 2
     assert asked[0].spent <= Fraction(asked[0].most * (1 + NORM_SLACK)) ** 2
     return loss, square / asked[0].most ** 2
+
+
+def choice_law(counts, factor):
+    """Return the exact probabilities that each candidate is chosen, averaged over all orders."""
+    chances = np.exp(-factor * (counts - counts.min()))
+    orders = np.array(list(permutations(range(len(counts)))))
+    rejected = np.insert(1 - chances[orders], 0, 1.0, axis=1)  # those before a candidate are
+    weights = chances[orders] * np.cumprod(rejected, axis=1)[:, :-1]
+    return np.bincount(orders.ravel(), weights=weights.ravel()) / len(orders)
+
+
+def excess(epsilon, first, second):
+    """The exact delta between two discrete laws."""
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import sqlite3
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -164,8 +165,6 @@ def test_a_file_of_sqlite_that_is_replaced_during_a_spend_is_an_error(tmp_path):
     ],
 )
 def test_addresses_are_refused_without_their_passwords(address, complaint):
-    import traceback
-
     for use in (lambda: Budget(Privacy(1.0), address), lambda: Budget.open(address), lambda: Budget.move(address, "x")):
         with pytest.raises(DPConvexError, match=complaint) as caught:
             use()
@@ -234,9 +233,8 @@ def test_threads_of_several_budgets_never_overspend_whatever_the_isolation(addre
     """Serialisable transactions are one guard, and the numbers of rows another, which does without them."""
     make = sa.create_engine
     if level != "SERIALIZABLE" and "postgresql" in address:
-        monkeypatch.setattr(
-            sa, "create_engine", lambda *given, **options: make(*given, **options | {"isolation_level": level})
-        )
+        other = lambda *given, **options: make(*given, **options | {"isolation_level": level})  # noqa: E731
+        monkeypatch.setattr(sa, "create_engine", other)
     budgets = [Budget(Privacy(1.0), address) for _ in range(6)]
 
     def spend(budget):

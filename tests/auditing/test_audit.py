@@ -90,10 +90,7 @@ CASES = {
     ),
     "statistics": Case(least_squares, PURE, None, smaller(samplers.Gamma, "calibrate"), "exact statistics"),
     "Gaussian statistics": Case(
-        least_squares,
-        BOTH,
-        dp.SufficientStatistics(),
-        smaller(samplers.GaussianSampler, "calibrate"),
+        *(least_squares, BOTH, dp.SufficientStatistics(), smaller(samplers.GaussianSampler, "calibrate")),
         "exact statistics",
     ),
     "pure clustering": Case(mixture, PURE, GAMMA, smaller(noisy_kmeans, "sensitivity"), "clustering", share=0.2),
@@ -150,16 +147,9 @@ def test_curvature_that_nobody_pays_for_is_found_from_the_template_alone(mechani
 
 
 # Learners of the gallery in their smallest sizes: the exact law of the answer keeps the guarantee.
-GALLERY = [
-    ("fair_logistic_regression", {}),
-    ("gaussian_precision", {}),
-    ("ordinal_regression", {"classes": 3}),
-    ("isotonic_regression", {"features": 2}),
-    ("linear_chain_crf", {"length": 1}),
-    ("multi_task_logistic", {"tasks": ("one", "two")}),
-    ("one_class_svm", {}),
-    ("portfolio", {"features": 2}),
-]
+GALLERY = [("fair_logistic_regression", {}), ("gaussian_precision", {}), ("ordinal_regression", {"classes": 3})]
+GALLERY += [("isotonic_regression", {"features": 2}), ("linear_chain_crf", {"length": 1}), ("one_class_svm", {})]
+GALLERY += [("multi_task_logistic", {"tasks": ("one", "two")}), ("portfolio", {"features": 2})]
 
 
 @pytest.mark.sampled(3)

@@ -260,9 +260,8 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
 def test_a_learnt_schema_is_paid_for_and_fitted(run):
     rng = np.random.default_rng(0)
     dose = rng.uniform(0, 40, 5000)
-    frame = pd.DataFrame(
-        {"daily dose": dose, "ward": rng.choice(["east", "west"], 5000), "name": rng.permutation(5000)}
-    )
+    frame = pd.DataFrame({"daily dose": dose, "ward": rng.choice(["east", "west"], 5000)})
+    frame["name"] = rng.permutation(5000)
     frame["well"] = np.where(rng.random(5000) < dose / 40, "yes", "no")
     frame = frame.astype(object)
     frame.loc[0] = ["no idea", "nowhere", "", "never"]
@@ -312,9 +311,7 @@ def test_rows_that_break_a_declaration_are_named_for_the_owner(run):
 
 
 @pytest.mark.parametrize("asked", ["", "--progress"])
-def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_about_the_data(
-    run, monkeypatch, asked
-):
+def test_a_long_fit_says_what_it_does_if_it_is_asked_to_and_how_long_but_nothing_of_data(run, monkeypatch, asked):
     monkeypatch.setattr("dpconvex.cli.main.FIRST", 0.0)
     monkeypatch.setattr("dpconvex.cli.main.SELDOM", 0.001)
     said = run(f"fit logistic_regression shop.csv {FIT_SHOP} {asked}", ends=0).err
@@ -366,23 +363,15 @@ def test_an_additive_regression_predicts_in_units_and_refuses_what_it_has_not(ru
     run(f"fit additive_regression {fit} --delta 1e-6 --ledger l.jsonl --budget 9 --budget-delta 1e-6", ends=0)
     assert np.corrcoef(run("predict m.npz data.csv --json").json["predictions"], DATA["b"])[0, 1] > 0.8
     assert dp.Budget.open("l.jsonl").remaining == (0.0, 0.0)
-    assert (
-        "has no option 'knot': did you mean `knots`" in run(f"fit additive_regression {fit} --set knot=1", ends=2).err
-    )
+    mistyped = run(f"fit additive_regression {fit} --set knot=1", ends=2)
+    assert "has no option 'knot': did you mean `knots`" in mistyped.err
     assert "in one file" in run(f"fit additive_logistic shop {FIT_SHOP}", ends=2).err
     assert "no additive models" in run(f"tune additive_logistic shop.csv {FIT_SHOP} --grid most=1", ends=2).err
     release = dp.Release.load("m.npz")
     name, options = release.source
-    for damage in (
-        {"pairs": None},
-        {"deviations": None},
-        {"knots": 3},
-        {"deviations": [["x"]]},
-        {"monotone": {"a": "up"}},
-    ):
-        curves = {
-            key: value for key, value in (options["curves"] | damage).items() if value is not None or key == "knots"
-        }
+    damages = {"pairs": None}, {"deviations": None}, {"knots": 3}, {"deviations": [["x"]]}, {"monotone": {"a": "up"}}
+    for damage in damages:
+        curves = {key: v for key, v in (options["curves"] | damage).items() if v is not None or key == "knots"}
         with pytest.raises(dp.TemplateError):
             dp.AdditiveRegressor.read(dataclasses.replace(release, source=(name, options | {"curves": curves})))
     with pytest.raises(dp.TemplateError, match="such an estimator"):

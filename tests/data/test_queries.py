@@ -31,18 +31,14 @@ CREATE = "CREATE TABLE visits (id INTEGER, age DOUBLE PRECISION, ward TEXT, visi
 SQL = "SELECT * FROM visits; "
 
 
-def rows(order=None):
-    plain = zip(*(np.asarray(column).tolist() for column in TABLE.values()), strict=True)
-    found = list(plain)
-    return found if order is None else [found[k] for k in order]
+ROWS = list(zip(*(np.asarray(column).tolist() for column in TABLE.values()), strict=True))
+MIXED = [ROWS[k] for k in np.random.default_rng(1).permutation(COUNT)]
 
 
 def in_sqlite(tmp_path):
     connection = sqlite3.connect(tmp_path / "visits.db")
     connection.execute(CREATE)
-    connection.executemany(
-        "INSERT INTO visits VALUES (?, ?, ?, ?, ?)", rows(np.random.default_rng(1).permutation(COUNT))
-    )
+    connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?)", MIXED)
     connection.commit()
     return connection
 
@@ -81,8 +77,7 @@ def source(request, tmp_path):
             place = f"postgresql://owner@127.0.0.1:{port}/postgres"
             connection = stack.enter_context(psycopg.connect(place))
             connection.execute(f"DROP TABLE IF EXISTS visits; {CREATE}")
-            order = np.random.default_rng(1).permutation(COUNT)
-            connection.cursor().executemany("INSERT INTO visits VALUES (%s, %s, %s, %s, %s)", rows(order))
+            connection.cursor().executemany("INSERT INTO visits VALUES (%s, %s, %s, %s, %s)", MIXED)
             connection.commit()
             if request.param == "postgresql engine":
                 sa = pytest.importorskip("sqlalchemy")
@@ -117,10 +112,8 @@ def test_a_query_gives_the_release_of_arrays_to_the_bit(source, expected):
 def test_a_query_without_a_schema_gives_fields(source):
     connection, sql, by = source
     learner, privacy = dp.load("ridge_regression", features=2), dp.Privacy(2.0)
-    data = {
-        "x": np.column_stack([np.array(TABLE[name], float) for name in ("age", "visits")]),
-        "y": np.array(TABLE["age"]),
-    }
+    x = np.column_stack([np.array(TABLE[name], float) for name in ("age", "visits")])
+    data = {"x": x, "y": np.array(TABLE["age"])}
     fields = {"x": ["age", "visits"], "y": "age"}
     parts = dp.Partitions.from_query(connection, sql, by=by, fields=fields, rows=500)
     (one, two) = (dp.solve(learner, found, privacy, clip=True, seed=1) for found in (data, parts))
@@ -153,9 +146,8 @@ def test_rows_that_change_between_passes_are_an_error_and_stay_paid_for(tmp_path
 
     in_sqlite(tmp_path).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "visits.db", factory=Changing)) as connection:
-        parts = dp.Partitions.from_query(
-            connection, SQL, SCHEMA, by="id", rows=10_000 if "sick" in change else 500, keep=False
-        )
+        rows = 10_000 if "sick" in change else 500
+        parts = dp.Partitions.from_query(connection, SQL, SCHEMA, by="id", rows=rows, keep=False)
         passes = 0
         budget = dp.Budget(dp.Privacy(1.0))
         if when or "INSERT" in change or "DELETE" in change:

@@ -114,10 +114,8 @@ COLUMNS = st.sampled_from(
 @given(columns=st.lists(COLUMNS, min_size=1, max_size=5), unit=st.booleans(), data=st.data())
 def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns, unit, data):
     schema = Schema({f"c{i}": column for i, (column, _) in enumerate(columns)}, "y", [0, 1], unit=unit)
-    rows = {
-        f"c{i}": data.draw(st.lists(st.sampled_from(v), min_size=4, max_size=4)) for i, (_, v) in enumerate(columns)
-    }
-    rows["y"] = [0, 1, 0, 1]
+    draw = lambda values: data.draw(st.lists(st.sampled_from(values), min_size=4, max_size=4))  # noqa: E731
+    rows = {f"c{i}": draw(values) for i, (_, values) in enumerate(columns)} | {"y": [0, 1, 0, 1]}
     X, y = schema.encode(rows)
     assert (np.linalg.norm(X, axis=1) <= 1 + 1e-12).all()
     assert X.shape == (4, len(schema.feature_names))

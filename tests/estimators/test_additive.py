@@ -49,11 +49,15 @@ def shaped():
     return classifier(**SHAPES).fit(TABLE, SICK)
 
 
+def rises(values, knots):
+    """Return the exact slopes between knots."""
+    steps = zip(values, values[1:], np.diff(knots), strict=False)
+    return [(Fraction(b) - Fraction(a)) / Fraction(gap) for a, b, gap in steps]
+
+
 def slopes(shape):
-    count = len(shape.block.axes[0].knots)
-    gaps = [Fraction(gap) for gap in np.diff(shape.block.axes[0].knots)]
-    values = [Fraction(value) for value in shape.values[:count]]
-    return [(b - a) / gap for a, b, gap in zip(values, values[1:], gaps, strict=False)]
+    knots = shape.block.axes[0].knots
+    return rises(shape.values[: len(knots)], knots)
 
 
 # Shapes
@@ -61,9 +65,7 @@ def slopes(shape):
 def test_shapes_are_exact_and_what_has_one_is_hardly_moved(values, monotone, curvature):
     knots = np.round(np.array([0, 0.001, 0.3, 0.7, 1]) / GRID) * GRID
     found = on_shape(np.array(values), knots, monotone, curvature)
-    exact = [
-        (Fraction(b) - Fraction(a)) / Fraction(k) for a, b, k in zip(found, found[1:], np.diff(knots), strict=False)
-    ]
+    exact = rises(found, knots)
     assert all(monotone * slope >= 0 for slope in exact)
     assert all(curvature * (b - a) >= 0 for a, b in pairwise(exact))
     np.testing.assert_allclose(on_shape(found, knots, monotone, curvature), found, rtol=0, atol=1e-6)
@@ -134,11 +136,8 @@ def test_no_claim_is_broken(make, delta):
 
 
 def test_copies_pickles_and_pictures(shaped, tmp_path):
-    again = pickle.loads(pickle.dumps(shaped))
-    np.testing.assert_array_equal(again.decision_function(TABLE), shaped.decision_function(TABLE))
-    np.testing.assert_array_equal(
-        clone(shaped).fit(TABLE, SICK).decision_function(TABLE), shaped.decision_function(TABLE)
-    )
+    for again in (pickle.loads(pickle.dumps(shaped)), clone(shaped).fit(TABLE, SICK)):
+        np.testing.assert_array_equal(again.decision_function(TABLE), shaped.decision_function(TABLE))
     pair = classifier(pairs=[("age", "ward")]).fit(TABLE, SICK)
     plots.shapes(pair).savefig(tmp_path / "shapes.png", dpi=40)
     assert (tmp_path / "shapes.png").stat().st_size > 1000
@@ -164,17 +163,9 @@ def test_what_is_refused_besides(shaped):
 
 # Splines of columns: their rows fit the ball, depend on their record alone, and cover the declared bounds
 GRADES = ["low", "middle", "high"]
-SPLINED = dp.Schema(
-    {
-        "age": dp.Numeric(0, 100, missing="indicator"),
-        "gain": (0, 1000),
-        "grade": dp.Ordered(GRADES),
-        "ward": dp.Categorical(["a", "b", "c"], missing="indicator"),
-        "day": dp.Date("2020-01-01", "2020-12-31"),
-    },
-    "sick",
-    ["no", "yes"],
-)
+MANY = {"age": dp.Numeric(0, 100, missing="indicator"), "gain": (0, 1000), "grade": dp.Ordered(GRADES)}
+MANY |= {"ward": dp.Categorical(["a", "b", "c"], missing="indicator"), "day": dp.Date("2020-01-01", "2020-12-31")}
+SPLINED = dp.Schema(MANY, "sick", ["no", "yes"])
 
 
 def people(size, seed=0):

@@ -30,17 +30,8 @@ def test_each_interval_says_who_dies_who_lives_through_it_and_who_is_not_seen():
     model = dp.SurvivalRegressor(bounds=(0, 10), intervals=(2, 5))
     np.testing.assert_array_equal(model.unique_times_, [2, 5, 10])
     y = of((True, 0), (True, 2), (True, 2.5), (False, 1), (False, 2), (False, 6), (True, 10), (True, 11), (False, 50))
-    expected = [
-        [1, 0, 0],
-        [1, 0, 0],
-        [-1, 1, 0],
-        [-0.5, 0, 0],
-        [-1, 0, 0],
-        [-1, -1, -0.2],
-        [-1, -1, 1],
-        [-1] * 3,
-        [-1] * 3,
-    ]
+    expected = [[1, 0, 0], [1, 0, 0], [-1, 1, 0], [-0.5, 0, 0], [-1, 0, 0], [-1, -1, -0.2], [-1, -1, 1]]
+    expected += [[-1] * 3] * 2
     np.testing.assert_array_equal(model._lived_and_died(y), expected)
     np.testing.assert_allclose(dp.SurvivalRegressor(bounds=(0, 9), intervals=3).unique_times_, [3, 6, 9])
 

@@ -9,19 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn import preprocessing
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.pipeline import FeatureUnion, make_pipeline
-from sklearn.preprocessing import (
-    Binarizer,
-    FunctionTransformer,
-    MinMaxScaler,
-    Normalizer,
-    PolynomialFeatures,
-    SplineTransformer,
-)
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, PolynomialFeatures
 
 import dpconvex as dp
 from dpconvex.features import scattering
@@ -161,10 +155,10 @@ TABLE = RNG.uniform(0.1, 0.6, size=(60, 2))
 LABELS = (TABLE[:, 0] > 0.3).astype(int)
 KNOTS = np.linspace([0.0, 0.0], [1.0, 1.0], 4)
 TEXTS = [" ".join(RNG.choice(["warm", "cold", "late"], 3)) for _ in range(60)]
-SPLINES = SplineTransformer(knots=KNOTS)
+SPLINES = preprocessing.SplineTransformer(knots=KNOTS)
 SILENT = [
     (Normalizer(), TABLE),
-    (Binarizer(threshold=0.3), TABLE),
+    (preprocessing.Binarizer(threshold=0.3), TABLE),
     (PolynomialFeatures(), TABLE),
     (FunctionTransformer(np.sqrt), TABLE),
     (FunctionTransformer(dp.RandomFourierFeatures(2, 5).transform), TABLE),
@@ -179,15 +173,18 @@ SILENT = [
     ),
     (make_pipeline(SPLINES, Normalizer()), TABLE),
     (FeatureUnion([("splines", SPLINES), ("products", PolynomialFeatures()), ("rest", "passthrough")]), TABLE),
-    (make_column_transformer((SplineTransformer(knots=KNOTS[:, :1]), [0]), remainder="passthrough"), TABLE),
+    (
+        make_column_transformer((preprocessing.SplineTransformer(knots=KNOTS[:, :1]), [0]), remainder="passthrough"),
+        TABLE,
+    ),
 ]
 LEARNING = [
     (MinMaxScaler(), TABLE),
-    (SplineTransformer(), TABLE),
-    (SplineTransformer(knots="quantile"), TABLE),
+    (preprocessing.SplineTransformer(), TABLE),
+    (preprocessing.SplineTransformer(knots="quantile"), TABLE),
     (TfidfVectorizer(), TEXTS),
     (make_pipeline(Normalizer(), MinMaxScaler()), TABLE),
-    (FeatureUnion([("splines", SplineTransformer())]), TABLE),
+    (FeatureUnion([("splines", preprocessing.SplineTransformer())]), TABLE),
     (make_column_transformer((Normalizer(), [0]), remainder=MinMaxScaler()), TABLE),
     (make_column_transformer((Normalizer(), lambda table: [int(table[0, 0] > 1)])), TABLE),
 ]

@@ -33,10 +33,8 @@ def exact(kind):
     """Return a template, its records, and the mean losses of the minimiser and of a constant."""
     template, y = LEARNERS[kind]
     data = {"x": X, "y": y}
-    least, constant = (
-        mean_loss(template, data, dp.solve_without_privacy(template, fitted)) for fitted in (data, data | {"x": 0 * X})
-    )
-    return template, data, least, constant
+    fits = (dp.solve_without_privacy(template, fitted) for fitted in (data, data | {"x": 0 * X}))
+    return template, data, *(mean_loss(template, data, fit) for fit in fits)
 
 
 def same(one, other):

@@ -78,9 +78,10 @@ def test_quantiles_of_groups_may_have_one_term_for_each_side():
 def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
     """Features and their products with the treatment were two scores, told apart slowly: worse than a constant at any epsilon."""
     w, v, b, e = cp.Variable(2, name="w"), cp.Variable(2, name="v"), cp.Variable(name="b"), cp.Variable(name="e")
-    treated = (RANDOM.random(SIZE) < 0.3).astype(int)
+    draw = np.random.default_rng(1)
+    treated = (draw.random(SIZE) < 0.3).astype(int)
     score = 0.02 * (AGE - 50) + 0.5 * RARE + treated * (0.4 - 0.01 * (AGE - 50) + 0.3 * RARE)
-    y = RANDOM.poisson(np.exp(score)).clip(0, 60) if loss == "counts" else 4e4 + 1e4 * score + 3e3 * NOISE
+    y = draw.poisson(np.exp(score)).clip(0, 60) if loss == "counts" else 4e4 + 1e4 * score + 3e3 * NOISE
 
     def missed(s, y):
         return cp.exp(s) - y * s if loss == "counts" else cp.square(s - y)
@@ -102,9 +103,8 @@ def test_many_classes_are_alike_beside_features_in_natural_units():
     y = (true + draw.gumbel(size=true.shape)).argmax(axis=1)
     record = {"x": dp.Box([18, 0, 0, 0, 0], [100, 1e6, 1, 1, 1]), "y": dp.Choice(range(8))}
     losses = lambda x, y: cp.log_sum_exp(x @ W + b) - (x @ W[:, y] + b[y])  # noqa: E731
-    found = fit(
-        record, losses, {"x": x[:5000], "y": y[:5000]}, regularizer=1e-6 * (cp.sum_squares(W) + cp.sum_squares(b))
-    )
+    public = 1e-6 * (cp.sum_squares(W) + cp.sum_squares(b))
+    found = fit(record, losses, {"x": x[:5000], "y": y[:5000]}, regularizer=public)
     every = np.log(np.bincount(y) / len(y)) + 0 * true, x @ found["W"] + found["b"], true
     constant, told, best = (log_loss(y, softmax(scores, axis=1)) for scores in every)
     assert constant - told >= 0.6 * (constant - best)
@@ -117,9 +117,8 @@ def test_partitions_may_have_no_records(sizes):
     parts = [{"g": np.arange(size) % GROUPS, "y": np.ones(size)} for size in sizes]
     privacy = dp.Privacy(1.0, 1e-6, "add-remove")
     template = dp.Template(record, lambda g, y: cp.square(a[g] - y))
-    assert np.isfinite(
-        dp.solve(template, dp.Partitions(parts), privacy, dp.AdaptiveSteps(), size=10, seed=0)["a"]
-    ).all()
+    found = dp.solve(template, dp.Partitions(parts), privacy, dp.AdaptiveSteps(), size=10, seed=0)
+    assert np.isfinite(found["a"]).all()
 
 
 def test_sparse_rows_beside_treatments_and_levels_are_read():

@@ -41,9 +41,8 @@ def test_features_may_have_any_units(units, apart, wide):
     if apart:
         fields = {f"x{k}": dp.Box(middle[k] - size[k], middle[k] + size[k]) for k in range(FEATURES)}
         data = {f"x{k}": raw[:, k] for k in range(FEATURES)}
-        loss = lambda x0, x1, x2, x3, y: cp.logistic(  # noqa: E731
-            -y * (x0 * w[0] + x1 * w[1] + x2 * w[2] + x3 * w[3] + b)
-        )
+        score = lambda *x: sum(x[k] * w[k] for k in range(FEATURES)) + b  # noqa: E731
+        loss = lambda x0, x1, x2, x3, y: cp.logistic(-y * score(x0, x1, x2, x3))  # noqa: E731
     learner = dp.Template(dp.Record(**fields, y=dp.Choice([-1, 1])), loss)
     found = fit(learner, data | {"y": SIGNS})
     exact = dp.solve_without_privacy(logistic(), DATA)

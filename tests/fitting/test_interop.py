@@ -14,8 +14,7 @@ import dpconvex as dp
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotPrivate, TemplateError
 
 SCHEMA = json.loads((files("dpconvex.checker") / "certificate.schema.json").read_text("utf-8"))
-PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
-ADDED = dp.Privacy(1.0, 1e-6, "add-remove")
+PURE, BOTH, ADDED = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove")
 CLIPPED = dp.NoisyGradientDescent(clip=1.0)
 LOGISTIC, RIDGE = dp.load("logistic_regression", features=3), dp.load("ridge_regression", features=3)
 CASES = {
@@ -121,13 +120,10 @@ def test_a_ledger_never_counts_less_than_dp_accounting(privacy, kind):
     from dp_accounting.pld import PLDAccountant
 
     steps = da.SelfComposedDpEvent(da.PoissonSampledDpEvent(0.02, da.GaussianDpEvent(1.5)), 50)
-    event = {
-        "gaussian": da.GaussianDpEvent(4.0),
-        "many": da.SelfComposedDpEvent(da.GaussianDpEvent(40.0), 10_000),
-        "laplace": da.SelfComposedDpEvent(da.LaplaceDpEvent(10.0), 3),
-        "mixed": da.ComposedDpEvent([da.GaussianDpEvent(3.0), da.NoOpDpEvent(), da.LaplaceDpEvent(4.0)]),
-        "sampled": steps,
-    }[kind]
+    events = {"gaussian": da.GaussianDpEvent(4.0), "many": da.SelfComposedDpEvent(da.GaussianDpEvent(40.0), 10_000)}
+    events |= {"laplace": da.SelfComposedDpEvent(da.LaplaceDpEvent(10.0), 3), "sampled": steps}
+    events["mixed"] = da.ComposedDpEvent([da.GaussianDpEvent(3.0), da.NoOpDpEvent(), da.LaplaceDpEvent(4.0)])
+    event = events[kind]
     replaced, laplace = privacy.adjacency == "replace-one", kind in ("laplace", "mixed")
     budget = ledger(privacy)
     dp.interop.charge(budget, event, "theirs", 1e-6)

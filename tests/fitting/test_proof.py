@@ -60,9 +60,7 @@ def test_the_command_replays_without_numpy(tmp_path):
     )
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-c", code, "check", *arguments], capture_output=True, text=True, check=False
-        )
+        return subprocess.run([sys.executable, "-c", code, "check", *arguments], capture_output=True, text=True)
 
     for file in (path, own):
         found = run(str(file))

@@ -85,11 +85,8 @@ def test_refuses_what_is_no_release(changes, complaint):
 
 
 def test_predict_says_what_is_wrong():
-    for x, words in (
-        ([[0.0, np.nan, 0.0]], "NaN"),
-        ([["a", "b", "c"]], "numbers"),
-        (np.zeros((2, 5)), r"shape \(2, 5\)"),
-    ):
+    wrong = {"NaN": [[0.0, np.nan, 0.0]], "numbers": [["a", "b", "c"]], r"shape \(2, 5\)": np.zeros((2, 5))}
+    for words, x in wrong.items():
         refused((DomainError, TemplateError), words, full().predict, x)
     with pytest.raises(TemplateError, match=r"no function to predict with.*dpconvex\.load.*your_file\.py"):
         full(predictor=None).predict(np.zeros((1, 3)))

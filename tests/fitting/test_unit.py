@@ -101,9 +101,8 @@ def delta_of(certificate, first, second, pull, epsilon):
         law = norm.logpdf(noise / scale) if certificate.is_gaussian else -np.abs(noise) / scale
         logs.append(law - np.log(scale * (1 if certificate.is_gaussian else 2)) + np.log(bend + mu))
     assert trapezoid(np.exp(logs[1]), w) == pytest.approx(1, abs=1e-3)
-    return float(trapezoid(np.maximum(np.exp(logs[0]) - np.exp(epsilon + logs[1]), 0), w)), float(
-        (logs[0] - logs[1]).max()
-    )
+    delta = trapezoid(np.maximum(np.exp(logs[0]) - np.exp(epsilon + logs[1]), 0), w)
+    return float(delta), float((logs[0] - logs[1]).max())
 
 
 @pytest.mark.sampled(12)
@@ -270,11 +269,8 @@ def test_records_that_are_left_out_do_not_choose_what_is_released(monkeypatch):
 def test_a_field_of_the_users_own_is_not_taken_for_the_weights():
     theta = cp.Variable(1, name="t")
     record = dp.Record(x=dp.Ball(1, radius=1.0), weight_of_a_record=dp.Box(0.0, 1.0))
-    own = dp.Template(
-        record=record,
-        loss=lambda x, weight_of_a_record: cp.logistic(-(x @ theta)),
-        regularizer=cp.sum_squares(theta) / 2,
-    )
+    loss = lambda x, weight_of_a_record: cp.logistic(-(x @ theta))  # noqa: E731
+    own = dp.Template(record, loss, cp.sum_squares(theta) / 2)
     refused(TemplateError, "give yours another name", dp.verify, own, visits(keep="weights", most=10), 500)
 
 
@@ -357,9 +353,8 @@ def test_groups_cost_what_the_noise_says():
     mixed = Perturbation(1.0, (sharp, long)).of_group(2)  # of one person of each kind, say
     assert {(hull.curvature, hull.length, hull.dimension) for hull in mixed.kinds} == {(2.0, 4.0, 2)}
     assert mixed.delta(2.5) >= max(Perturbation(1.0, (hull,)).of_group(2).delta(2.5) for hull in (sharp, long))
-    perturbed = dp.verify(
-        LINE, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, dp.ObjectivePerturbation("gaussian", added=50)
-    )
+    normal = dp.ObjectivePerturbation("gaussian", added=50)
+    perturbed = dp.verify(LINE, dp.Privacy(1.0, 1e-6, "add-remove"), 1000, normal)
     two = perturbed.for_group(2)
     pair = delta_of(perturbed, Person(np.ones(2), np.ones(2)), Person(np.zeros(0), np.zeros(0)), 0.0, two.epsilon)
     assert pair[0] <= 1e-6

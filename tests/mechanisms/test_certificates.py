@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -26,7 +27,7 @@ def copies():
     """Yield certificates of all kinds of events."""
     logistic, ridge = dp.load("logistic_regression", features=2), dp.load("ridge_regression", features=2)
     mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
-    people = {"unit": "patient", "most": 3}
+    people, softmax = {"unit": "patient", "most": 3}, dp.load("softmax_regression", features=2, classes=3)
     objective, gaussian = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
     steps = dp.NoisyGradientDescent(clip=1.0)
     for adjacency in ADJACENCIES:
@@ -38,10 +39,8 @@ def copies():
             yield dp.verify(logistic, lax, 900, mechanism)
             yield dp.verify(logistic, dp.Privacy(1.0, 1e-6, adjacency, **people), 900, mechanism)
         yield dp.verify(ridge, lax, 900)
-        yield dp.verify(dp.load("softmax_regression", features=2, classes=3), lax, 900, gaussian)
-        yield dp.verify(
-            dp.load("softmax_regression", features=2, classes=3), pure, 900, dp.ObjectivePerturbation("matrix")
-        )
+        yield dp.verify(softmax, lax, 900, gaussian)
+        yield dp.verify(softmax, pure, 900, dp.ObjectivePerturbation("matrix"))
         yield dp.verify_mixture(mixture, pure, 900)
         yield dp.verify_mixture(mixture, lax, 900)
     yield dp.verify(logistic, lax, 900, dp.NoisyGradientDescent(clip=1.0, sampling=0.1))
@@ -62,11 +61,9 @@ def test_a_certificate_that_is_read_believes_no_event_that_its_numbers_do_not_be
             if leaf["kind"] == "pure":
                 forged.append([*others, *[{**leaf, "epsilon": 1.001 * leaf["epsilon"] / 1000}] * 1000])
             if leaf["kind"] == "objective perturbation":
-                hulls = [
-                    {**hull, "length": 0.5 * hull["length"], "lengths": [], "counts": []} for hull in leaf["kinds"]
-                ]
-                forged += [[*others, {**leaf, "kinds": hulls}], [*others, {**leaf, "sigma": 2 * leaf["sigma"]}]]
                 bare = [{**hull, "lengths": [], "counts": []} for hull in leaf["kinds"]]
+                hulls = [{**hull, "length": 0.5 * hull["length"]} for hull in bare]
+                forged += [[*others, {**leaf, "kinds": hulls}], [*others, {**leaf, "sigma": 2 * leaf["sigma"]}]]
                 forged.append([*others, {**leaf, "kinds": bare}])
             else:
                 forged += [[*others, {n: v if n == "kind" else 0.99 * v for n, v in leaf.items()}]]
@@ -91,16 +88,17 @@ def test_numbers_that_no_proof_bounds_from_below_bear_out_no_event():
         assert dp.Certificate.from_dict(data).event is None
 
 
+def more(hull):
+    return [1e3 * count for count in hull["counts"]]
+
+
 FORGED = {
     "curvature": lambda hull: {"curvature": 0.0, "length": hull["length"] + 0.08},
     "vertices": lambda hull: {"slopes": None, "behind": None, "lengths": [0.5 * hull["length"]], "counts": [1e7]},
     "dimension": lambda hull: {"slopes": None, "behind": None, "lengths": None, "counts": None, "dimension": 0},
-    "slopes": lambda hull: {"slopes": [0.0, 0.0, 0.0, 0.0], "counts": [1e3 * n for n in hull["counts"]]},
-    "logistic": lambda hull: {"slopes": [*hull["slopes"][:3], 1e-9], "counts": [1e3 * n for n in hull["counts"]]},
-    "flat": lambda hull: {
-        "slopes": [*hull["slopes"][:2], hull["slopes"][0], 0.0],
-        "counts": [1e3 * n for n in hull["counts"]],
-    },
+    "slopes": lambda hull: {"slopes": [0.0, 0.0, 0.0, 0.0], "counts": more(hull)},
+    "logistic": lambda hull: {"slopes": [*hull["slopes"][:3], 1e-9], "counts": more(hull)},
+    "flat": lambda hull: {"slopes": [*hull["slopes"][:2], hull["slopes"][0], 0.0], "counts": more(hull)},
     "two": lambda hull: {"length": 0.01, "lengths": None, "counts": None, "slopes": None, "curvature": 2.0},
 }
 
@@ -123,7 +121,6 @@ def test_differences_that_cost_their_delta_elsewhere_bear_out_no_event(name):
 
 def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
     """`Certificate.copied` asks for it; `dataclasses.replace` keeps that of something else."""
-    from dataclasses import replace
 
     def watched(item, **changes):
         assert not isinstance(item, dp.Certificate), changes
@@ -226,9 +223,8 @@ def test_adaptive_steps_say_that_nothing_of_the_loss_was_proved(adjacency):
     assert "gradient bound G" not in said
     assert "sensitive subspace" not in said
     assert re.search(rf"level mu +{steps.settings['level']:.6g} +GDP of all queries", said)
-    assert "Noise on queries" in repr(
-        steps.compare(dp.verify(LEARNER, steps.privacy, 1000, dp.ObjectivePerturbation()))
-    )
+    other = dp.verify(LEARNER, steps.privacy, 1000, dp.ObjectivePerturbation())
+    assert "Noise on queries" in repr(steps.compare(other))
     assert "no better than a constant" not in str(steps)
     assert "no better than a constant" in str(dp.verify(LEARNER, steps.privacy, 10, dp.AdaptiveSteps()))
     assert steps.for_group(3).epsilon > 1

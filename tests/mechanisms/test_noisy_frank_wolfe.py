@@ -29,13 +29,8 @@ EPSILONS = (0.0, 0.1, 0.3, 0.7, 1.5, 3.0)
 def logistic(features, bound=10.0, constant=True, norm="inf"):
     w, b = cp.Variable(features, name="w"), cp.Variable(name="b") if constant else 0.0
     record = dp.Record(x=dp.Ball(features, norm=norm), y=dp.Choice([-1, 1]))
-    constraints = [cp.norm1(w) <= bound]
-    return dp.Template(
-        record,
-        lambda x, y: cp.logistic(-y * (x @ w + b)),
-        constraints=constraints,
-        decision=lambda found, x: x @ found["w"] + found.get("b", 0.0),
-    )
+    says = {"decision": lambda found, x: x @ found["w"] + found.get("b", 0.0)}
+    return dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w + b)), constraints=[cp.norm1(w) <= bound], **says)
 
 
 def sparse_data(n, d, seed, size=3.0):

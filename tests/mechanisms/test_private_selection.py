@@ -2,12 +2,13 @@
 
 import json
 import math
-from itertools import permutations, product
+from itertools import product
 
 import cvxpy as cp
 import mpmath
 import numpy as np
 import pytest
+from learners_of_tests import choice_law, excess
 from scipy import stats
 
 import dpconvex as dp
@@ -48,11 +49,6 @@ def best_of(base, law):
 def loss(first, second):
     """The exact epsilon between two discrete laws."""
     return float(np.abs(np.log(first / second)).max())
-
-
-def excess(epsilon, first, second):
-    """The exact delta between two discrete laws."""
-    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
 
 
 @pytest.mark.sampled(6)
@@ -143,15 +139,6 @@ def test_the_cost_keeps_its_digits(mean, shape, epsilon):
 
 # Choices whose laws are enumerated: they cost their epsilon and no more, and a tenth too much would be seen
 ADJACENCIES = ("replace-one", "add-remove")
-
-
-def choice_law(counts, factor):
-    """Return the exact probabilities that each candidate is chosen, averaged over all orders."""
-    chances = np.exp(-factor * (counts - counts.min()))
-    orders = np.array(list(permutations(range(len(counts)))))
-    rejected = np.insert(1 - chances[orders], 0, 1.0, axis=1)  # those before a candidate are
-    weights = chances[orders] * np.cumprod(rejected, axis=1)[:, :-1]
-    return np.bincount(orders.ravel(), weights=weights.ravel()) / len(orders)
 
 
 def worst_choice(factor, adjacency):

@@ -8,7 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from learners_of_tests import logistic
+from learners_of_tests import excess, logistic
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -43,10 +43,6 @@ def law(noise, k):
 def made(noise="discrete Laplace", scale=5.0, **changes):
     fields = {"epsilon": 1.0, "delta": 1e-6, "distance": 1.0, "step": 0.125, "dimension": 20_000, "sensitivity": 1.0}
     return IntegerNoise(**(fields | {"noise": noise, "scale": scale, "noise_cap": 1.0} | changes))
-
-
-def hockey_stick(first, second, epsilon):
-    return float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum())
 
 
 # The law of the noise.
@@ -106,9 +102,9 @@ def test_the_profile_of_the_gaussian_cover_is_its_share(epsilon, delta):
     noise = calibrate_residual_noise(dp.Privacy(epsilon, delta), 1e-10, 300)
     assert noise.noise == "discrete Gaussian"
     k, shift = np.arange(-int(12 * noise.scale), int(12 * noise.scale) + 1), math.floor(noise.sensitivity)
-    assert hockey_stick(law(noise, k), law(noise, k - shift), epsilon) <= delta
+    assert excess(epsilon, law(noise, k), law(noise, k - shift)) <= delta
     smaller = replace(noise, scale=0.98 * noise.scale)
-    assert hockey_stick(law(smaller, k), law(smaller, k - shift), epsilon) > delta
+    assert excess(epsilon, law(smaller, k), law(smaller, k - shift)) > delta
 
 
 @pytest.mark.parametrize("scale", [3.2, 5.0, 40.0])
@@ -187,8 +183,7 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem, adjacency):
         lowest, radius = largest_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
         assert certificate.tolerance >= room_above(analysis) * lowest * (1 - 1e-12)
         for data in ({"x": x, "y": labels}, corner):
-            for seed in (0,):
-                dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=seed)
+            dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=0)
         for problem_made, solution in spy.seen:
             assert solution.distance_bound <= certificate.tolerance
             assert np.linalg.norm(solution.theta) <= radius
@@ -265,9 +260,8 @@ def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(adjacency, mon
 # The number of records, where it is protected.
 W3 = cp.Variable(3, name="w")
 LOGISTIC = dp.load("logistic_regression", features=3, regularization=1e-3)
-BOUNDED = dp.Template(
-    dp.Record(x=dp.Ball(3)), lambda x: cp.huber(1 - x @ W3, 0.5), 1e-3 * cp.sum_squares(W3), [cp.norm(W3, 2) <= 5]
-)
+BALL, RIDGE = [cp.norm(W3, 2) <= 5], 1e-3 * cp.sum_squares(W3)
+BOUNDED = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.huber(1 - x @ W3, 0.5), RIDGE, BALL)
 
 
 @pytest.mark.sampled(4)

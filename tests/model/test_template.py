@@ -13,9 +13,8 @@ w = cp.Variable(2, name="w")
 
 def test_noise_the_quadratic_and_the_size_enter_the_sum_form():
     w, P = cp.Variable(2, name="w"), cp.Variable((2, 2), PSD=True, name="P")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w + x @ P @ x), 0.5 * cp.sum_squares(w) + cp.sum_squares(P)
-    )
+    public = 0.5 * cp.sum_squares(w) + cp.sum_squares(P)
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w + x @ P @ x), public)
     data = records_of(template, 7)
     noise = {"w": np.array([1.0, -2.0]), "P": np.array([[1.0, 0.5], [0.5, 3.0]])}
     problem = template.problem(data, noise, added=0.25, size=10)

@@ -86,12 +86,7 @@ LARGE = {
     "10 classes, 20,000 records": ("large_margin_gaussian", {"features": 16, "classes": 10}, 10, 20000),
     "30 features, 20,000 records": ("large_margin_gaussian", {"features": 30, "classes": 4}, 4, 20000),
     "26 classes, 20,000 records": ("large_margin_gaussian", {"features": 16, "classes": 26}, 26, 20000),
-    "mixture, 20,000 records": (
-        "large_margin_gaussian_mixture",
-        {"features": 10, "classes": 4, "components": 2},
-        8,
-        20000,
-    ),
+    "mixture, 20,000 records": (*SEMIDEFINITE["mixture"][:3], 20000),
     "metric, 20,000 records": ("metric_learning", {"features": 10}, 4, 20000),
 }
 

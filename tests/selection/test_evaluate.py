@@ -1,7 +1,6 @@
 """The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
 
 import copy
-import dataclasses
 import json
 
 import numpy as np
@@ -23,9 +22,8 @@ def test_all_measures_follow_from_one_release():
     model = dp.Release({"w": [4.0, 0.0]}, not_private_because="a test", **FUNCTIONS)
     sex = np.where(rng.random(6000) < 0.3, "f", "m")
     budget = dp.Budget(dp.Privacy(40.0))
-    found = dp.evaluate(
-        LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(40.0), budget=budget, group="s", groups=["f", "m"]
-    )
+    groups = {"group": "s", "groups": ["f", "m"]}
+    found = dp.evaluate(LOGISTIC, model, {"x": x, "y": y, "s": sex}, dp.Privacy(40.0), budget=budget, **groups)
     assert [entry.event for entry in budget.entries] == [found.event]
     p, yes = expit(4 * x[:, 0]), y == 1
     exact = {
@@ -128,10 +126,8 @@ def test_many_labels_have_an_error_and_a_log_loss():
 
 def test_scores_without_probabilities_are_cut_where_the_user_says():
     learner = dp.load("huber_svm", features=2)
-    model = dp.Release(
-        {"w": [0.1, 0.0]}, not_private_because="a test", predictor=learner.predict, decision=learner.decision
-    )
-    model = dataclasses.replace(model, labels=(-1, 1))
+    says = {"predictor": learner.predict, "decision": learner.decision, "labels": (-1, 1)}
+    model = dp.Release({"w": [0.1, 0.0]}, not_private_because="a test", **says)
     cuts = np.linspace(-0.09, 0.09, 10)
     found = dp.evaluate(learner, model, {"x": X, "y": Y}, dp.Privacy(50.0), cells=cuts)
     assert found.auc == pytest.approx(1.0, abs=0.02)
@@ -155,15 +151,9 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     assert (str(again), again.to_dict()) == (str(found), found.to_dict())
     assert copy.deepcopy(found.auc).interval == found.auc.interval
     text = (tmp_path / "one.json").read_text(encoding="utf-8")
-    for change in (
-        {"sums": [1.0]},
-        {"scale": -1.0},
-        {"scale": found.scale / 2},
-        {"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}},
-        {"format": "other"},
-        {"groups": []},
-        {"sums": ["NaN"] * len(found.sums)},
-    ):
+    changes = [{"sums": [1.0]}, {"scale": -1.0}, {"scale": found.scale / 2}, {"format": "other"}, {"groups": []}]
+    changes.append({"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}})
+    for change in (*changes, {"sums": ["NaN"] * len(found.sums)}):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
         with pytest.raises(dp.DPConvexError):
             dp.Evaluation.load(tmp_path / "two.json")
@@ -218,10 +208,8 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
     y = np.minimum(rng.poisson(np.exp(1 + 2 * x[:, 0])), 10.0)
     learner = dp.load("poisson_regression", features=2, constant=1.0, bound=None)
     model = dp.solve_without_privacy(learner, {"x": x, "y": y})
-    found, said = (
-        dp.evaluate(learner, model, {"x": x, "y": y}, dp.Privacy(100.0), measures=["deviance"]),
-        model.predict(x),
-    )
+    found = dp.evaluate(learner, model, {"x": x, "y": y}, dp.Privacy(100.0), measures=["deviance"])
+    said = model.predict(x)
     own, none = (mean_poisson_deviance(y, mu) for mu in (said, np.full(4000, y.mean())))
     assert found.deviance == pytest.approx(own, rel=0.03)
     assert found.deviance_gain == pytest.approx(1 - own / none, abs=0.03)

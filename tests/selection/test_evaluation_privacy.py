@@ -51,11 +51,8 @@ def test_the_exact_loss_of_a_person_is_what_is_claimed(kind, keep, visits, adjac
     looks = 2 if kind == "numbers" else 1
     one = keep == "one"
     privacy = dp.Privacy(1.0, adjacency=adjacency) if one else patient(adjacency, 3, keep)
-    persons = [
-        list(mine) for n in range(1, visits + 1) for mine in itertools.combinations_with_replacement(range(3), n)
-    ]
-    if one:
-        persons = [[k] for k in range(3)]
+    several = (itertools.combinations_with_replacement(range(3), n) for n in range(1, 1 + (1 if one else visits)))
+    persons = [list(mine) for some in several for mine in some]
     for mine in [[], *persons] if adjacency == "add-remove" else persons:
         rows = [records[0], *(records[k] for k in mine)]
         data = {"x": np.array([x for x, _ in rows]), "y": np.array([y for _, y in rows])}
@@ -122,9 +119,8 @@ def test_a_level_of_one_record_is_read_like_those_of_others(levels):
     other = own.copy()
     other[0] = levels[2]
     data = {"x": np.zeros((200, 2)), "y": [-1, 1] * 100}
-    mistakes = [
-        dp.evaluate(template, model, data | {"g": g}, dp.Privacy(50.0), measures="error").sums[0] for g in (own, other)
-    ]
+    asked = {"privacy": dp.Privacy(50.0), "measures": "error"}
+    mistakes = [dp.evaluate(template, model, data | {"g": g}, **asked).sums[0] for g in (own, other)]
     assert mistakes == pytest.approx([0, 0], abs=5)
     assert model.predict(data["x"], g=list(other) if "other" in levels else other).tolist() == data["y"]
 
@@ -135,9 +131,8 @@ def test_predictions_use_the_fields_that_they_name():
     effects = np.array([0.0, 2.0, -2.0])
 
     def predict(p, x, g, *, off, scale=1.0):
-        return scale * (
-            x @ p["w"] + p["a"]["abc".index(g[0]) if len(g) == 1 else np.searchsorted(["a", "b", "c"], g)] + off
-        )
+        place = "abc".index(g[0]) if len(g) == 1 else np.searchsorted(["a", "b", "c"], g)
+        return scale * (x @ p["w"] + p["a"][place] + off)
 
     def template(**functions):
         def loss(x, g, off, y):

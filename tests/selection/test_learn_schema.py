@@ -10,6 +10,7 @@ from scipy.special import ndtr, ndtri
 import dpconvex as dp
 from dpconvex.accounting.events import Gaussian, Tail, event_of
 from dpconvex.mechanisms.noisy_queries import Queries
+from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.selection import learn_schema as module
 
 
@@ -39,24 +40,15 @@ class Transcript:
         return math.sqrt(sum(square / variance for square, variance in apart))
 
 
+PATIENTS, OF_FOUR = np.repeat(np.arange(1500), 4)[:6000], {"unit": "patient", "most": 4}
+ODD = {"age": -1e9, "ward": "west", "day": "?", "weight": 0, "cost": 1e300}
+FAR = {"age": 1e9, "ward": "west", "day": "1999-01-01", "weight": 1e-9, "cost": -5}
 NEIGHBOURS = {
-    "replace-one": (
-        dp.Privacy(3.0, 1e-4),
-        {7: {"age": -1e9, "ward": "west", "day": "?", "weight": 0, "cost": 1e300}},
-        None,
-    ),
-    "missing": (dp.Privacy(3.0, 1e-4), {7: dict.fromkeys(("age", "ward", "day", "weight", "cost"))}, None),
+    "replace-one": (dp.Privacy(3.0, 1e-4), {7: ODD}, None),
+    "missing": (dp.Privacy(3.0, 1e-4), {7: dict.fromkeys(ODD)}, None),
     "add-remove": (dp.Privacy(3.0, 1e-4, "add-remove"), {7: None}, None),
-    "people": (
-        dp.Privacy(3.0, 1e-4, unit="patient", most=4),
-        {k: {"age": 1e9, "ward": "west", "day": "1999-01-01", "weight": 1e-9, "cost": -5} for k in range(4)},
-        np.repeat(np.arange(1500), 4)[:6000],
-    ),
-    "people come and go": (
-        dp.Privacy(3.0, 1e-4, "add-remove", unit="patient", most=4),
-        dict.fromkeys(range(4)),
-        np.repeat(np.arange(1500), 4)[:6000],
-    ),
+    "people": (dp.Privacy(3.0, 1e-4, **OF_FOUR), dict.fromkeys(range(4), FAR), PATIENTS),
+    "people come and go": (dp.Privacy(3.0, 1e-4, "add-remove", **OF_FOUR), dict.fromkeys(range(4)), PATIENTS),
 }
 
 
@@ -113,9 +105,8 @@ def passes(runs):
 
 
 def test_rare_levels_pass_as_seldom_as_the_event_says(monkeypatch):
-    schema = dp.learn_schema(
-        {"a": ["x", "y"] * 500, "b": [0] * 1000}, dp.Privacy(1.0, 0.2), label="b", label_bounds=(0, 1)
-    )
+    table = {"a": ["x", "y"] * 500, "b": [0] * 1000}
+    schema = dp.learn_schema(table, dp.Privacy(1.0, 0.2), label="b", label_bounds=(0, 1))
     *_, lost = event_of(schema.learnt.event).parts
     assert isinstance(lost, Tail)
     assert (1 + math.e) * lost.probability <= 0.02
@@ -128,16 +119,13 @@ def test_rare_levels_pass_as_seldom_as_the_event_says(monkeypatch):
 
 
 def test_the_threshold_covers_the_law_on_the_integers():
-    _, tail, shares, event = module.planned(
-        dp.Privacy(0.5, 1e-6, unit="patient", most=3), {"a": None, "b": "category"}, "b", None
-    )
+    privacy = dp.Privacy(0.5, 1e-6, unit="patient", most=3)
+    _, tail, shares, event = module.planned(privacy, {"a": None, "b": "category"}, "b", None)
     lost = event.parts[-1].probability
     assert tail * 3 * 2 == pytest.approx(lost)
     assert (1 + math.exp(0.5)) * lost <= 1e-7
     mu = event.parts[0].mu
     assert sum(shares.values()) + module.COUNTING == pytest.approx(1)
-    from dpconvex.noise.gaussian import gaussian_delta, grid_loss
-
     assert gaussian_delta(0.5, mu) + grid_loss(0.5) + (1 + math.exp(0.5)) * lost <= 1e-6
 
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,9 +57,8 @@ def test_a_budget_counts_it_once():
     for budget in (own, later):
         dp.solve(template, {"x": X, "y": y}, PRIVACY, budget=budget)
         dp.Ridge(epsilon=1.0, delta=1e-6, budget=budget).fit(X, y)
-        make_pipeline(dp.SchemaEncoder(schema), dp.Ridge(epsilon=1.0, delta=1e-6, budget=budget, bounds=schema)).fit(
-            table, table["cost"]
-        )
+        last = dp.Ridge(epsilon=1.0, delta=1e-6, budget=budget, bounds=schema)
+        make_pipeline(dp.SchemaEncoder(schema), last).fit(table, table["cost"])
         assert [entry.label for entry in budget.entries].count(schema.learnt.entry) == 1
         assert len(budget.entries) == 4
         assert budget.spent.epsilon == 4.0
@@ -70,10 +70,8 @@ def test_a_second_label_takes_over_what_was_learnt():
     table = {name: column for name, column in table_of(4000).items() if name in ("age", "ward", "cost")}
     table["again"] = ["no", "yes"] * 2000
     first = dp.learn_schema(table, PRIVACY, label="again", ignore=["cost"])
-    later, public = (
-        dp.learn_schema(table, PRIVACY, label="cost", known=first),
-        first.with_label("cost", label_bounds=(0, 9)),
-    )
+    later = dp.learn_schema(table, PRIVACY, label="cost", known=first)
+    public = first.with_label("cost", label_bounds=(0, 9))
     budget = dp.Budget(dp.Privacy(9.0, 1e-4))
     for schema, paid in ((later, 3.0), (public, 4.0)):
         assert schema.features == first.features
@@ -107,11 +105,9 @@ def test_a_cheaper_promise_than_its_event_is_not_charged():
     said["learnt"]["privacy"] |= {"epsilon": 1e-6, "delta": 1e-30}
     schema = dp.Schema.from_dict(said)
     X, y = schema.encode(table)
-    budget = dp.Budget(dp.Privacy(3.0, 1e-5))
+    budget, learner = dp.Budget(dp.Privacy(3.0, 1e-5)), dp.load("ridge_regression", features=X.shape[1])
     with pytest.raises(dp.TemplateError, match="its event costs more"):
-        dp.solve(
-            dp.load("ridge_regression", features=X.shape[1]), {"x": X, "y": y}, dp.Privacy(1.0, 1e-6), budget=budget
-        )
+        dp.solve(learner, {"x": X, "y": y}, dp.Privacy(1.0, 1e-6), budget=budget)
     assert not budget.entries
 
 
@@ -229,8 +225,7 @@ PARTS = {
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_partitions_are_asked_what_their_features_cost(kind, seeded):
-    dask = pytest.importorskip("dask")
-    pytest.importorskip("dask.array")
+    dask, _ = pytest.importorskip("dask"), pytest.importorskip("dask.array")
     _, schema = seeded
     parts = PARTS[kind](dask, schema.encode({"age": np.arange(20.0)}, labelled=False)[0])
     budget = dp.Budget(dp.Privacy(2.0, 1e-4))  # enough for the clusters
@@ -264,17 +259,14 @@ def test_partitions_of_dask_that_say_too_late_what_they_cost_are_refused(seeded)
         dp.cluster(dp.Record(x=dp.Ball(1)), late, dp.Privacy(1.0), group=None)
 
 
+SOME, SEARCH = ColumnTransformer, partial(GridSearchCV, param_grid={"seed": [1]}, cv=2, error_score="raise")
 PIPELINES = {
     "rows of length 1": lambda made, fit: make_pipeline(made, PolynomialFeatures(2), Normalizer(), fit),
     "a pipeline in it": lambda made, fit: make_pipeline(make_pipeline(made, Normalizer()), fit),
     "in a pipeline": lambda made, fit: make_pipeline(made, make_pipeline(Normalizer(), fit)),
-    "some columns": lambda made, fit: make_pipeline(
-        ColumnTransformer([("one", made, ["age", "cost"])]), Normalizer(), fit
-    ),
+    "some columns": lambda made, fit: make_pipeline(SOME([("one", made, ["age", "cost"])]), Normalizer(), fit),
     "a union": lambda made, fit: make_pipeline(FeatureUnion([("one", made)]), Normalizer(), fit),
-    "a search": lambda made, fit: make_pipeline(
-        made, Normalizer(), GridSearchCV(fit, {"seed": [1]}, cv=2, error_score="raise")
-    ),
+    "a search": lambda made, fit: make_pipeline(made, Normalizer(), SEARCH(fit)),
 }
 
 

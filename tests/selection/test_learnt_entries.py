@@ -36,9 +36,8 @@ def test_no_value_makes_it_fail():
 
 def test_far_dates_of_frames_are_missing_ones():
     far = pl.Series("day", [10**7, *range(14_000, 18_999)], dtype=pl.Int32).cast(pl.Date)
-    stamps = pd.Series(
-        np.array(["20000-01-01", *np.arange("2010-01-01", "2023-01-01", dtype="datetime64[D]")], "datetime64[s]")
-    )
+    days = np.arange("2010-01-01", "2023-01-01", dtype="datetime64[D]")
+    stamps = pd.Series(np.array(["20000-01-01", *days], "datetime64[s]"))
     for frame in (pl.DataFrame({"day": far, "y": range(5000)}), pd.DataFrame({"day": stamps, "y": range(len(stamps))})):
         schema = dp.learn_schema(frame, dp.Privacy(3.0, 1e-6), label="y")
         assert schema.features["day"].last < "2040"
@@ -48,11 +47,8 @@ def test_far_dates_of_frames_are_missing_ones():
 def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
     table = table_of(4000)
     schema = dp.learn_schema(table, PRIVACY, label="cost", known={"age": "number"})
-    odd = {
-        **table,
-        "age": [1e9, "x", None, -1e9, *table["age"][4:]],
-        "cost": [1e9, math.nan, None, "x", *table["cost"][4:]],
-    }
+    odd = table | {"age": [1e9, "x", None, -1e9, *table["age"][4:]]}
+    odd["cost"] = [1e9, math.nan, None, "x", *table["cost"][4:]]
     X, y = schema.encode(odd)
     assert np.allclose(y[:4], [1, 0, 0, 0])
     assert np.abs(X).max() <= 1
@@ -90,23 +86,18 @@ def test_partitions_and_masked_entries_are_the_table_that_they_hold(tmp_path):
     table = table_of(1200)
     table["age"][3] = table["ward"][5] = None
     frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in table.items()})
-    masked = {
-        **table,
-        "age": np.ma.array([age or 0 for age in table["age"]], mask=[age is None for age in table["age"]]),
-    }
+    ages = np.ma.array([age or 0 for age in table["age"]], mask=[age is None for age in table["age"]])
+    masked = table | {"age": ages}
     halves = [with_rows(table, dict.fromkeys(own)) for own in (range(500, 1200), range(500))]
     (tmp_path / "visits").mkdir()
     for k, half in enumerate(halves):
         pd.DataFrame(half).astype({"age": "Int64"}).to_parquet(tmp_path / "visits" / f"part{k}.parquet")
     known = {"age": "number", "cost": "number", "ward": "category"}
     options = {"label": "cost", "ignore": ["name", "day", "weight"], "known": known, "seed": 1}
-    learnt = [
-        dp.learn_schema(data, dp.Privacy(3.0, 1e-6), **options)
-        for data in (table, frame, masked, dp.Partitions(halves), dp.Partitions([lambda: halves[0], lambda: halves[1]]))
-    ]
-    learnt.append(dp.learn_schema(tmp_path / "visits", dp.Privacy(3.0, 1e-6), **options))
     of_complex = {**table, "age": np.array([1j if age is None else age for age in table["age"]])}
-    learnt.append(dp.learn_schema(of_complex, dp.Privacy(3.0, 1e-6), **options))
+    tables = table, frame, masked, dp.Partitions(halves), dp.Partitions([lambda: halves[0], lambda: halves[1]])
+    tables = *tables, tmp_path / "visits", of_complex
+    learnt = [dp.learn_schema(data, dp.Privacy(3.0, 1e-6), **options) for data in tables]
     assert len({json.dumps([schema.to_dict()[key] for key in ("features", "label_bounds")]) for schema in learnt}) == 1
     budget = dp.Budget(dp.Privacy(3.0, 1e-5))
     short = dp.Partitions([halves[0], {"age": [1.0]}])
@@ -135,10 +126,8 @@ def test_a_partition_of_another_type_leaves_the_entries_of_others_what_they_are(
 def test_people_are_who_they_are_beside_identifiers_of_another_type():
     privacy = dp.Privacy(3.0, 1e-6, unit="p", most=1, keep="first")
     codes = 2**60 + 1 + 2 * np.arange(900)
-    parts = [
-        {"p": own, "x": np.linspace(0, 1, len(own)), "y": np.linspace(0, 1, len(own))}
-        for own in (codes, np.array([0.5]))
-    ]
+    lines = {own: np.linspace(0, 1, own) for own in (900, 1)}
+    parts = [{"p": own, "x": lines[len(own)], "y": lines[len(own)]} for own in (codes, np.array([0.5]))]
     schema = dp.learn_schema(dp.Partitions(parts), privacy, label="y", unit="p", seed=0)
     assert schema.features["x"].lower < 0.1  # of one person nothing would be seen
 

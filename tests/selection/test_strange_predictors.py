@@ -76,9 +76,8 @@ def test_an_answer_that_depends_on_the_batch_decides_nothing():
 
     release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=predict)
     for count in (1, 2, 3, 200):
-        found = dp.evaluate(
-            LOGISTIC, release, {"x": X[:count], "y": Y[:count]}, dp.Privacy(1e6), measures=("error",), seed=0
-        )
+        data = {"x": X[:count], "y": Y[:count]}
+        found = dp.evaluate(LOGISTIC, release, data, dp.Privacy(1e6), measures=("error",), seed=0)
         assert found.error == pytest.approx(1.0, abs=1e-3)
 
 
@@ -239,6 +238,9 @@ def signalled(parameters, rows, swallow=True):
     return np.ones(len(rows), dtype=int)
 
 
+LOUD = partial(signalled, swallow=False)
+
+
 def partition():
     signal.raise_signal(signal.SIGALRM)
     return DATA
@@ -249,11 +251,9 @@ def partition():
     "call",
     [
         lambda: dp.evaluate(LOGISTIC, replace(MODEL, predictor=signalled), DATA, dp.Privacy(1.0)),
-        lambda: dp.evaluate(
-            LOGISTIC, replace(MODEL, predictor=partial(signalled, swallow=False)), DATA, dp.Privacy(1.0)
-        ),
+        lambda: dp.evaluate(LOGISTIC, replace(MODEL, predictor=LOUD), DATA, dp.Privacy(1.0)),
         lambda: dp.evaluate(LOGISTIC, MODEL, dp.Partitions([partition]), dp.Privacy(1.0)),
-        lambda: dp.tune([LOGISTIC.with_parts(predict=partial(signalled, swallow=False))] * 2, DATA, dp.Privacy(1.0)),
+        lambda: dp.tune([LOGISTIC.with_parts(predict=LOUD)] * 2, DATA, dp.Privacy(1.0)),
         lambda: dp.solve(LOGISTIC, DATA, dp.Privacy(1.0), backend=Swallows()),
     ],
 )

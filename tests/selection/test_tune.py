@@ -2,12 +2,11 @@
 
 import re
 from dataclasses import fields
-from fractions import Fraction
 from functools import partial
-from itertools import permutations
 
 import numpy as np
 import pytest
+from learners_of_tests import choice_law
 from refused import refused
 
 import dpconvex as dp
@@ -155,23 +154,11 @@ def test_people_are_tuned_for(how, adjacency):
 def test_the_choice_of_people_is_as_private_as_claimed():
     """Exact laws of permute-and-flip, for counts that three records of one person move as far as they can."""
     for adjacency, ends in (("replace-one", [(0, 3, 1), (3, 0, 4)]), ("add-remove", [(0, 3, 1), (0, 6, 4)])):
-        laws = [choice_law([Fraction(c, 3) for c in counts], 2.0, adjacency) for counts in ends]
+        laws = [choice_law(np.array(counts) / 3, rate(2.0, adjacency)) for counts in ends]
         ratios = np.abs(np.log(laws[0] / laws[1]))
         assert ratios.max() <= 2.0 + 1e-9
-        naive = [choice_law(counts, 2.0, adjacency) for counts in ends]
+        naive = [choice_law(np.array(counts), rate(2.0, adjacency)) for counts in ends]
         assert np.abs(np.log(naive[0] / naive[1])).max() > 2.5
-
-
-def choice_law(counts, epsilon, adjacency):
-    """Return the probabilities of permute-and-flip, by all orders of the candidates."""
-    factor, law = rate(epsilon, adjacency), np.zeros(len(counts))
-    for order in permutations(range(len(counts))):
-        rest = 1 / 6
-        for k in order:
-            accepted = np.exp(-factor * float(counts[k] - min(counts)))
-            law[k] += rest * accepted
-            rest *= 1 - accepted
-    return law
 
 
 def is_learner(kind):

@@ -54,19 +54,12 @@ def softmax(x, y, w):
 
 LEARNERS = {
     "logistic_regression": (logistic, {}, [-1, 1]),
-    "softmax_regression": (softmax, {"classes": 6}, list(range(6))),
+    "softmax_regression": (softmax, {"classes": 6}, [*range(6)]),
 }
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("logistic_regression", "blocks"),
-        ("logistic_regression", "sparse"),
-        ("softmax_regression", "blocks"),
-    ],
-)
+@pytest.mark.parametrize(("name", "form"), [*((n, "blocks") for n in LEARNERS), ("logistic_regression", "sparse")])
 @pytest.mark.parametrize("data", ["flat", "equal", "random"])
 def test_gradients_err_less_than_is_claimed(name, data, form):
     """With equal records all errors point the same way; long parameters whose inner products cancel make them large."""
@@ -240,10 +233,8 @@ def test_many_blocks_and_sparse_records():
     x = 0.2 * rng.normal(size=(30_000, 30)) * (rng.random((30_000, 30)) < 0.2)
     y, space, some = rng.integers(0, 5, size=30_000), Space(template.variables), rng.random(30_000) < 0.01
     theta = rng.normal(size=space.dim)
-    losses = [
-        BatchedLoss(template, space, template.record.validate({"x": table, "y": y}, clip=True))
-        for table in (x, sp.csr_array(x))
-    ]
+    batches = [template.record.validate({"x": table, "y": y}, clip=True) for table in (x, sp.csr_array(x))]
+    losses = [BatchedLoss(template, space, batch) for batch in batches]
     for chosen in (None, some):
         found = [loss.clipped_gradient(theta, 0.3, chosen) for loss in losses]
         assert found[0] == pytest.approx(found[1], rel=1e-9, abs=1e-7)
