@@ -133,6 +133,8 @@ def test_sparse_rows_beside_treatments_and_levels_are_read():
         dense, sparse = (fit(fields, loss, known | {"x": x}) for x in (known["x"], csr_array(known["x"])))
         for name, value in dense.parameters.items():
             np.testing.assert_array_equal(sparse[name], value)
+
+
 HALF, RUNS = 1e6, 200
 
 
