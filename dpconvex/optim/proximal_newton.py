@@ -25,6 +25,8 @@ DROWNED = 1e-11  # Differences of values below this share of them drown in round
 # The model is minimised to a fraction of the residual, in so many steps, each of so many products at most; steps of a matrix
 # solve a system each, and fewer suffice.
 FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
+# Where less of a step than this helps, another piece of K is near, and so many steps of proximal gradients find it for less.
+SHORT, FORWARD = 0.1, 4
 
 
 @dataclass(eq=False)
@@ -96,6 +98,8 @@ def minimise(coordinates: Coordinates, model: LinearMap, gradient: Array, start:
             now = state(forward + damping * (x + ahead - forward))
             if now[0] <= envelope - 1e-4 * largest * length**2 or float(np.linalg.norm(now[3])) <= 0.5 * length:
                 break
+        for _ in range(FORWARD if damping < SHORT else 0):
+            now = state(now[2])
     return now[2]
 
 
