@@ -16,22 +16,26 @@ from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_real, is_whole
 
+TINY = np.finfo(float).tiny
 SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, time)), dtype='?,f8')"
 
 
 @dataclass(frozen=True)
-class StepFunction:
-    """A function of time that is constant between the times x, where it takes the values y."""
+class Curve:
+    """A function of time with the values y at the times x; between them a logarithm, or a cumulative hazard, is linear."""
 
     x: Array
     y: Array
+    logarithmic: bool = True
 
     def __call__(self, time: ArrayLike) -> Array:
         """Return the values at some times, from 0 to the last one of x."""
         given = np.asarray(time, dtype=float)
         said = f"a survival curve is known for times from {self.x[0]:g} to {self.x[-1]:g}."
         require(((given >= self.x[0]) & (given <= self.x[-1])).all(), said, DomainError)
-        return np.asarray(self.y[np.searchsorted(self.x, given, side="right") - 1])
+        if not self.logarithmic:
+            return np.asarray(np.interp(given, self.x, self.y))
+        return np.exp(np.interp(given, self.x, np.log(np.maximum(self.y, TINY))))
 
 
 class SurvivalRegressor(
@@ -75,6 +79,8 @@ class SurvivalRegressor(
     @property
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
+        said = f"{type(self).__name__}: declare 0 and the largest time that curves speak of, such as bounds=(0, 10)."
+        require(self.bounds is not None, said)
         name, (low, high), given = type(self).__name__, interval("the time", self.bounds), self.intervals
         require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):
@@ -107,25 +113,26 @@ class SurvivalRegressor(
         return np.asarray(self._checked(X) @ self.coef_)
 
     def predict_survival_function(self, X: ArrayLike, return_array: bool = False) -> Any:
-        """Return probabilities of no event until the end of each interval; costs no privacy.
+        """Return survival curves, whose hazards are constant within intervals; costs no privacy.
 
         Parameters
         ----------
         X : array_like, shape (n, features)
         return_array : bool
-            Return an array, shape (n, intervals), for the times `unique_times_`, and not n functions of time.
+            Return an array, shape (n, intervals), for the times `unique_times_`.  By default, return n functions of time.
+            Between the ends of intervals their logarithms are linear.
         """
         curves = np.asarray(self._released().predict(self._checked(X)))
-        return curves if return_array else self._functions(curves, 1.0)
+        return curves if return_array else self._functions(curves, True)
 
     def predict_cumulative_hazard_function(self, X: ArrayLike, return_array: bool = False) -> Any:
         """Return minus the logarithm of the survival function, likewise; costs no privacy."""
-        hazards = -np.log(self.predict_survival_function(X, return_array=True))
-        return hazards if return_array else self._functions(hazards, 0.0)
+        hazards = -np.log(np.maximum(self.predict_survival_function(X, return_array=True), TINY))
+        return hazards if return_array else self._functions(hazards, False)
 
-    def _functions(self, values: Array, first: float) -> NDArray[Any]:
+    def _functions(self, values: Array, survival: bool) -> NDArray[Any]:
         x, found = np.append(0.0, self.unique_times_), np.empty(len(values), dtype=object)
-        found[:] = [StepFunction(x, np.append(first, row)) for row in values]
+        found[:] = [Curve(x, np.append(float(survival), row), survival) for row in values]
         return found
 
     @scored

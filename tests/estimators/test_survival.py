@@ -49,10 +49,23 @@ def test_a_private_fit_learns_and_its_proof_is_replayed(options):
     assert ((curves > 0) & (curves < 1)).all()
     first = model.predict_survival_function(X[:3])[0]
     end = model.unique_times_[0]
-    np.testing.assert_array_equal(first([0, end * 0.99, end]), [1, 1, curves[0, 0]])
+    np.testing.assert_allclose(first([0, end / 2, end]), [1, curves[0, 0] ** 0.5, curves[0, 0]], rtol=1e-12)
     assert model.predict_cumulative_hazard_function(X[:3])[0](10) == pytest.approx(-np.log(curves[0, -1]))
     with pytest.raises(dp.DomainError, match="from 0 to 10"):
         first(11)
+
+
+def test_curves_at_the_median_time_beat_a_constant_where_most_events_are_in_the_first_interval():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-0.7, 0.7, (4000, 2))
+    death = rng.exponential(np.exp(-3 * x[:, 0]))
+    model = dp.SurvivalRegressor(**STEPS).fit(x, of(*zip(np.ones(4000, bool), np.minimum(death, 10), strict=True)))
+    time = np.median(death)
+    assert time < model.unique_times_[0] / 2
+    alive, found = death > time, [curve(time) for curve in model.predict_survival_function(x)]
+    assert np.mean((found - alive) ** 2) < 0.92 * 0.25  # 0.25: of the constant 1/2
+    hazards = [curve(time) for curve in model.predict_cumulative_hazard_function(x)]
+    np.testing.assert_allclose(np.exp(-np.array(hazards)), found, rtol=1e-12)
 
 
 def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
