@@ -70,8 +70,8 @@ class Private(BaseEstimator):
     radius : float
         Public bound on the Euclidean norm of a record's features.
     fit_intercept : bool
-        Fit an intercept b, which is not penalized.  Linear learners do so by default.  Learners with a constant of their own
-        raise an error.
+        Fit an intercept b, with a penalty of 1e-6 at most.  Regressors do so by default.  Learners with a constant of their
+        own raise an error.
     intercept_scaling : float
         Factor of b, in units of the radius.  Gradients are longer with b, by ``sqrt(1 + intercept_scaling**2)``.
     clip : bool
@@ -219,7 +219,6 @@ class Private(BaseEstimator):
         (before, schemas), parts = schemas_before(self), partitioned(self, X, y)
         self.encoder_ = found if isinstance(found := getattr(X, "schema", None), Schema) else None
         self._names = names_of(X) if parts is None else parts.names.get("x")
-        self._again = self.budget is None and self.seed is None and note_fit(X, 2) == 1
         self.schema_ = before if parts is None else parts.schema
         behind = [*([X, y] if parts is None else [parts]), *schemas]
         check_unit(self.unit, *behind)
@@ -270,6 +269,7 @@ class Private(BaseEstimator):
         if schema is not None and not maps and not self.clip:
             check_inside(schema, template.record.fields["x"], "x")
         settle(self.budget, learnt)
+        note_fit(data, told=True)
         found = fit(template, data, self.privacy(), entry=label, **options)
         if learnt is None or not hasattr(found, "schema"):
             return found

@@ -47,10 +47,16 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise TypeError(f"{call} has no option {option!r}: {'here it is ' * (option in OTHERS)}{ours}")
         if function.__name__ == "fit":
             check_aligned({**dict(zip(known, arguments, strict=False)), **options})
-        result = function(self, *arguments, **options)
-        if function.__name__ == "fit" and self.budget is None and self.seed is None:
-            note_fit(arguments[0] if arguments else options.get("X"))
-        return result
+        if function.__name__ != "fit" or self.budget is not None or self.seed is not None:
+            return function(self, *arguments, **options)
+        fitted, done = arguments[0] if arguments else options.get("X"), 0
+        self._again = note_fit(fitted) > 0
+        try:
+            result = function(self, *arguments, **options)
+            done = 1
+            return result
+        finally:
+            note_fit(fitted, done)
 
     return told
 
@@ -113,5 +119,7 @@ def as_candidate(
     known = origin_of(*origins(data)).learnt
     said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"
     require(learnt is None or learnt in known, f"{said}, which would leave its cost out. Encode them by it.")
+    model._again = model.budget is None and model.seed is None and note_fit(data if parted else data[features]) > 0
     warn_of_more(model)
+    note_fit(records if parted else data, told=True)
     return model, template, records if parted else {**data, label: records["y"]}

@@ -44,7 +44,7 @@ from dpconvex.util.runtime import Stage, quietly
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
 AGAIN = "these data were fitted before, and no budget counts the total cost"
 # Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
-FITTED: dict[int, tuple[Any, int]] = {}
+FITTED: dict[int, tuple[Any, int, bool]] = {}
 
 
 @quietly
@@ -205,7 +205,7 @@ class FitJob:
                 self.people.check_together(self.data)
         for said in [] if self.options.seed is not None else self.doubts(fits[:1]):
             warn(said)
-        if self.uncounted and note_fit(self.data, 2) == 1:  # nobody is told twice
+        if self.uncounted and note_fit(self.data):
             warn(f"{AGAIN}: this fit spends {self.privacy} on them. Count fits with budget=....")
         settle(self.options.budget, self.learnt)
 
@@ -237,7 +237,7 @@ class FitJob:
     def pay(self, event: Event | None = None) -> None:
         pay(self.options.budget, self.privacy, self.options.entry, event)
         if self.uncounted:
-            note_fit(self.data)
+            note_fit(self.data, 1)
 
     def stated(self, privacy: Privacy) -> dict[str, Any]:
         """Return what a result states of its cost, and of the release that it is about."""
@@ -268,7 +268,7 @@ class FitJob:
         try:
             yield
         except DomainError as error:
-            note_fit(self.data, 0)
+            note_fit(self.data, -self.uncounted)
             paid = " This stays paid for: that it failed may depend on the data." if self.options.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
@@ -277,15 +277,15 @@ def forgotten(known: dict[int, Any], where: int, _: Any) -> None:
     known.pop(where, None)  # At the end of Python, too, when globals are gone
 
 
-def note_fit(data: Any, state: int = 1) -> int:
-    """Note that an array was fitted, was spoken of if it was fitted, or, with 0, was not; return what was known of it."""
+def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
+    """Add to the number of fits of an array; return the number before, or 0 if the last call said that the user was told."""
     first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
     with suppress(TypeError):  # of lists nobody knows which they are
         where = id(first)
-        alive, known = FITTED.get(where, (None, 0))
-        before = known if alive is not None and alive() is first else 0
-        now = max(before, 1) if state == 1 else state if before else 0
-        FITTED[where] = ref(first, partial(forgotten, FITTED, where)), now
+        alive, fits, silent = FITTED.get(where, (None, 0, False))
+        fits, silent = (fits, silent) if alive is not None and alive() is first else (0, False)
+        before = 0 if silent else fits
+        FITTED[where] = ref(first, partial(forgotten, FITTED, where)), max(fits + change, 0), told
     return before
 
 

@@ -261,9 +261,16 @@ def test_data_of_a_refused_fit_were_not_fitted():
     refused += [lambda: fitted(radius=0.1), lambda: fitted(regularization=-1)]
     refused.append(lambda: dp.LinearRegression(bounds=(-1, 1), radius=0.1).fit(x, y))
     assert [warned(call) for call in refused] == ["refused"] * len(refused)
-    assert [warned(call) for call in (fitted, fitted, solved)] == [0, 1, 0]
+    assert [warned(call) for call in (fitted, fitted, *refused[:1], solved, fitted)] == [0, 1, "refused", 1, 1]
     x = x.copy()
-    assert [warned(call) for call in [*refused, solved, solved, fitted]][-3:] == [0, 1, 0]
+    assert [warned(call) for call in [*refused, solved, solved, fitted, *refused, solved]] == [
+        *["refused"] * 5,
+        0,
+        1,
+        1,
+        *["refused"] * 5,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 20])
