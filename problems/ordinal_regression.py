@@ -17,7 +17,8 @@ def template(
     """Return the template (Rennie & Srebro 2005, "Loss functions for preference levels", the all-threshold logistic loss).
 
     The score ``x'w`` should be above the thresholds below a record's grade and below the others; each of them counts.  The
-    thresholds are constrained to be in order, so that every released model has grades in order too.
+    thresholds are constrained to be in order, so that every released model has grades in order too.  Each term is a logistic
+    regression for grades above its threshold; probabilities of grades are differences of theirs.
 
     Parameters
     ----------
@@ -55,11 +56,17 @@ def template(
     def predict(parameters, x):
         return np.array(names)[np.searchsorted(parameters["b"], x @ parameters["w"])]
 
+    def probabilities(parameters, x):
+        # The probabilities of grades above each threshold fall along the thresholds, which are in order.
+        above = np.exp(-np.logaddexp(0.0, parameters["b"] - (x @ parameters["w"])[:, None]))
+        return np.maximum(-np.diff(above, axis=1, prepend=1.0, append=0.0), 0.0)
+
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
         regularizer=regularization / 2 * (cp.sum_squares(w) + cp.sum_squares(b)),
         constraints=[b[:-1] <= b[1:]] if classes > 2 else [],
         predict=predict,
+        probabilities=probabilities,
         ratio="odds ratio",
     )

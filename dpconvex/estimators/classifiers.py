@@ -56,7 +56,9 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         return labels
 
     def _declared(self, features: int) -> dict[str, Any]:
-        labels = self._labels()
+        labels, name = self._labels(), type(self).__name__
+        said = f"{name} is for two classes, and {len(labels)} are declared; take dp.SoftmaxRegression for more."
+        require(len(labels) == 2 or not self.two_classes, said)
         return super()._declared(features) | {"classes": len(labels), "labels": labels}
 
     def _check_labels(self, labels: Any) -> None:
@@ -102,10 +104,17 @@ class LeastSquaresClassifier(PrivateClassifier, problem="least_squares_classifie
     """Fit least squares to any number of classes, from one release of sums: `problems/least_squares_classifier.py`."""
 
 
-class OrdinalRegressor(PrivateClassifier, problem="ordinal_regression", own_constant="thresholds", two_classes=False):
+class OrdinalRegressor(
+    PrivateClassifier,
+    problem="ordinal_regression",
+    own_constant="thresholds",
+    two_classes=False,
+    models_probabilities=True,
+):
     """Fit one score and ordered thresholds to grades: `problems/ordinal_regression.py`.
 
-    The declared `classes` are the possible grades, from the lowest.
+    The declared `classes` are the possible grades, from the lowest.  `predict` returns the median grade, for small absolute
+    errors: more records may have another grade than if all were predicted to have the most frequent one.
     """
 
     def decision_function(self, X: ArrayLike) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from refused import refused
+from scipy.special import expit
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import SkipTestWarning
@@ -151,6 +152,19 @@ def test_two_grades_are_scored_from_their_threshold():
     grades = dp.OrdinalRegressor(epsilon=50.0, delta=1e-6, classes=(0, 1), seed=1).fit(X, Y)
     np.testing.assert_array_equal(grades.decision_function(X) > 0, grades.predict(X))
     assert 0.05 < np.mean(grades.predict(X)) < 0.6
+
+
+def test_probabilities_of_grades_are_differences_of_their_logistic_regressions():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.5, 0.5, (2000, 2))
+    y = np.array(["poor", "fine", "good"])[np.digitize(x[:, 0] + rng.logistic(0, 0.1, 2000), [-0.2, 0.2])]
+    model = dp.OrdinalRegressor(epsilon=8.0, delta=1e-6, classes=("poor", "fine", "good"), seed=0).fit(x, y)
+    found, above = model.predict_proba(x), expit(model.decision_function(x)[:, None] - model.release_["b"])
+    np.testing.assert_allclose(found, np.stack([above[:, 0] - above[:, 1], above[:, 1], 1 - above[:, 0]], axis=1))
+    assert found.min() >= 0
+    assert log_loss(y, found) < 0.8 * np.log(3)
+    lowest = found[:, [2, 0, 1]].cumsum(axis=1) >= 0.5
+    np.testing.assert_array_equal(np.array(["poor", "fine", "good"])[lowest.argmax(axis=1)], model.predict(x))
 
 
 LINEAR = {
