@@ -201,7 +201,7 @@ REFUSED = {
     "levels as bounds": lambda: dp.Schema({"region": ["n", "s"]}, **LABEL),
     "a type as bounds": lambda: dp.Schema({"region": str}, **LABEL),
     "columns without bounds": lambda: dp.Schema(["age"], **LABEL),
-    "truth values as labels": lambda: dp.Schema({"a": (0, 1)}, "sick", [False, True]),
+    "fractions as labels": lambda: dp.Schema({"a": (0, 1)}, "sick", [0.5, 1.5]),
     "an unknown level": lambda: dp.Schema({"region": dp.Categorical(["n", "s"])}, **LABEL).encode(
         {"region": ["w"], "sick": ["no"]}
     ),

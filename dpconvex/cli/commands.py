@@ -98,6 +98,9 @@ def prepared(
     inputs["the ledger"] = chosen.ledger and ledger_at(chosen.ledger).file
     inputs["the problem"] = str(locate(chosen.problem))
     out = writable(chosen.out, inputs)
+    if locate(chosen.problem) == FOLDER / "ordinal_regression.py":
+        said = f"grades are, from the lowest: {', '.join(declared.schema.labels or ())}; labels in another order change it."
+        print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     Stage.name = "reading the table"
     data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
@@ -322,11 +325,16 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The component m of a mixture is learnt.
     fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
-    said = f"a problem for this table needs a record like {schema.record!r}, not {learner.record!r}"
+    said = f"a table makes {schema.record!r}, and the problem is about {learner.record!r}; "
+    if options.keys() & {"features", "classes", "labels"}:
+        said += "leave features, classes and labels out of the options: the table has them"
+    elif not fits:
+        kinds = (f"dp.{name}" for name in dir(dp) if getattr(getattr(dp, name), "problem", None) == problem)
+        said += "fit it in Python with " + next(kinds, f"dp.load({problem!r}, ...) and dp.solve")
     if "y" in record and bool(values) != bool(labels):
         own, other = ("label_bounds", "labels") if labels else ("labels", "label_bounds")
         said = f"its y is {record['y']!r}, and the schema declares {other}; declare {own}, or take another problem"
-    elif not labels and getattr(record.get("y"), "lower", None) == 0:
+    elif not labels and not np.any(getattr(record.get("y"), "lower", 1.0)):
         said = f"its y is {record['y']!r}, and a schema moves targets to between -1 and 1; fit it in Python"
         said += ", or leave scaled at true" if "scaled" in options else ", or take a problem with the option `scaled`"
     require(fits, f"{problem}: {said}.")

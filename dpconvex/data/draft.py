@@ -22,6 +22,8 @@ HEAD = """# A draft that was read off {name}. Use it only if that file is public
 # Ignored are columns that look like identifiers, or have too many levels; declare one that is a measurement.
 """
 
+ORDER = "# Labels are in the order of their spelling; write grades (of ordinal_regression) from the lowest.\n"
+
 
 def draft(data: Any, label: str) -> str:
     """Return a TOML file that declares a public table, of which `label` is to be predicted."""
@@ -39,7 +41,7 @@ def draft(data: Any, label: str) -> str:
     ignored = [name for name in found if name not in features] or None
     schema = Schema(features, label, labels, False, bounds, ignored, sorted(marked))
     name = Path(data).name if isinstance(data, str | Path) else "a table"
-    return HEAD.format(name=name) + schema.to_toml()
+    return HEAD.format(name=name) + ORDER * bool(labels) + schema.to_toml()
 
 
 def identifies(values: list[Any], column: Column) -> bool:

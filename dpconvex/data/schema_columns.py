@@ -347,9 +347,11 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
     several = isinstance(levels, Sequence) and not isinstance(levels, str)
     require(several, f"declare the {what} as a list, not {levels!r}.")
-    texts = tuple(str(value).strip() for value in levels)  # as entries are read
-    wrong = (v for v in levels if isinstance(v, bool) or not isinstance(v, str | int) or not str(v).strip())
+    texts = tuple(tables.text_of(value).strip() for value in levels)  # as entries are read
+    wrong = (v for v in levels if not isinstance(v, str | int))
     refuse(f"one of the {what} is {v!r}; write it as a text, such as 'true', or an integer." for v in wrong)
+    remedy = "declare missing='indicator' or a level, or list texts of missing entries under absent of the Schema"
+    require(all(texts), f"one of the {what} is empty, as missing entries are. Leave it out: {remedy}.")
     distinct = len(set(texts)) == len(texts) > 1
     require(distinct, f"declare at least two {what}, all of them different, not {list(texts)!r}.")
     return texts

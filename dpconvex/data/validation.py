@@ -227,7 +227,7 @@ class Gate:
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
             table = len(self.domain.shape) == 1  # of which a row may be raw columns
-            known = "declare bounds that hold by definition"
+            known = f"declare bounds that hold by definition{' (bounds=... of an estimator)' * (not self.domain.shape)}"
             scale = "scale columns by public bounds (dpconvex.SchemaEncoder, unit_ball)" if table else known
             raise DomainError(f"field {self.name!r}: {said} ({worst}); {scale}, or fit with clip=True.")
         return np.asarray(excess > self.domain.slack) if largest > self.domain.slack else None

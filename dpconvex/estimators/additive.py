@@ -269,8 +269,9 @@ class AdditiveClassifier(
 
     Parameters
     ----------
-    classes : sequence
-        Declared labels.  Curves and their declared shapes belong to the score of the second label.
+    classes : sequence, optional
+        Declared labels, by default those of the schema.  Curves and their declared shapes belong to the score of the second
+        label.
 
     Attributes
     ----------
@@ -288,6 +289,12 @@ class AdditiveClassifier(
     >>> model.predict({"age": [10, 90], "ward": ["a", "a"]})
     array(['no', 'yes'], dtype='<U3')
     """
+
+    classes: Sequence[Any] | None = None
+
+    def _labels(self) -> tuple[Any, ...]:
+        known = self.schema and self.schema.labels
+        return tuple(known) if self.classes is None and known else super()._labels()
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
         weights, noise = super()._released_weights(data, unit)

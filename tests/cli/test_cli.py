@@ -238,9 +238,16 @@ def test_a_choice_among_settings_is_made_privately(run):
     assert "--grid takes" in run(f"tune logistic_regression shop {FIT_SHOP} --grid regularization").err
 
 
+def test_a_fit_of_grades_says_their_order_and_predicts_their_probabilities(run):
+    fit = "fit ordinal_regression data.csv --features a,b --bounds 0,10 --label class --labels low,high --epsilon 9"
+    assert "grades are, from the lowest: low, high" in run(f"{fit} --out grades.npz", ends=0).err
+    assert "probability of class high" in run("predict grades.npz data.csv --probabilities", ends=0).out
+
+
 def test_a_draft_of_a_public_table_is_a_schema_of_it(run):
     run("schema draft shop.csv --label bought --out draft.toml", ends=0)
     assert "answers that nobody paid for" in Path("draft.toml").read_text(encoding="utf-8")
+    assert "write grades (of ordinal_regression) from the lowest" in Path("draft.toml").read_text(encoding="utf-8")
     schema = dp.Schema.load("draft.toml")
     assert schema.ignore == ("customer",)  # as many levels as records
     assert len(schema.encode("shop.csv")[0]) == 400

@@ -33,7 +33,7 @@ MISTAKES = {
         ({"--backend": "magic"}, "unknown backend 'magic'"),
         ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
         ({"--budget": "1"}, "state both, --ledger and --budget"),
-        ({"--set": "features=3"}, "a record like Record.x=Ball.dim=2"),
+        ({"--set": "features=3"}, "a table makes Record.x=Ball.dim=2.*leave features, classes and labels out"),
         ({"--set": "radius=0.5"}, "records lie outside"),
     ],
 }
@@ -53,6 +53,21 @@ def test_mistakes_are_refused_and_nothing_is_written(run, command, changes, comp
     assert refused.out == ""
     assert re.search(f"(?s)dpconvex {command}: .*{complaint}", refused.err)
     assert set(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("problem", "label", "instead"),
+    [
+        ("discrete_hazards", "b --label-bounds 0,10", "dp.SurvivalRegressor"),
+        ("kernel_svm", "class --labels low,high", "dp.KernelSVC"),
+        ("one_class_svm", "class --labels low,high", "dp.load('one_class_svm', ...) and dp.solve"),
+        ("multi_task_logistic", "class --labels low,high", "dp.load('multi_task_logistic', ...)"),
+        ("isotonic_regression", "b --label-bounds 0,10", "dp.load('isotonic_regression', ...) and dp.solve"),
+    ],
+)
+def test_problems_that_no_table_fits_say_what_to_write_in_python(run, problem, label, instead):
+    words = f"fit {problem} data.csv --features a --bounds 0,10 --label {label} --epsilon 1 --out m.npz"
+    assert f"fit it in Python with {instead}" in run(words, ends=2).err
 
 
 def test_people_with_more_records_than_promised_leave_no_ledger(run):

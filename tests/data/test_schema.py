@@ -227,3 +227,10 @@ def test_drafts_of_codes_and_flags(tmp_path, capsys):
         path.write_text("\n".join(["size,sick", *(f'"{entry}",{k % 2}' for k in range(40))]), encoding="utf-8")
         assert drafted(path, path.with_suffix(".toml")) == 2
         assert "'size' has numbers with commas" in capsys.readouterr().err
+
+
+def test_truth_values_are_labels():
+    schema = Schema({"age": (0, 100)}, label="sick", labels=[False, True])
+    assert schema.labels == ("false", "true")
+    for values in ([True, False], ["true", "False"], np.array([True, False])):
+        assert schema.encode({"age": [1, 2], "sick": values})[1].tolist() == ["true", "false"]

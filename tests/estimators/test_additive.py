@@ -37,7 +37,7 @@ TABLE, SICK, PAINS = drawn()
 
 
 def classifier(**options):
-    return dp.AdditiveClassifier(SCHEMA, classes=("no", "yes"), **TOLD | options)
+    return dp.AdditiveClassifier(SCHEMA, **TOLD | options)
 
 
 def regressor(**options):
