@@ -22,6 +22,7 @@ FINE, COSTLY = 0.02, 0.03
 TOLD, SURELY, PART = 100.0, 0.02, 0.85
 # The clip of first steps, next to the deviation that the search finds; the mean slope at which that is not believed, next to it.
 CLIPPED, TOO_LONG = 1.2, 8.0
+LEAST_BEND = 0.5  # The curvature there at least, next to that of the law that the search finds
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
@@ -125,6 +126,8 @@ def find_constant(
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
+        # Between targets of few values there is no curvature, but where scores spread there is.
+        bend = max(bend, LEAST_BEND * every[0].bend / each) if columns == 1 else bend
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 

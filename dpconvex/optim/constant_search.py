@@ -82,6 +82,17 @@ class Sought:
         slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
         return self.place + float(np.interp(0.0, slopes, offsets)) * (max(self.longest) == math.inf)
 
+    @property
+    def is_sure(self) -> bool:
+        return self.doubt < SURE * DEVIATION * self.scale
+
+    @property
+    def bend(self) -> float:
+        """How fast the mean slope rises by the likely law, over a scale on each side of where slopes balance; 0 in doubt."""
+        offsets = self.balance - self.place + self.scale * np.array([-1.0, 1.0])
+        down, up = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
+        return float(up - down) / (2 * self.scale) * self.is_sure
+
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
         clip = max(self.bends) * max(
@@ -101,7 +112,7 @@ def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sough
     `ask` takes constants and a clip, `most` is the widest; `noise` is the deviation of an answer, next to its clip.
     """
     for count in range(ASKED):
-        if late(count) and all(one.doubt < SURE * DEVIATION * one.scale for one in every):
+        if late(count) and all(one.is_sure for one in every):
             return count
         tried, clips = np.array([one.next(count) for one in every]).T
         clip = min(math.hypot(*clips), most)
