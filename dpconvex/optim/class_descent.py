@@ -25,7 +25,8 @@ from dpconvex.util.arrays import Array
 
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
 MOMENT, LENGTHS = 0.12, 0.06
-EDGE = 0.5  # The ridge, next to the edge of the moment's noise
+# The ridge, next to the edge of the moment's noise: so many deviations of an entry, between these ends.
+EDGE, ENTRY = (0.25, 0.5), 2.2
 ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
@@ -73,7 +74,8 @@ def class_model_of(
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], looks.sides
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
-    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public, denoised=True)
+    edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))
+    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), edge, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
     along = constant_in(matrix, looks)
