@@ -33,7 +33,7 @@ from dpconvex.features.transformers import unquoted
 from dpconvex.fitting.onnx_export import export_estimator
 from dpconvex.fitting.problem_files import load, options as options_of
 from dpconvex.fitting.release import Release
-from dpconvex.fitting.solve import note_fit, solve
+from dpconvex.fitting.solve import solve
 from dpconvex.fitting.verify import verify
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
@@ -260,7 +260,7 @@ class Private(BaseEstimator):
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
-        warn_of_more(self)
+        warn_of_more(self, data)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
         label, learnt = f"fit {type(self).__name__}", most_paid(known)
@@ -269,7 +269,6 @@ class Private(BaseEstimator):
         if schema is not None and not maps and not self.clip:
             check_inside(schema, template.record.fields["x"], "x")
         settle(self.budget, learnt)
-        note_fit(data, told=True)
         found = fit(template, data, self.privacy(), entry=label, **options)
         if learnt is None or not hasattr(found, "schema"):
             return found

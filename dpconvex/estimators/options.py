@@ -47,7 +47,7 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise TypeError(f"{call} has no option {option!r}: {'here it is ' * (option in OTHERS)}{ours}")
         if function.__name__ == "fit":
             check_aligned({**dict(zip(known, arguments, strict=False)), **options})
-        if function.__name__ != "fit" or self.budget is not None or self.seed is not None:
+        if function.__name__ != "fit" or not is_uncounted(self):
             return function(self, *arguments, **options)
         fitted, done = arguments[0] if arguments else options.get("X"), 0
         self._again = note_fit(fitted) > 0
@@ -61,21 +61,30 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
     return told
 
 
-def warn_of_more(estimator: Any) -> None:
-    """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones."""
+def warn_of_more(estimator: Any, data: Any) -> None:
+    """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones.
+
+    Who fits these data next need not warn again.
+    """
     name, again = type(estimator).__name__, vars(estimator).pop("_again", False)
     spent = f"each fit spends epsilon = {estimator.privacy().epsilon:g} on the same people"
     if is_copy(estimator):
         search = f"a copy of {name} is fitted, as cross-validation and searches do: {spent}, and scores are not private"
         warn(f"{search}. Count the fits with budget=..., or choose privately with dpconvex.tune.")
-    elif "release_" in vars(estimator) and estimator.budget is None and estimator.seed is None:
+    elif "release_" in vars(estimator) and is_uncounted(estimator):
         warn(f"this {name} was fitted before: {spent}, if the data are about them. Count the fits with budget=....")
     elif again:
         warn(f"{AGAIN}: {spent}. Count fits with budget=....")
+    if is_uncounted(estimator):
+        note_fit(data, told=True)
+
+
+def is_uncounted(estimator: Any) -> bool:
+    return estimator.budget is None and estimator.seed is None
 
 
 def is_copy(estimator: Any) -> bool:
-    return getattr(estimator, "_is_clone", False) and estimator.budget is None and estimator.seed is None
+    return getattr(estimator, "_is_clone", False) and is_uncounted(estimator)
 
 
 def scored(score: Callable[..., float]) -> Callable[..., float]:
@@ -119,7 +128,6 @@ def as_candidate(
     known = origin_of(*origins(data)).learnt
     said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"
     require(learnt is None or learnt in known, f"{said}, which would leave its cost out. Encode them by it.")
-    model._again = model.budget is None and model.seed is None and note_fit(data if parted else data[features]) > 0
-    warn_of_more(model)
-    note_fit(records if parted else data, told=True)
+    model._again = is_uncounted(model) and note_fit(data if parted else data[features]) > 0
+    warn_of_more(model, records if parted else data)
     return model, template, records if parted else {**data, label: records["y"]}

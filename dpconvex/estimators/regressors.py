@@ -19,7 +19,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.problem_files import NARROW, WIDE
 from dpconvex.fitting.release import functions_of
-from dpconvex.fitting.solve import FitJob, note_fit, statistics
+from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
 from dpconvex.fitting.verify import FitOptions, form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
@@ -304,8 +304,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         public = FitJob(data, self.privacy(), [self.template(self.n_features_in_)], options).size
         instead = self._ridge(self.n_features_in_, public)
         if instead is not None:
-            warn_of_more(self)
-            note_fit(X, told=True)
+            warn_of_more(self, X)
             self.__dict__.pop("statistics_", None)
             found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_
             learnt = {"w": found["w"], "b": found.get("b", 0.0) * instead._intercept_scale(count)}

@@ -79,9 +79,10 @@ class SurvivalRegressor(
     @property
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
-        said = f"{type(self).__name__}: declare 0 and the largest time that curves speak of, such as bounds=(0, 10)."
+        name, given = type(self).__name__, self.intervals
+        said = f"{name}: declare 0 and the largest time that curves speak of, such as bounds=(0, 10)."
         require(self.bounds is not None, said)
-        name, (low, high), given = type(self).__name__, interval("the time", self.bounds), self.intervals
+        low, high = interval("the time", self.bounds)
         require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):
             return np.linspace(0.0, high, int(given) + 1)[1:]

@@ -144,10 +144,10 @@ class Release(Released, Mapping[str, Array]):
 
     def _applied(self, name: str, x: ArrayLike, fields: Mapping[str, ArrayLike]) -> NDArray[Any]:
         if (function := self._function(name)) is None:
-            lacks = f"this learner has no {'probabilities' if name == 'predict_proba' else 'scores'}; it has `predict`."
-            raise TemplateError(
-                f"{name}: {lacks if self.predictor else f'there is no function to predict with. {REMEDY}'}"
-            )
+            if not self.predictor:
+                raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
+            lacks = "probabilities" if name == "predict_proba" else "scores"
+            raise TemplateError(f"{name}: this learner has no {lacks}; it has `predict`.")
         needed = further_fields(function)
         said = f"{name}: pass {', '.join(('x', *(f'{field}=...' for field in needed)))}, and no other field."
         require(set(needed) == set(fields), said)

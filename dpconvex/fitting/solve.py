@@ -43,7 +43,7 @@ from dpconvex.util.runtime import Stage, quietly
 
 MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
 AGAIN = "these data were fitted before, and no budget counts the total cost"
-# Arrays, by their ids: 1 if fitted without a budget, 2 if that was said, else 0
+# Arrays, by their ids: how many fits no budget counts, and whether the user was just told of them
 FITTED: dict[int, tuple[Any, int, bool]] = {}
 
 

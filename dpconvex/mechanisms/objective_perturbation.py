@@ -67,9 +67,8 @@ class ObjectivePerturbation(base.ForUnits):
         found = law.calibrate(mu)
         radius = quadratic.reference_radius(analysis)
         steps = proof_steps(analysis, privacy, mu, found)
-        curved = min(
-            found.jacobian, privacy.epsilon
-        )  # With a delta more may be left to slopes that move with curvature
+        # With a delta curvature may cost more than epsilon: where slopes move with it, both are bounded together.
+        curved = min(found.jacobian, privacy.epsilon)
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
