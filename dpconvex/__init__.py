@@ -12,7 +12,7 @@ from pathlib import Path
 
 import lazy_loader
 
-import dpconvex.util  # noqa: F401  (before CVXPY, of whose imports it spares some)
+import dpconvex.util.cvxpy_imports  # noqa: F401  (before CVXPY)
 
 __version__ = "0.2.0"
 

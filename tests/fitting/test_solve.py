@@ -273,6 +273,19 @@ def test_data_of_a_refused_fit_were_not_fitted():
     ]
 
 
+def test_a_counted_fit_says_nothing_of_those_beside_it():
+    """Its user counted as told of the fits before it, and the next one did not warn."""
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, (3000, 3))
+    fitted = lambda: dp.LogisticRegression(classes=(0, 1)).fit(x, (x[:, 0] > 0).astype(int))  # noqa: E731
+    fitted()
+    privacy, budget = {"epsilon": 0.3, "delta": 1e-5}, dp.Budget(dp.Privacy(1.0, 1e-5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dp.LinearRegression(**privacy, bounds=(-1, 1), budget=budget).fit(x, x[:, 0])
+    with pytest.warns(dp.PrivacyWarning, match="these data were fitted before"):
+        fitted()
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(count):
     """It was paid for, and failed for these data alone."""
