@@ -75,7 +75,8 @@ class Norms:
         unit = sp.diags_array(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0))
         if abs(unit @ (table - product) @ unit).max() > LEFT:
             return None
-        terms = CLIP_ROUNDING * (monomials + form.forms + 64) + LEFT * form.forms * monomials
+        longest = int(np.diff(form.map.indptr).max(initial=0))  # of the sums in the table
+        terms = CLIP_ROUNDING * (monomials + form.forms + longest + 64) + LEFT * form.forms * monomials
         return cls(forms, diagonal, terms * float(abs(forms).sum(axis=1).max()))
 
     def lengths(self, design: Design, block: Block) -> Array:

@@ -289,6 +289,16 @@ def test_gradients_of_many_classes_are_not_written_down(name, monkeypatch):
     assert loss.clipped_gradient(theta, norms.min() / 2) == pytest.approx(expected, rel=1e-7, abs=1e-7 * norms.min())
 
 
+def test_gradients_of_a_million_parameters_are_no_longer_than_the_clip():
+    """Rounding in the sum of their squares, by which lengths are those of scores, was not allowed for."""
+    w, clip = cp.Variable(10**6, name="w"), 1e-3
+    template = dp.Template(dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: cp.logistic(x * cp.sum(0.3 * w)), 0.0)
+    loss = BatchedLoss(template, Space(template.variables), template.record.validate({"x": np.array([1.0])}))
+    values, counts = np.unique(loss.clipped_gradient(np.zeros(10**6), clip), return_counts=True)
+    squared = sum(int(count) * Fraction(value) ** 2 for value, count in zip(values, counts, strict=True))
+    assert 1 - 1e-8 < squared / Fraction(clip) ** 2 <= 1
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_one_record_moves_the_sum_by_the_clip_at_most(name):
     template, rng = TEMPLATES[name](), np.random.default_rng(2)
