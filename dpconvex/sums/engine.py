@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.data.columns import chosen as taken, dense, itself, readers
+from dpconvex.data.columns import Stored, chosen as taken, dense, itself, readers
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
 from dpconvex.sums.design import TABLE, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
@@ -105,10 +105,14 @@ class RecordSums:
         alone = len(kinds) == 1 and [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(form.labels)
         self._factors = np.concatenate([factor.data for factor in factors]) if alone else None
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
+        # What a column is made of is read once for both: a file may change between two readings.
+        pairs = ((n, name, c) for name, c in batch.fields.items() if isinstance(c, Stored) for n in batch.fields)
+        self._made_of = {name: (n, c.function) for n, name, c in pairs if c.column is batch.fields[n]}
+        self._read = {name: c for name, c in batch.fields.items() if name not in self._made_of}
         # Blocks of sparse columns are kept: they share the column's numbers.
         self._columns = {
             name: [partial(itself, read()) for read in readers(c, self._step)] if sp.issparse(c) else c
-            for name, c in batch.fields.items()
+            for name, c in self._read.items()
         }
         # What is made of blocks is kept where nobody can change them, and that is not too much.
         fixed = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in batch.fields.values())
@@ -154,12 +158,15 @@ class RecordSums:
             self._made[what, number] = found
         return found
 
+    def _whole(self, block: Records) -> Records:
+        return block | {name: function(block[source]) for name, (source, function) in self._made_of.items()}
+
     def _each(self, function: Callable[[int, Records, SumPlan], T]) -> Iterator[T]:
         """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
 
         def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
-            block = {name: read() for name, read in reads.items()}
+            block = self._whole({name: read() for name, read in reads.items()})
             if self.design.pairs is not None:
                 block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._own))
             return function(number, block, self.plans[number])
@@ -268,8 +275,8 @@ class RecordSums:
 
     def _rows(self, every: Indices) -> tuple[Records, SumPlan, None]:
         """Read some records, wherever they lie."""
-        columns = self.batch.fields.items()
-        block = {name: next(iter(readers(taken(column, every), len(every))))() for name, column in columns}
+        columns = self._read.items()
+        block = self._whole({name: next(iter(readers(taken(c, every), len(every))))() for name, c in columns})
         if self.design.pairs is not None:
             block[TABLE] = self.design.with_table(block)
         return block, self._plan(self.batch.group[every]), None

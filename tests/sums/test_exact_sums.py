@@ -1,7 +1,7 @@
 """Sums for adaptive steps: whole numbers, each record's part at most the bound as computed, whatever stands beside it."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 
 import cvxpy as cp
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.data.columns import FileRows
 from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.optim.row_metrics import Metric
@@ -378,3 +379,13 @@ def test_no_record_raises_what_some_raise(kind, turn, longest):
             outcomes.append("answered")
     assert len(set(outcomes)) == 1
     assert outcomes[0] == ("answered" if turn == longest == 1 else "raised")
+
+
+def test_a_record_of_a_file_that_changes_between_readings_adds_no_more_than_the_bound(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.full((1, 4), 0.45))
+    read, sizes = FileRows.__getitem__, cycle((1e-3, 1.0))
+    monkeypatch.setattr(FileRows, "__getitem__", lambda self, rows: read(self, rows) * next(sizes))
+    parts = dp.Partitions([{"x": tmp_path / "x.npy", "y": [1]}])
+    _, sums, far = asked(looks(TEMPLATES[-1], parts), scale=0.0)
+    for own, moved in zip(sums, far, strict=True):
+        assert sum(int(entry) ** 2 for entry in own.flat) <= moved**2 * (1 + 1e-12)
