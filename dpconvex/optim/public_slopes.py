@@ -34,7 +34,8 @@ from dpconvex.util.runtime import once
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 # Scores at which curvatures are looked for: some are narrow.
 PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
-SAMPLES, NUMBERS = 512, 2**22  # Records drawn from the domain for each combination of labels; their numbers at most
+# Records drawn from the domain for each combination of labels, at least and at most; their numbers and scores, at most
+LEAST, SAMPLES, NUMBERS, SCORES = 4, 512, 2**22, 2**20
 # Scores up to FAR at which records are compared with themselves, and what counts as no curvature.
 BENDS, FADED = 61, 1e-3
 NARROW = 1e4  # Curvature next to slopes, where none was found
@@ -67,9 +68,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
     scores = linear_scores(form)
     record = form.template.record
+    labels = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
+    each = max(min(each, SCORES // labels**2), LEAST)
     declared = form.made.before if form.made else record
-    batch = declared.sample(each * len(record.combinations), np.random.default_rng(0))
+    batch = declared.sample(each * labels, np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
     batch, is_level = on_grid(batch, ExactRows.of(scores)), False
