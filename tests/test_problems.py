@@ -130,6 +130,8 @@ def test_names_and_options_that_are_unknown_are_explained(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(dp.TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
         dp.load("mine")  # a bare name never means a file of the working directory
+    with pytest.raises(dp.TemplateError, match=r"did you mean 'logistic_regression'\?"):
+        dp.load("logistic")  # and not 'sparse_logistic', which has more of its letters
     with pytest.raises(dp.TemplateError) as info:
         dp.load(file, features=2, scal=3.0)
     options = "Options are: features, scale=1.0, name='w'"

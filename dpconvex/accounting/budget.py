@@ -232,9 +232,9 @@ class Budget:
     def _exceeded(self, item: Entry) -> BudgetExceeded:
         asked, left = Amount(item.privacy.epsilon, item.privacy.delta), self._rule.left(self._sums)
         none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
-        said = f"{item.label!r} asks for {sum_text(asked)}, but of the budget of {sum_text(self.privacy)}"
+        said = f"{item.label!r} asks for {sum_text(asked)}. The budget is {sum_text(self.privacy)}, of which"
         why = self._rule.refusal(self._sums, item)
-        return BudgetExceeded(f"{said}, {sum_text(left)}{none} is left{why}. Nothing was spent.")
+        return BudgetExceeded(f"{said} {sum_text(left)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
         """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""

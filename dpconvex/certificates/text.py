@@ -236,7 +236,7 @@ class CertificateText(Printed):
         arrays = [fact.removeprefix(PUBLIC).rstrip(".") for fact in self.assumptions if fact.startswith(PUBLIC)]
         columns = ", ".join(map(repr, self.learnt.columns if self.learnt else ()))
         learnt = columns and f", except bounds and levels of {columns}, which were learnt"
-        yield "taken as public", ("; ".join(arrays) or "the declaration") + learnt
+        yield "taken as public", ("; ".join(arrays) or "all that the template declares") + learnt
         runs = ", or how many runs there were" * (RUNS in self.settings)
         own = "; your own atoms are as declared" * any(fact.startswith(DECLARED) for fact in self.assumptions)
         a_person = "each person has one record" if self.privacy.unit is None else f"{whose}, by the identifiers given"
@@ -249,7 +249,7 @@ class CertificateText(Printed):
     def rows(self: Any) -> Rows:
         root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"
         if queries:
-            said = "GDP of all queries together: noise is in proportion to what one record moves, and levels add in squares"
+            said = "Gaussian DP of all queries together; squared levels add up"
             yield "level mu", number(self.settings["level"]), said
         elif statistics:
             yield "statistics", f"{self.noise_dimension}", source(root, "moments")

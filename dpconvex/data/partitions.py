@@ -106,8 +106,8 @@ class Partitions:
         schema : Schema, optional
             Turns rows into the fields x and y.
         by : str, sequence of str, or None
-            Columns that put rows in order, such as a key.  None says that the query comes in the same order each time: it has an
-            ORDER BY, or reads Parquet files by DuckDB.
+            Columns that put rows in order, such as a key.  None says that the query keeps its order each time: it has an ORDER
+            BY, or reads Parquet files by DuckDB.
         fields : mapping, optional
             Without a schema: for each field a column, or several that make a matrix.  By default a field for each column.
         rows : int
@@ -194,7 +194,7 @@ class Partitions:
         return made
 
     def keys(self) -> list[str] | None:
-        """Names of the fields; None where only a partition itself can tell."""
+        """Names of the fields; None if they are unknown until a partition is read."""
         return self.fields
 
     @property

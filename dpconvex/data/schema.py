@@ -246,7 +246,7 @@ class Schema:
 
     @property
     def known(self) -> set[str] | None:
-        """The columns that a table may have, or None if further ones are passed over."""
+        """Columns that a table may have; None if others are ignored."""
         own = {self.label, *self.features} | ({self.privacy_unit} if self.privacy_unit else set())
         return None if self.ignore is None else {*self.ignore, *own}
 

@@ -340,8 +340,8 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
         lower, upper = (float(value) for value in (pair if isinstance(pair, ORDERED) else ()))
         if lower < upper and math.isfinite(upper - lower):
             return lower, upper
-    wanted = "two numbers, finite, the lower one below the upper one (of texts, {levels = [...]}, a Categorical)"
-    raise TemplateError(f"the bounds of {what} must be {wanted}, not {pair!r}.")
+    texts = " Declare texts by {levels = [...]}, or dp.Categorical([...])." * (what == "a number")
+    raise TemplateError(f"the bounds of {what} must be two finite numbers, the lower one first, not {pair!r}.{texts}")
 
 
 def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:

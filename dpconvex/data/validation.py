@@ -225,7 +225,7 @@ class Gate:
         if not largest <= allowed:
             count = len(excess) - int((excess <= allowed).sum())
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
-            worst = f"worst: row {first + int(np.argmax(excess))}, by {100 * largest:.3g} %"
+            worst = f"worst: row {first + int(np.argmax(excess))}, by {float(f'{100 * largest:.3g}'):,.15g} %"
             table = len(self.domain.shape) == 1  # of which a row may be raw columns
             known = f"declare bounds that hold by definition{' (bounds=... of an estimator)' * (not self.domain.shape)}"
             scale = "scale columns by public bounds (dpconvex.SchemaEncoder, unit_ball)" if table else known

@@ -110,7 +110,7 @@ class SurvivalRegressor(
         return np.where(died, 1.0, -np.clip((time[:, None] - starts) / (ends - starts), 0.0, 1.0))
 
     def predict(self, X: ArrayLike) -> Array:
-        """Return risk scores, ``X @ coef_``: who has a higher one is expected to have the event sooner; costs no privacy."""
+        """Return risk scores, ``X @ coef_``: a higher score means that the event is expected sooner; costs no privacy."""
         return np.asarray(self._checked(X) @ self.coef_)
 
     def predict_survival_function(self, X: ArrayLike, return_array: bool = False) -> Any:

@@ -110,8 +110,8 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         require(file.is_file(), f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
         return file
     known = shipped()
-    near = [f"did you mean {name!r}?" for name in get_close_matches(text, known, n=1)]
-    said = near[0] if near else f"there are {', '.join(known)}."
+    near = [name for name in known if name.startswith(text)] or get_close_matches(text, known, n=1)
+    said = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known)}."
     require(text in known, f"load: no problem {text!r} (of a file, give its path, ending in .py): {said}")
     return known[text]
 

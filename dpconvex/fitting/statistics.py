@@ -195,9 +195,9 @@ class Coefficients(StatedNumbers):
     def ratios(self, schema: Schema | None = None, per: Mapping[str, float] | None = None) -> Self:
         """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
 
-        With the schema of the table they are for one unit of each column, such as one year, or for a level, and named after it.
-        `per` says how many units of a column instead, such as ``{"income": 10_000, "since": 365}``; a date counts days.
-        Intercepts, `b`, are left out: `exp` of them is no ratio, and depends on how targets are scaled.
+        With the table's schema, a ratio is for one unit of a column, such as one year, or for a level, and has its name.
+        `per` sets other units, such as ``{"income": 10_000, "since": 365}``; dates count days.
+        Intercepts, `b`, are left out: `exp` of them is no ratio: it depends on how targets are scaled.
         """
         names, unit = list(self.names), np.ones(len(self.names))
         if schema is not None:

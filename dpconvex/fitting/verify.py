@@ -34,8 +34,8 @@ from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, in
 from dpconvex.util.runtime import Stage, once, quietly
 
 IN_RANGE = (
-    "The range of most targets is found first. Widths and thresholds of the loss are parts of it, and squares of long residuals "
-    "go on as lines; `ObjectivePerturbation()` or `SufficientStatistics()` by name asks for the loss as declared."
+    "The range of most targets is found first. Widths and thresholds of the loss are in proportion to it, and squares of "
+    "long residuals go on as lines. Name `ObjectivePerturbation()` or `SufficientStatistics()` for the loss as declared."
 )
 PUBLIC = "Terms of the loss that no record enters count as part of the regularizer, which is multiplied by n."
 LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed

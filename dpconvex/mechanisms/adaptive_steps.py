@@ -19,8 +19,8 @@ from dpconvex.util.arrays import Array
 
 SOURCE = "docs/theory.md, theorem 8.9"
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
-CLIPPED = "One record's part of a sum depends on that record and on released numbers alone, and is as long as the clip at most."
-NOTHING = "Nothing about the loss was proved, and none is needed: the guarantee does not rest on how the loss is read."
+CLIPPED = "One record's part of a sum depends on it and on released numbers alone.  Its norm is at most the clip."
+NOTHING = "No property of the loss was proved.  The guarantee needs none."
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def whole_level(privacy: Privacy) -> float:
 
 def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivation, ...]) -> Derivation:
     parts = "one record's part of a sum is at most the clip"
-    apart = "two parts are 2 clips apart" if privacy.adjacency == "replace-one" else parts
-    why = "each query has a sensitivity that is known before it is asked, and a level; squares of levels add up"
+    apart = "two records' parts differ by at most twice the clip" if privacy.adjacency == "replace-one" else parts
+    why = "the sensitivity and the level of each query are known before it is asked; squared levels add up"
     steps = (
         Derivation("clipped sums", "", {}, apart),
         *further,

@@ -71,7 +71,7 @@ def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
-    largest = "largest norm of a sum of vertices, one from each term's set of gradients"
+    largest = "largest norm of one record's gradient: a sum of extreme gradients, one of each term"
     why = "one gradient appears or disappears: G"
     if privacy.adjacency == "replace-one":
         why = "largest distance between the gradients of two records, over all pairs of labels; at most 2 G"

@@ -188,7 +188,7 @@ class NoisyGradientDescent(base.ForUnits):
         return settings | {"largest_step": largest} | ({} if self.sampling is None else {"sampling": rate})
 
     def hiding(self, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate with noise that also hides rounding in sums; with samples, rounding has its own share."""
+        """Return the certificate with more noise, which also hides rounding in sums; with samples a share of it pays for that."""
         assert isinstance(certificate, DescentCertificate)
         reach, scale = certificate.sensitivity, certificate.noise_scale
         root = math.sqrt(certificate.steps) * (1 + NORM_SLACK)

@@ -18,8 +18,8 @@ from dpconvex.util.arrays import Array, Indices
 # Vertices: the noise of a choice, next to the logarithm of their number, and records for each of them and unit of the level.
 LOUD, ENOUGH = 16.0, 40.0
 SOURCE = "docs/theory.md, propositions 8.10 and 8.11"
-RANGE = "logarithms of probabilities move within a range that is known, and so many choices of that range have a level"
-CHOSEN = "Vertices are drawn exactly, in proportion to whole numbers, from the operating system's random numbers."
+RANGE = "one record moves log-probabilities within a known range, which gives a block of choices its level"
+CHOSEN = "Vertices are drawn exactly, with integer weights, from the operating system's random numbers."
 REMEDY = (
     "constrain the weights of features by cp.norm1(w) <= radius, or by w >= 0 and cp.sum(w) == 1; or use AdaptiveSteps"
 )

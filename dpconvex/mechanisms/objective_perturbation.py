@@ -23,8 +23,8 @@ SOURCE = (
 # So many times the largest curvature, over epsilon, makes curvature free; it is worth a remark from this share of epsilon on.
 FREE, REMARKABLE = 1e6, 0.25
 ASSUMPTIONS = (
-    "The computed answer lies within the tolerance of the exact minimiser.  Every fit checks that, by a bound on the rounding of "
-    "its gradient; what is assumed is the bound for the gradient of a single record (docs/release.md).",
+    "The computed answer lies within the tolerance of the exact minimiser.  Every fit checks this by a bound on the rounding of "
+    "its gradient.  Only the part of a single record in this bound is assumed (docs/release.md).",
     base.DRAWN,
     base.UNSEEN,
 )

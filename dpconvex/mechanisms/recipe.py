@@ -160,29 +160,29 @@ def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
 def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> str:
     """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
-        return "Chosen because the loss is quadratic: what it takes from the data is released once."
+        return "Chosen because the loss is quadratic: noisy sums over the data are released once."
     if isinstance(mechanism, NoisyFrankWolfe):
         return (
-            f"Chosen because there are {vertices_of(form):,} features, more than a third of records times the level: "
-            "noisy choices of few features learn more than noise on all; `AdaptiveSteps()` by name takes all."
+            f"Chosen because there are {vertices_of(form):,} features, more than n mu / 3 (n records, mu of GDP). "
+            "Noisy choices of few features are then more accurate than noise on all. Name `AdaptiveSteps()` to use all."
         )
     if isinstance(mechanism, AdaptiveSteps):
         return (
-            "Chosen because scores are linear in the parameters: clipped steps that adapt learn more than exact minimisers "
-            "under the noise of the worst record; `ObjectivePerturbation()` by name asks for a minimiser."
+            "Chosen because scores are linear in the parameters. Adaptive clipped steps are then more accurate than exact "
+            "minimisers, whose noise covers the worst record. Name `ObjectivePerturbation()` for a minimiser."
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
     if is_wide(form, privacy, size):
         return (
-            f"Chosen because there are {features_of(form):,} features, of whose second moment noise takes long to draw; "
-            "`AdaptiveSteps()` by name asks for it, and learns more from many records."
+            f"Chosen because noise on the second moment of {features_of(form):,} features takes long to draw. "
+            "With many records `AdaptiveSteps()`, which draws it, is more accurate."
         )
     found = plenty(form, privacy, size)
     return (
         f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below "
-        f"{ENOUGH if found < ENOUGH else ENOUGH_AT_KINKS:g}, clipped steps are more accurate than exact minimisers; "
-        "`ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, by name asks for one."
+        f"{ENOUGH if found < ENOUGH else ENOUGH_AT_KINKS:g}, clipped steps are more accurate than exact minimisers. "
+        "Name `ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, for a minimiser."
     )
 
 

@@ -44,7 +44,7 @@ class People:
     def read(cls, privacy: Privacy, given: Any, records: int, rng: np.random.Generator) -> Self:
         """Read identifiers, one for each of so many records, and refuse units of more records than declared, or cut them."""
         unit = privacy.unit
-        require(given is not None, f"unit: pass an identifier of the {unit} for each record, as unit=.")
+        require(given is not None, f"unit: the privacy unit is a {unit}; pass unit=, one identifier for each record.")
         wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
         if wrong or len(getattr(given, "shape", (records,))) != 1 or len(given) != records:
             raise DomainError(f"unit: expected one identifier of the {unit} for each of {records} records.")

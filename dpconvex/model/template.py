@@ -249,7 +249,7 @@ class Template(Sealed):
         return perturbed_program(whole, {v.name: variable_like(v) for v in self.variables})
 
     def with_parts(self, **parts: Any) -> Self:
-        """Return a template of other parts in its own variables, which were read before."""
+        """Return a copy with other parts, which use the variables of this template."""
         result = copy(self)
         result.__dict__.update(parts)
         return result
@@ -288,8 +288,8 @@ def called(loss: Callable[..., Any], record: Record, values: Mapping[str, Any]) 
             why = "the loss compares symbols, as max(0, z) and `if x[0] > 0` do"
             rules = "for max(0, z) write cvxpy.pos(z) or dpconvex.huber_hinge(z, width), for max cvxpy.maximum(a, b)"
             raise TemplateError(f"Template: {why}; {rules}. Only fields with a Choice may decide anything.") from error
-        rules = "use CVXPY's functions of them and of variables that fit; only fields with a Choice may decide anything"
-        error.add_note(f"dpconvex: while the loss of a Template was formed. Continuous fields are symbols: {rules}.")
+        rules = "use CVXPY's functions of them, and matching shapes; only fields with a Choice have values to decide by"
+        error.add_note(f"dpconvex: raised by the loss of a Template. Continuous fields are symbols: {rules}.")
         raise
 
 

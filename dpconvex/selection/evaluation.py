@@ -49,7 +49,7 @@ class Evaluation(StatedNumbers):
     clusters : int
         Bound on the number of one person's records.  Intervals assume that all of these are alike.
     chosen : int or None
-        Index of the group that all numbers are of.
+        Index of the group to which all numbers refer.
     not_private_because, learnt : str, and Learnt or None
         Why the numbers or the release are not private, such as a seed; and the cost of a learnt schema.
     """

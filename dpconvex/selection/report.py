@@ -54,14 +54,14 @@ def report(
     coefficients: Coefficients | None = None,
     title: str | None = None,
 ) -> str:
-    """Write a report of a release, for its users and an ethics board, and return it: one HTML file of what was released already.
+    """Write a report of a release, for its users and an ethics board, from released numbers alone; return its HTML.
 
     Parameters
     ----------
     release : Release or estimator
-        Of a fitted additive model, the curves, too.
+        A fitted additive model adds its curves.
     evaluation : Evaluation, optional
-        How well it does.
+        Its measured errors.
     budget : Budget, optional
         The ledger that says what was spent on the same people, and by whom.
     path : str or path, optional
@@ -69,6 +69,7 @@ def report(
     coefficients : Coefficients, optional
         Intervals of its parameters, as `dpconvex.intervals` releases them.
     title : str, optional
+        Heading of the page.
     """
     found = getattr(release, "release_", release)
     instance(Release).check("report", release=found)
