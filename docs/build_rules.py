@@ -112,11 +112,11 @@ ALSO = {
 # Classes of CVXPY whose functions have other names.
 SPELLED = {"Trace": "trace", "diag_mat": "diag", "diag_vec": "diag", "Hstack": "hstack", "Vstack": "vstack"}
 
-# Atoms that CVXPY has not got.
+# Atoms that CVXPY lacks, where they are not `dp.` and their name.
 OWN = {"declared": "`dp.Atom`", "neg_log_normcdf": "`-dp.log_normcdf`, exact where `cp.log_normcdf` approximates"}
 
 SOFTPLUS = dp.Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
-OWN_EXAMPLES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # of atoms that CVXPY has not got
+OWN_EXAMPLES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "declared": ("softplus(w[0]), declared", lambda cp, w: SOFTPLUS(w[0])),
     "neg_log_normcdf": ("-log_normcdf(w[0])", lambda cp, w: -dp.log_normcdf(w[0])),
 }
@@ -136,7 +136,7 @@ def page() -> str:
         parts.append(f"{sentence(atom.statement)}\n\nSource: {sentence(atom.source)}\n")
     parts.append(EXAMPLES_HEAD)
     for atom in ruled:
-        text, make = atom.example or OWN_EXAMPLES[atom.name]
+        text, make = atom.example or own_example(atom.name)
         parts.append(f"| {atom.name} | `{text}` | {constants(make, None)} | {constants(make, [0.5, 2.0])} |\n")
     parts.append(ABILITIES)
     for atom in (atom for atom in ATOMS.values() if atom.affine == "curved"):
@@ -154,7 +154,11 @@ def page() -> str:
 def spelled(atom: AtomDefinition) -> str:
     """Return the functions of CVXPY that make an atom."""
     found = [f"`cp.{name}`" for name in dict.fromkeys([*functions(atom), *ALSO.get(atom.name, ())])]
-    return ", ".join(found) if found else OWN[atom.name]
+    return ", ".join(found) if found else OWN.get(atom.name, f"`dp.{atom.name}`")
+
+
+def own_example(name: str) -> tuple[str, Callable[[Any, Any], Any]]:
+    return OWN_EXAMPLES.get(name) or (f"{name}(w[0])", lambda cp, w: getattr(dp, name)(w[0]))
 
 
 def functions(atom: AtomDefinition) -> list[str]:

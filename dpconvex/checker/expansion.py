@@ -21,12 +21,11 @@ Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 5_000, 64
 CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
 ENDS = {"lower": -1, "upper": 1}
-# Arguments of these have one shape; those are one number.
-ENTRYWISE = {"add", "negate", "multiply", "divide", "abs", "power", "huber", "logistic", "maximum", "declared"}
-ENTRYWISE |= {"exp", "log", "rel_entr", "neg_log_normcdf"}
 MATRICES = {"norm_nuc", "log_det", "lambda_max", "sigma_max"}
 NUMBERS = MATRICES | {"quad_over_lin", "sum_largest"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
+# Arguments of all other operations have the shape of the result.
+ENTRYWISE = {*OPERATIONS} - NUMBERS - {*REARRANGED, "matmul", "sum", "max", "log_sum_exp", "norm"}
 
 
 @dataclass
