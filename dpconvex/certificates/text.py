@@ -249,7 +249,7 @@ class CertificateText(Printed):
     def rows(self: Any) -> Rows:
         root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"
         if queries:
-            said = "Gaussian DP of all queries together; squared levels add up"
+            said = "GDP of all queries together; squared levels add up"
             yield "level mu", number(self.settings["level"]), said
         elif statistics:
             yield "statistics", f"{self.noise_dimension}", source(root, "moments")

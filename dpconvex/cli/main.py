@@ -55,7 +55,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
 ACCOUNTING = ("basic", "gaussian", "renyi")
 ADJACENCIES, KEEPS = ("replace-one", "add-remove"), ("first", "random", "weights")
 
-# What a TOML file for `fit` may say about the table, and else; some of it can be said by options of the same name.
+# What a TOML file for `fit` may say; options of the same name say some of it.
 LABELS = ("label", "labels", "label_bounds")
 ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism")
@@ -83,13 +83,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "data": option("CSV file with a header line, or Parquet file; to fit and evaluate also a folder of Parquet files"),
     "ledger": option("file of a budget, or address of a database, such as sqlite:///spent.db"),
     "names": option("problems to list, by default all", "NAME", nargs="*"),
-    "to": option("move: file or database that is to hold the budget", nargs="?"),
-    "file": option("public CSV or Parquet file for a draft, any to learn from, TOML file to check"),
-    "--progress": flag("say what is being done, on standard error, also where that is no terminal"),
+    "to": option("move: the new file or database of the budget", nargs="?"),
+    "file": option("draft: a public CSV or Parquet file; learn: any such file; check: a TOML file"),
+    "--progress": flag("report progress on standard error, also if that is no terminal"),
     "--json": flag("print JSON for a program to read"),
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
     "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
-    "--grid": option("values of an option, of which all combinations are tried", "OPTION=A,B,...", action="append"),
+    "--grid": option("values of an option; all combinations are tried", "OPTION=A,B,...", action="append"),
     # What is publicly known about the table, never read off the data.
     "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
     "--schema": option("TOML file that declares columns of every kind", "FILE"),
@@ -107,14 +107,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
     "--delta": option("its delta, by default 0", "D", float),
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
-    "--unit": option("column that says whose records are protected together", "COLUMN", dest="privacy_unit"),
-    "--most": option("so many records of one unit there are at most", "K", int),
-    "--keep": option(
-        "of units with more: keep the first or random ones, or refuse and weigh; by default refuse", choices=KEEPS
+    "--unit": option(
+        "column of identifiers: records with the same one are protected together", "COLUMN", dest="privacy_unit"
     ),
-    "--share": option("part of it that pays for the components of a mixture", "S", float),
+    "--most": option("largest number of records of one unit", "K", int),
+    "--keep": option(
+        "of units with more: keep the first or random records; weights and the default refuse them", choices=KEEPS
+    ),
+    "--share": option("share of the guarantee that pays for the components of a mixture", "S", float),
     "--mechanism": option(
-        f"by default, what learns most from so many records; one of {', '.join(MECHANISMS)}, and its own options, such as "
+        f"by default the most accurate one for this size; one of {', '.join(MECHANISMS)}, with its options, such as "
         "gradient-descent:clip=0.25,steps=100 for clipped gradients",
         "NAME[:OPTION=VALUE,...]",
     ),
@@ -122,18 +124,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--ledger": option("budget, a file or a database, that records the cost before the data are used", "FILE|URL"),
     "--budget": option("total epsilon of a ledger that is to be made", "E", float),
     "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
-    "--accounting": option("how that ledger adds up spends; by default basic", choices=ACCOUNTING),
+    "--accounting": option("how that ledger adds up costs; by default basic", choices=ACCOUNTING),
     "--seed": option("for tests: the result is then not private, and says so", "N", int),
     # What is searched and written.
     "--effort": option("how long to search; by default 1", "X", float, default=1.0),
-    "--runs": option("also fit the worst neighbours so often each", "N", int, default=0),
+    "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
     "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", words),
     "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
     "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
     "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
-    "--part": option("part of the people whose records are to evaluate, by default 0.25", "S", float),
-    "--test": option("file for the records to evaluate", "FILE"),
+    "--part": option("share of the people kept for evaluation, by default 0.25", "S", float),
+    "--test": option("file for the records kept for evaluation", "FILE"),
     "--table": option("records of the fit, for intervals, which --epsilon and --delta pay for", "FILE"),
     "--evaluation": option("file that evaluate has saved", "FILE.json"),
     "--coefficients": option("file that coefficients has saved", "FILE.json"),
