@@ -20,7 +20,7 @@ import dpconvex as dp
 from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
 from dpconvex.data.schema import Schema, read_settings
-from dpconvex.data.tables import table_of
+from dpconvex.data.tables import Table, table_of
 from dpconvex.data.validation import LARGEST_COPY
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of
@@ -102,10 +102,11 @@ def prepared(
         said = f"grades are, from the lowest: {', '.join(declared.schema.labels or ())}; labels in another order change it."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     Stage.name = "reading the table"
-    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
+    table = opened(chosen.data)
+    data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = further | {"size": chosen.size, "backend": chosen.backend, "seed": chosen.seed}
     if promise.unit is not None and "share" not in further:
-        options["unit"] = declared.schema.units(chosen.data)
+        options["unit"] = declared.schema.units(table)
     return out, data, options | {"budget": ledger(chosen, promise, options.get("unit"))}
 
 
@@ -271,6 +272,11 @@ def declared_schema(chosen: argparse.Namespace) -> Schema:
     return Schema.from_dict(given | ({} if bounds is None else {"features": {str(name): bounds for name in features}}))
 
 
+def opened(path: str) -> Any:
+    """Return a table, which is read once, so that rows and identifiers belong together, or the folder of several."""
+    return path if Path(path).is_dir() else table_of(path)
+
+
 @dataclass(frozen=True)
 class Declared:
     """The learner for the tables of a schema; `values` are what its field y has for the table's labels."""
@@ -280,18 +286,17 @@ class Declared:
     values: Mapping[str, Any]
     model: Any = None  # the estimator that makes the features, if one does
 
-    def table(self, path: str, *, empty: bool) -> Any:
-        """Read and check a table, or a folder of Parquet files, before anything is paid; return it as the problem takes it."""
-        if not Path(path).is_dir():
-            given = table_of(path)  # which is read once: features and labels are of the same rows
+    def table(self, given: Any, *, empty: bool) -> Any:
+        """Check what `opened` returned before anything is paid; return it as the problem takes it."""
+        if isinstance(given, Table):
             found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
             return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
         require(self.model is None, "an additive model needs its records in one file, not a folder of several.")
-        parts = dp.Partitions(path, self.schema)
+        parts = dp.Partitions(given, self.schema)
         # Larger ones are read again for every pass.
         small = 8 * len(self.schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
         self.schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
-        return dp.Partitions(path, self.schema, keep=small).turned(partial(coded, self.values), ("x", "y"))
+        return dp.Partitions(given, self.schema, keep=small).turned(partial(coded, self.values), ("x", "y"))
 
     def predicted(self, found: Any) -> list[Any]:
         """Return predictions as the table has them: labels, or numbers in its units."""

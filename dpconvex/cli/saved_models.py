@@ -4,14 +4,13 @@ import argparse
 import csv
 import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import dpconvex as dp
-from dpconvex.cli.commands import CURVES, ledger, model_of
+from dpconvex.cli.commands import CURVES, ledger, model_of, opened
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
-from dpconvex.data.tables import listed, table_of
+from dpconvex.data.tables import Table, listed
 from dpconvex.errors import DomainError
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects, unit_of
@@ -27,11 +26,12 @@ def evaluate(chosen: argparse.Namespace) -> None:
     inputs = {"the table": chosen.data, "the model": chosen.model, "the ledger": chosen.ledger}
     out = None if chosen.out is None else writable(chosen.out, inputs)
     pictures = {name: writable(path, inputs) for name in PICTURES if (path := getattr(chosen, name)) is not None}
-    promise, whose = promised(chosen, release, schema, chosen.data)
-    data = declared.table(chosen.data, empty=promise.adjacency == "add-remove")
+    table = opened(chosen.data)
+    promise, whose = promised(chosen, release, schema, table)
+    data = declared.table(table, empty=promise.adjacency == "add-remove")
     options = {"budget": ledger(chosen, promise, whose), "entry": f"evaluate {chosen.model}", "seed": chosen.seed}
     if chosen.group is not None:
-        data, options["groups"] = grouped(schema, chosen.data, chosen.group, data)
+        data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
     found = dp.evaluate(declared.learner, release, data, promise, unit=whose, measures=chosen.measures, **options)
     found = replace(found, labels=tuple(schema.labels or ()), label=schema.label)
@@ -50,7 +50,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
         found.save(out)
 
 
-def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, table: str) -> tuple[dp.Privacy, Any]:
+def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, table: Any) -> tuple[dp.Privacy, Any]:
     """Return the guarantee that the options state, about those whom the model protects, and identifiers of these."""
     known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
     further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
@@ -67,13 +67,13 @@ def numbers(found: dp.Evaluation) -> dict[str, Any]:
 GROUP = "group_of_a_record"  # the field that --group adds
 
 
-def grouped(schema: Schema, path: str, name: str, data: Any) -> tuple[Any, tuple[str, ...]]:
+def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tuple[str, ...]]:
     """Return data with the group of each record, and the groups: levels of a declared column, and "other" for what is none."""
     column: Any = schema.features.get(name)
     levels = tuple(map(str, getattr(column, "levels", ())))
     said = f"--group takes a column of one table that is declared with levels, not {name!r}."
-    require(levels and not Path(path).is_dir(), said)
-    places = map(column.reads, listed(table_of(path).columns([name], absent=schema.absent)[name]))
+    require(levels and isinstance(table, Table), said)
+    places = map(column.reads, listed(table.columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
     groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # It is NaN of a missing one
     return {**data, GROUP: groups}, (*levels, *further)
@@ -118,8 +118,9 @@ def coefficients(chosen: argparse.Namespace) -> None:
     found, release = None, dp.Release.load(chosen.model)
     if chosen.table is not None:
         release, declared = model_of(chosen)
-        promise, whose = promised(chosen, release, declared.schema, chosen.table)
-        data, size = declared.table(chosen.table, empty=False), getattr(release.certificate, "size", None)
+        table = opened(chosen.table)
+        promise, whose = promised(chosen, release, declared.schema, table)
+        data, size = declared.table(table, empty=False), getattr(release.certificate, "size", None)
         options = {"budget": ledger(chosen, promise, whose), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
         options["size"] = size if promise.adjacency == "add-remove" else None
         found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
