@@ -36,7 +36,7 @@ class LogLinkRegressor(PrivateRegressor):
         `regularization`, if it is given, counts in units of the scaled targets instead.
     bound : float or None
         Bound on the norm of the coefficients, and times the radius on the intercept, which is 0 where a twentieth of the upper
-        bound is predicted.  None is no bound where adaptive steps are taken, the usual mechanism with a delta, and else 1.
+        bound is predicted.  None is no bound for adaptive steps, the usual mechanism with a delta, and 1 for all others.
     exposure : float
         Public upper bound of exposures; 0 for none.  With a bound, `fit` takes exposures, 1 for all by default.  The target of a
         record is the total over its exposure, and predictions are for an exposure of 1.

@@ -53,7 +53,7 @@ class SurvivalRegressor(
     Parameters
     ----------
     bounds : pair of float
-        Required: 0 and the largest time that the curves speak of.  Who has no event until then is censored there.
+        Required: 0 and the end of the curves.  People without an event until then are censored there.
     intervals : int or sequence of float
         Number of intervals, of equal length, or the times at which they end; the last one ends at the upper bound.  With
         ``delta=0`` proofs of more than six are not replayed.
@@ -80,7 +80,7 @@ class SurvivalRegressor(
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
         name, given = type(self).__name__, self.intervals
-        said = f"{name}: declare 0 and the largest time that curves speak of, such as bounds=(0, 10)."
+        said = f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10)."
         require(self.bounds is not None, said)
         low, high = interval("the time", self.bounds)
         require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")

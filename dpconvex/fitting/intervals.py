@@ -48,11 +48,11 @@ def intervals(
 ) -> Coefficients:
     """Estimate parameters with confidence intervals for sampling and noise, at a privacy cost of its own.
 
-    From a release, or from where adaptive steps end that are part of the cost, a noisy gradient and a noisy Hessian lead to an
-    estimate whose law is known.  It is of what minimises the expected loss, without regularizer and constraints.  Intervals are
-    those of the sandwich estimator plus the noise (docs/theory.md, section 22): the model need not be right, if no few records
-    decide about it (docs/intervals.md has measured coverage).  Where noise hides the curvature along some parameters, these
-    have no numbers: `undetermined` names them.
+    A noisy gradient and a noisy Hessian, at a release or at the end of adaptive steps that are part of the cost, give an
+    estimate with a known distribution.  It is of the minimiser of the expected loss, without regularizer and constraints.
+    Intervals are those of the sandwich estimator plus the noise (docs/theory.md, section 22).  The model need not be right,
+    unless few records decide about it (docs/intervals.md has measured coverage).  Where noise hides the curvature along some
+    parameters, these have no numbers: `undetermined` names them.
 
     Parameters
     ----------

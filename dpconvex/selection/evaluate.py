@@ -181,22 +181,22 @@ def split(
 ) -> tuple[Indices, Indices]:
     """Return the indices of records to fit and to evaluate; the records of a person stay together.
 
-    Each person has a random number that follows from a key and the identifier alone.  Those with the smallest numbers are in the
-    evaluation part, as many as `test` asks for, so that one who replaces another moves one person of each part.  Under
-    add-remove all below `test` are, so that one person more moves nobody else.
+    A key and the identifier alone give each person a random number.  The share `test` of people with the smallest numbers is the
+    evaluation part.  So replacing a person moves one person of each part.  Under add-remove, it is all people with a number
+    below `test`, so that a further person moves nobody else.
 
     Parameters
     ----------
     unit : array_like or int
-        Identifiers of the people of all records, or the number of records, of which each is a person's by its place.
+        Identifiers of the people of all records; or the number of records, if each is a different person's.
     test : float
         Share of people in the evaluation part; under add-remove, the probability of being in it.
     seed : int, optional
-        Repeats the same split.  Under replace-one, leave it out if people have different numbers of records: those of the parts,
-        which fits publish, would tell who knows the seed which identifiers are there.  Otherwise the guarantees of the parts do
-        not need a secret split; with a number of records under add-remove, a record more is then one at the end.
+        Repeats the same split.  Under replace-one, leave it out if people have different numbers of records: fits publish how
+        many the parts have, and with the seed anyone can infer from that which identifiers are there.  Otherwise the split need
+        not be secret.  If `unit` is a number of records, neighbours under add-remove differ by a record at the end.
     adjacency : {"replace-one", "add-remove"}
-        That of the guarantees.
+        Adjacency of the guarantees.
     """
     FRACTION.check("split", test=test)
     one_of(ADJACENCIES).check("split", adjacency=adjacency)

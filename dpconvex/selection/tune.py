@@ -119,7 +119,7 @@ def tune(
     data, with about half of epsilon for each fit, for any number of candidates.
 
     The released fit has seen one part of m + 1.  It is often worse than the default on all of the data: tune only if candidates
-    differ by more than so many records are worth (docs/choosing.md).
+    differ by more than the lost records are worth (docs/choosing.md).
     """
     check_privacy("tune", privacy, units=True)
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune", seed, workers, unit, units=True)
