@@ -195,7 +195,9 @@ class Schema:
             try:
                 y = self.targets(columns[self.label], table.where(self.label), clipped)
             except DomainError as error:
-                said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0].rstrip(".")
+                said = str(error).partition("; a Categorical may say")[0].partition("; declare missing=")[0]
+                if said == str(error):
+                    raise
                 how = "declare all that there are; whose label is unknown is no record of this task"
                 raise DomainError(f"{said}. It is the label: {how}.") from None
             if self.labels is None:

@@ -96,7 +96,7 @@ class Column:
                 raise DomainError(f"{where(index)}: {said}; write a number, a text, a truth value, a date or a time.")
             shown = tables.text_of(value) if isinstance(value, bool) else value
             comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
-            remedy = "; write decimal points, and no commas" * comma
+            remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
         with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
             single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
@@ -261,7 +261,10 @@ class Date(Column):
     missing: Any = None
 
     kind: ClassVar[str] = "dates"
-    unknown = "is not a date such as 2020-01-31, without a time zone"
+    unknown = (
+        "is not a date such as 2020-01-31; pandas.to_datetime(column, dayfirst=True) reads 31.01.2020, and "
+        "column.dt.tz_localize(None) drops a time zone"
+    )
     reads: ClassVar[Any] = staticmethod(tables.day)
 
     def __post_init__(self) -> None:

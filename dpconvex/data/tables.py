@@ -218,14 +218,16 @@ def csv_table(path: Path, header: bool) -> Table:
             rows = ((reader.line_num, row) for row in reader if row)
             found = list(islice(rows, 1) if header else rows)
     except UnicodeDecodeError as error:
-        raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
+        said = f"not a text file in UTF-8 ({error.reason} at byte {error.start}); save it as such, or pass what"
+        raise DomainError(f"{path}: {said} pandas.read_csv({str(path)!r}, encoding='cp1252') reads.") from error
     except csv.Error as error:
         raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
     require(found, f"{path}: the file is empty; its first line must name the columns.", DomainError)
     (_, first), *records = found
     names = [name.strip() for name in first]
     mark = next((mark for mark in ";\t|" if mark in first[0]), "")
-    how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas"
+    how = f"pass pandas.read_csv({str(path)!r}, sep={mark!r}), with decimal=',' if numbers have commas; its"
+    how += " to_csv('new.csv', index=False) writes a file for the command line"
     require(len(names) != 1 or not mark, f"{path}: cells are separated by {mark!r}, not by commas; {how}.", DomainError)
     for line, row in records:
         if len(row) != len(names):

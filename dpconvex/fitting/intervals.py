@@ -29,7 +29,7 @@ ENOUGH, FAR = 40, 80
 DOUBT = "Numbers may be undetermined, or refused when paid for."
 # Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others.
 UNITS = 10.0
-INSIDE, ROUNDING = 3.0, 1e-6  # Standard errors within which no constraint may be active; relative error of a projection
+OUTSIDE, ROUNDING = 3.0, 1e-6  # Standard errors by which estimates may lie outside of K; relative error of a projection
 
 
 def intervals(
@@ -164,12 +164,11 @@ def touches(form: LossForm, release: Release) -> bool:
 
 
 def check_inside(form: LossForm, estimate: NewtonPoint) -> None:
-    """Refuse estimates at which constraints may be active: they bend the law of the answer."""
+    """Refuse estimates that lie outside of K by more than their error: a constraint is active, and they ignore it."""
     if form.feasible.is_space:
         return
     values, axes = np.linalg.eigh(estimate.of_records + estimate.of_noise)
-    for away in (axes * (INSIDE * np.sqrt(np.maximum(values, 0.0)))).T:
-        for point in (estimate.theta - away, estimate.theta + away):
-            moved = float(np.linalg.norm(form.feasible.project(point) - point))
-            if moved > ROUNDING * (1 + float(np.linalg.norm(point))):
-                raise NotConverged("intervals: a constraint may be active within the error of the estimate.")
+    away = axes.T @ (form.feasible.project(estimate.theta) - estimate.theta)
+    errors = np.sqrt(np.maximum(values, (ROUNDING * (1 + float(np.linalg.norm(estimate.theta)))) ** 2))
+    if np.linalg.norm(away / errors) > OUTSIDE:
+        raise NotConverged("intervals: a constraint is active, and moves parameters by more than their error.")

@@ -163,7 +163,8 @@ def export(
     known = np.stack([0 * known, known], axis=1) if known.ndim == 1 else known
     labels = None if scores is None else labels
     if labels is not None and known.shape[1] != len(labels):
-        raise TemplateError(f"to_onnx: there are {known.shape[1]} scores for {len(labels)} labels.")
+        said = f"to_onnx: linear, softmax and additive models can be written, no scores of {len(labels)} labels such as grades"
+        raise TemplateError(f"{said}. Keep the file of `save`, which predicts in Python.")
     logistic = probabilities is not None and labels is not None and alike(probabilities(points), softmax(known, axis=1))
     finished(graph, path, result, found[1].shape, labels, logistic, bounds)
 
@@ -172,9 +173,10 @@ def export_estimator(estimator: Any, path: Any) -> None:
     """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
-    predict = "predict" if classes is not None else "_unbounded"
+    is_bounded = classes is None and hasattr(estimator, "_unbounded")
+    predict = "_unbounded" if is_bounded else "predict"
     functions = [getattr(estimator, name, None) for name in ("decision_function", predict, "predict_proba")]
-    bounds = None if classes is not None else estimator._interval()
+    bounds = estimator._interval() if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names
         export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema, bounds=bounds)

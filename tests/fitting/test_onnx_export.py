@@ -148,10 +148,19 @@ def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
     assert np.isfinite(found).all()
 
 
+def test_risks_of_survival_are_written(tmp_path):
+    y = np.array(list(zip(RNG.random(len(X)) < 0.5, RNG.exponential(size=len(X)), strict=True)), "bool,float")
+    model = dp.SurvivalRegressor(epsilon=1.0, delta=1e-5, bounds=(0, 2), seed=0).fit(X, y)
+    model.to_onnx(tmp_path / "model.onnx")
+    near(run(tmp_path / "model.onnx", {"x": NEW})["prediction"], model.predict(NEW))
+
+
 def test_what_is_not_linear_is_refused(tmp_path):
     curved = dp.load("large_margin_gaussian", features=5, classes=3)
     release = dp.solve(curved, {"x": X, "y": THREE.tolist()}, dp.Privacy(1.0), seed=0)
     refused(dp.TemplateError, "must be linear", release.to_onnx, tmp_path / "model.onnx")
     plain = dp.Release({"w": [1.0, 2.0]}, spent=dp.Privacy(1.0))
     refused(dp.TemplateError, "no function to predict with", plain.to_onnx, tmp_path / "model.onnx")
+    grades = dp.OrdinalRegressor(epsilon=1.0, delta=1e-5, classes=(0, 1, 2), seed=0).fit(X, THREE)
+    refused(dp.TemplateError, "such as grades", grades.to_onnx, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
