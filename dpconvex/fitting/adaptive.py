@@ -31,6 +31,7 @@ from dpconvex.util.runtime import once
 
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
 CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
+PLENTY = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
 
@@ -91,8 +92,10 @@ def release_steps(
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
             classes = tells_classes(form, scores.fields) and not pulls(form)
-            # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short
+            # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
+            # curvature that nonsmooth points have by their width is none to step by, where records are many.
             alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
+            alone = alone or (scores.width > 0 and size * settings["level"] > PLENTY * form.basis.shape[1])
             alone = alone and not scores.has_mixed_products  # and one second moment says little of rows of products
             take = descend_for_classes if public.is_flat and classes and alone else descend
             theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)

@@ -17,7 +17,16 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import Automatic, TargetRange, is_constrained, plans, weighs_features, why
+from dpconvex.mechanisms.recipe import (
+    Automatic,
+    TargetRange,
+    has_nonsmooth_loss,
+    is_constrained,
+    lacks_minimiser,
+    plans,
+    weighs_features,
+    why,
+)
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
@@ -229,13 +238,19 @@ class FitOptions:
     def _takes_steps(self, template: Template, plan: AdaptiveSteps) -> bool:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
 
-        So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing.
+        So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
+        or minimisers learn nothing: in natural units, and of slopes that have no bound.
         """
         with suppress(DPConvexError):  # told when they are proved
             form = form_of(template)
             scores = linear_scores(own_form(form)[0])
             usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
-            usual = usual or (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
+            bends = not has_nonsmooth_loss(form)
+            if not usual and bends:
+                usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
+            if not usual and (bends or not scores.is_shared):
+                public, analysed = known_of(own_form(form)[0])[1], partial(analyse, template, self.mechanism)
+                usual = public.metric is not None or not public.is_flat or lacks_minimiser(analysed)
             usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
             return self.mechanism is not None or usual
         return True

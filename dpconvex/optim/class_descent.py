@@ -19,6 +19,7 @@ from dpconvex.optim.label_shares import LabelShares
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sets.convex_sets import IntervalSet
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
@@ -201,7 +202,8 @@ class ImplicitSteps:
             hessian = self.table.T @ self.table + np.diag(step * self.ridge)
             self.weight, self.step = np.diag(hessian).copy(), step
             for piece in self.pieces:
-                self.weight[piece.coordinates] = self.weight[piece.coordinates].mean()
+                if not isinstance(piece, IntervalSet):  # whose projection has no weights
+                    self.weight[piece.coordinates] = self.weight[piece.coordinates].mean()
             self.inverse = np.linalg.inv(hessian + np.diag(self.weight))
         pull = self.table.T @ point.T.ravel()
         for _ in range(SWEEPS):

@@ -141,13 +141,15 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
 
 
 def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
-    scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
+    diagonal = hessian.diagonal()
+    units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))  # In which conic solvers see what is short beside what is long
+    scale = max(float(np.abs(units * slope).max()), 1.0)
     roots = []
     for mine in components(hessian):
-        values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() / scale)
+        values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() * np.outer(units[mine], units[mine]) / scale)
         roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
     public = form.template.regularizer, size / scale
-    theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
+    theta, said = least_squares_program(form.space, units, roots, units * slope / scale, public, form.constraints)
     if theta is None:
         why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
         raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")

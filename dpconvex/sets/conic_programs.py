@@ -79,13 +79,17 @@ def clarabel_answer(
 
 def least_squares_program(
     space: Space,
+    units: Array,
     roots: Sequence[tuple[Any, Array]],
     slope: Array,
     public: tuple[Expression, float],
     constraints: Sequence[Constraint],
 ) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function; also return the status."""
-    theta, writer, limits = posed(space, constraints)
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>``, theta in some units, plus a multiple of a function.
+
+    Also return the status.
+    """
+    theta, writer, limits = posed(space, constraints, units)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta
     goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
@@ -96,7 +100,7 @@ def least_squares_program(
             solve_quietly(program, solver)
             said = str(program.status)
             if program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None:
-                return np.asarray(theta.value), said
+                return np.asarray(units * theta.value), said
     return None, said
 
 
