@@ -101,6 +101,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
+    is_link = is_link and not (record.discrete and public.is_flat and not is_lopsided(public.longest))
     if is_link:
         single = len(scores.onto_kinds) == 1
         unit = unit_of_link(slopes_at, scores, found) if single else 1.0
@@ -194,9 +195,14 @@ def seen_from(
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
         measured = measured | {"longest": longest, "reach": unit * far}
         # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
-        vanishes = vanishes and (scores.width > 0 or not 0 < LINKED * np.min(longest) < np.max(longest))
+        vanishes = vanishes and (scores.width > 0 or not is_lopsided(longest))
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=middle, unit=unit, **measured)
+
+
+def is_lopsided(longest: tuple[Array, ...]) -> bool:
+    """Say whether the longest slopes on one side are those of a link next to the other's."""
+    return bool(0 < LINKED * np.min(longest) < np.max(longest))
 
 
 def bend_far_away(slopes_at: Callable[[Any], Any], along: Array, probe: Array) -> float:

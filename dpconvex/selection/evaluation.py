@@ -311,16 +311,13 @@ class Evaluation(StatedNumbers):
 
     @property
     def concordance(self) -> Estimate:
-        """Share of pairs whose order is that of their predictions; under censoring, of pairs whose order intervals tell.
+        """Share of pairs of survival times in the order of their predictions.
 
         Harrell's concordance: a record with an event in an interval, against each that lived through that interval.  Pairs
         within one interval are left out, so few intervals give higher numbers than `SurvivalRegressor.score`.
         """
-        if self.cells.kind == "survival":
-            table, count = self._table("survival"), self.cells.labels
-            return share(*measures.survival_pairs(table[:, :count], table[:, count + 1 :], self.cells.edges))
-        agreed, pairs = measures.prediction_pairs(self._table("by_prediction"), np.array(ROUGHLY))
-        return estimate((1 + ratio(agreed, pairs)) / 2)
+        table, count = self._table("survival"), self.cells.labels
+        return share(*measures.survival_pairs(table[:, :count], table[:, count + 1 :], self.cells.edges))
 
     @property
     def _range(self) -> float:

@@ -18,7 +18,6 @@ STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
 TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 BINS = 10  # of a calibration curve, at most
-FINE = 4  # Parts of cells of predictions, whose order counts
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
@@ -243,20 +242,6 @@ def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, A
     within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), np.log(-np.log(place)), rate)
     agreed = (died * (above + later * within[:, None])).sum(axis=(1, 2))
     return agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1)
-
-
-def prediction_pairs(table: Array, residuals: Array) -> tuple[Array, Array]:
-    """Return by how much more pairs of numbers their predictions put in order than out of order, and how many pairs differ.
-
-    Counts have shape (1 + replicates, predictions, residuals).
-    """
-    places = middles(np.linspace(0.0, 1.0, FINE * table.shape[1] + 1))
-    said, off = np.repeat(places, len(residuals)), np.tile(residuals, len(places))
-    order = np.sign(np.subtract.outer(said + off, said + off))
-    flat = (table / FINE).repeat(FINE, axis=1).reshape(len(table), -1)
-    kernels = order * np.sign(np.subtract.outer(said, said)), np.abs(order)
-    agreed, pairs = (((flat @ kernel) * flat).sum(axis=1) for kernel in kernels)
-    return agreed, pairs
 
 
 def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:

@@ -144,11 +144,13 @@ SIGNED = {
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_classes_under_constraints_are_learnt_in_natural_units(kind):
-    """Minimisers lost all, and the conic program after steps ended far from its minimum: losses were 1.1 to 13 times a constant's."""
+    """Minimisers lost all, and the conic program after steps ended far from its minimum: 1.1 to 27 times a constant's loss."""
     loss, which = SIGNED[kind]
     rng, size = np.random.default_rng(0), 5_000
     low, high = np.array([0.0, 18.0, 0.0, 1950.0]), np.array([1.0, 95.0, 2e5, 2025.0])
-    x = np.stack([rng.random(size) < 0.2, rng.normal(45, 15, size), rng.gamma(2, 2e4, size), rng.uniform(1960, 2020, size)])
+    x = np.stack(
+        [rng.random(size) < 0.2, rng.normal(45, 15, size), rng.gamma(2, 2e4, size), rng.uniform(1960, 2020, size)]
+    )
     x = np.clip(x.T, low, high)
     scores = (x - x.mean(axis=0)) / x.std(axis=0) @ [1.5, 1.0, 0.5, 0.0] + 0.5 * rng.logistic(size=size)
     y, w, b = np.where(scores > 0, 1, -1), cp.Variable(4, name="w"), cp.Variable(name="b")
@@ -170,3 +172,15 @@ def test_losses_without_bounds_under_constraints_take_steps():
         boost = dp.Template(record, lambda v, y: cp.exp(-y * (v @ w)), constraints=limits)
         release = dp.solve(boost, {"v": votes, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
         assert np.exp(-y * (votes @ release["w"])).mean() < 0.75
+
+
+@pytest.mark.parametrize("wide", [6.0, 20.0])
+def test_offsets_of_classes_make_no_link_of_a_logistic_loss(wide):
+    """Scores were read in a unit of their own, as those of counts: b = 600 or 2.5e8 in place of .3."""
+    rng, size, w, b = np.random.default_rng(0), 5_000, cp.Variable(3, name="w"), cp.Variable(name="b")
+    x, o = rng.uniform(-1, 1, (size, 3)), rng.normal(0, 1.5, size).clip(-wide, wide)
+    y = np.where(o + x @ [1, -1, 0] + 0.3 + rng.logistic(size=size) > 0, 1, -1)
+    record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), o=dp.Box(-wide, wide), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, o, y: cp.logistic(-y * (o + x @ w + b)))
+    release = dp.solve(template, {"x": x, "o": o, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
+    np.testing.assert_allclose(np.append(release["w"], release["b"]), [1, -1, 0, 0.3], atol=0.35)

@@ -8,7 +8,6 @@ import pytest
 from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, SCORED, X, Y, largest_loss
 from refused import refused
 from scipy.special import expit
-from scipy.stats import kendalltau
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
@@ -81,7 +80,7 @@ def test_residuals_follow_from_one_release():
     assert found.absolute_error == pytest.approx(np.mean(np.abs(apart)), abs=0.01)
     assert found.residual_quantile(0.9) == pytest.approx(np.quantile(apart, 0.9), abs=0.02)
     assert found.coverage(-0.1, 0.1) == pytest.approx(np.mean(np.abs(apart) <= 0.1), abs=0.03)
-    assert found.concordance == pytest.approx((1 + kendalltau(y, x[:, 0])[0]) / 2, abs=0.05)
+    assert "concordance" not in str(found)  # Cells are too wide for the order of predictions
     assert found.residuals().y[1] < 0 < found.residuals().y[3]  # 0.6 is the slope, and 0.5 was said
     for strange in ("a", None, np.nan, 2.0):
         with pytest.raises(dp.TemplateError):
