@@ -20,6 +20,7 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.recipe import (
     Automatic,
     TargetRange,
+    bounded,
     has_nonsmooth_loss,
     is_constrained,
     lacks_minimiser,
@@ -239,7 +240,7 @@ class FitOptions:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
 
         So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
-        or minimisers learn nothing: in natural units, and of slopes that have no bound.
+        or minimisers are refused or learn nothing: in natural units, and where slopes grow faster than scores.
         """
         with suppress(DPConvexError):  # told when they are proved
             form = form_of(template)
@@ -250,7 +251,8 @@ class FitOptions:
                 usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
             if not usual and (bends or not scores.is_shared):
                 public, analysed = known_of(own_form(form)[0])[1], partial(analyse, template, self.mechanism)
-                usual = public.metric is not None or not public.is_flat or lacks_minimiser(analysed)
+                usual = lacks_minimiser(analysed) or not bounded(analysed)
+                usual = usual or public.metric is not None or not (public.is_flat or any(public.sides))
             usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
             return self.mechanism is not None or usual
         return True
