@@ -26,6 +26,7 @@ MOST = 300  # Parameters
 # Of the fewest records: a table with rare levels was refused in 6 of 20 calls at 24 times as many, in 3 at 34, in none at 45.
 # Where fields are in natural units, counts by age and distance were refused in 9 of 10 calls at 46, in none at 114.
 ENOUGH, FAR = 40, 80
+ACTIVE = "Where a constraint moves parameters by more than their error, no interval holds."
 DOUBT = "Numbers may be undetermined, or refused when paid for."
 # Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others.
 UNITS = 10.0
@@ -110,10 +111,10 @@ def intervals(
         warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
     if release is None and not form.feasible.is_space:
         warn(
-            f"intervals: if a constraint is active, no interval holds. {DOUBT} Leave it out, or pass a release that tells."
+            f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active."
         )
     if release is not None and touches(form, release):
-        warn(f"intervals: a constraint is active at the release, and then no interval holds. {DOUBT} Leave it out.")
+        warn(f"intervals: a constraint is active at the release. {ACTIVE} {DOUBT} Leave it out.")
     job.check(found)
     job.pay(found.certificate.event)
     with job.told():

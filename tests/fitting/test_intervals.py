@@ -122,9 +122,13 @@ def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined
     for radius, active in ((1.0, True), (20.0, False)):
         within = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), constraints=[cp.norm(w) <= radius])
         if active:
-            refused(dp.NotConverged, "a constraint may be active", dp.intervals, within, None, data, PRIVACY, seed=1)
+            refused(dp.NotConverged, "a constraint is active", dp.intervals, within, None, data, PRIVACY, seed=1)
         else:
             assert np.isfinite(dp.intervals(within, None, data, PRIVACY, seed=1).standard_errors).all()
+    # The last weight is 1, on the boundary: estimates lie on both sides of it, and their law knows no constraints
+    positive = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 1e-9 * cp.sum_squares(w), [w[2] <= 1])
+    found = dp.intervals(positive, None, data, PRIVACY, seed=1)
+    assert ((found.lower < W) & (found.upper > W)).all()
     flat = {**data, "x": data["x"] * [1, 1, 0]}
     found = dp.intervals(loaded("logistic_regression"), None, flat, dp.Privacy(8.0, 1e-6), seed=1)
     assert found.undetermined == ("w[2]",)
