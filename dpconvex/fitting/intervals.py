@@ -110,9 +110,7 @@ def intervals(
         why = f"at {privacy} here may be too few records, {job.size:,}: with rare levels some {enough:,} are needed"
         warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
     if release is None and not form.feasible.is_space:
-        warn(
-            f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active."
-        )
+        warn(f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active.")
     if release is not None and touches(form, release):
         warn(f"intervals: a constraint is active at the release. {ACTIVE} {DOUBT} Leave it out.")
     job.check(found)
