@@ -65,12 +65,17 @@ class Encoded(np.ndarray[Any, Any]):
 
 
 class EncodedRows(sp.csr_array):
-    """Sparse features.  Their rows, multiples and copies, sparse and dense, keep the origin."""
+    """Sparse features.  Their rows, multiples, products with matrices and copies, sparse and dense, keep the origin."""
 
     origin = Origin()
 
     def toarray(self, order: Any = None, out: Any = None) -> Any:
         return carrying(super().toarray(order, out), self)
+
+    todense = toarray
+
+    def __matmul__(self, other: Any) -> Any:
+        return carrying(super().__matmul__(other), self)
 
     def __getitem__(self, key: Any) -> Any:
         return carrying(super().__getitem__(key), self)

@@ -173,6 +173,10 @@ def written(schema, rows):
     return found
 
 
+def sparse(schema):
+    return schema.encode({"age": [3.0] * 50}, labelled=False, sparse=True)[0]
+
+
 MADE = {
     "multiplied": lambda X, _: X * 1.0,
     "cast": lambda X, _: X.astype(np.float32),
@@ -183,8 +187,10 @@ MADE = {
     "splines": lambda _, schema: dp.SplineEncoder(schema).fit_transform({"age": [3.0, 5.0] * 25}),
     "scaled": lambda X, _: dp.datasets.unit_ball(X, -1, 1),
     "written over": lambda X, schema: written(schema, X),
-    "made dense": lambda _, schema: schema.encode({"age": [3.0] * 50}, labelled=False, sparse=True)[0].toarray() * 0.5,
-    "sparse rows": lambda _, schema: schema.encode({"age": [3.0] * 50}, labelled=False, sparse=True)[0][::1] * 0.5,
+    "made dense": lambda _, schema: sparse(schema).toarray() * 0.5,
+    "made dense by another name": lambda _, schema: sparse(schema).todense(),
+    "sparse rows": lambda _, schema: sparse(schema)[::1] * 0.5,
+    "projected": lambda _, schema: sparse(schema) @ np.array([[0.5, 0.5]]),
 }
 
 
