@@ -53,7 +53,8 @@ TURNED, SURE = 0.5, 3.0
 LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
 SHORTEST, LONGER = 0.5, 1.5  # Of one look
 # The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
-REACH, FARTHEST, BLURRED = 0.7, 3.0, 0.1
+# Where scores tell little, slopes are long on both sides, and the clip is near 1: a shorter one hides that scores are too long.
+REACH, NEAR, FARTHEST, BLURRED = 0.7, 1.2, 3.0, 0.1
 SWEEPS = 6  # Of a projection on K, each of which begins where the last one ended
 FAR = 1e3  # How far away K is looked at
 
@@ -162,7 +163,7 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
     sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.counted(1.0, 2.0)
-    reach = spread * min(max(REACH, BLURRED * sharp), FARTHEST)
+    reach = spread * min(max(REACH, NEAR / max(spread, 1.0), BLURRED * sharp), FARTHEST)
     noise = looks.counted(reach, 2.0) / level
     for _ in range(LOOKS):
         answer = looks.look(table * found, cap=reach * found, along_level=level)

@@ -184,3 +184,31 @@ def test_offsets_of_classes_make_no_link_of_a_logistic_loss(wide):
     template = dp.Template(record, lambda x, o, y: cp.logistic(-y * (o + x @ w + b)))
     release = dp.solve(template, {"x": x, "o": o, "y": y}, dp.Privacy(1.0, 1e-6), seed=0)
     np.testing.assert_allclose(np.append(release["w"], release["b"]), [1, -1, 0, 0.3], atol=0.35)
+
+
+def test_scores_of_weak_signals_are_not_twice_as_long_as_the_truth():
+    """Clips shorter than slopes of wrong records hid that scores were too long, here by half on average."""
+    truth, size, found = np.array([1.5, -1.0, 0.0]), 1_000, []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-0.5, 0.5, (size, 3))
+        y = np.where(x @ truth + rng.logistic(size=size) > 0, 1, -1)
+        release = dp.solve(
+            dp.load("logistic_regression", features=3), {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=seed
+        )
+        found.append(np.linalg.norm(release["w"]) / np.linalg.norm(truth))
+    assert np.mean(found) < 1.32
+
+
+@pytest.mark.parametrize("kind", ["hinge", "logistic"])
+def test_losses_of_pairs_without_labels_are_learnt_as_those_of_classes(kind):
+    """Slopes have one sign alone: steps of regressions ended at a quarter of the length, at every epsilon."""
+    rng, size, w = np.random.default_rng(0), 5_000, cp.Variable(4, name="w")
+    loss = {"hinge": lambda s: cp.pos(1 - s), "logistic": lambda s: cp.logistic(-s)}[kind]
+    u, v = rng.uniform(0, 1, (2, size, 4))
+    worse = (u - v) @ [3, -2, 1, 0] + 0.1 * rng.logistic(size=size) < 0
+    u[worse], v[worse] = v[worse], u[worse]
+    unit = dp.Box(np.zeros(4), np.ones(4))
+    template = dp.Template(dp.Record(u=unit, v=unit), lambda u, v: loss((u - v) @ w))
+    release = dp.solve(template, {"u": u, "v": v}, dp.Privacy(3.0, 1e-6), seed=0)
+    assert loss((u - v) @ release["w"]).value.mean() < 0.14
