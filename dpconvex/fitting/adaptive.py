@@ -91,7 +91,7 @@ def release_steps(
         if "vertices" in settings:
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
-            classes = tells_classes(form, scores.fields) and not pulls(form)
+            classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
             # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
             # curvature that nonsmooth points have by their width is none to step by, where records are many.
             alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2

@@ -98,6 +98,8 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
         some = np.unique(batch.group, return_index=True)[1]
         told = partial(of_labels, engine, *engine._rows(some)[:2], scores) if len(some) <= LABELS else None
         return plain, replace(public, of_labels=told)
+    if public.has_one_side:
+        return plain, public
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)

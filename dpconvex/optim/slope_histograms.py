@@ -64,6 +64,11 @@ class Public:
         return replace(self, curvature=self.most_curvature, is_bent=False, vanishes=False)
 
     @property
+    def has_one_side(self) -> bool:
+        """Whether slopes stay within bounds, and have one sign alone: records are pairs of which one is preferred, say."""
+        return self.is_flat and min(float(np.max(side)) for side in self.longest) <= 0
+
+    @property
     def is_balanced(self) -> bool:
         """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
         return self.is_bent and not self.vanishes
