@@ -134,7 +134,8 @@ def lacks_minimiser(analysed: Callable[[], Analysis]) -> bool:
 
 
 def is_constrained(form: LossForm) -> bool:
-    return bool(form.template.record.discrete) and ridge_of(form) is None
+    """Say whether losses of classes have constraints, or a penalty that is no ridge."""
+    return tells_classes(form) and ridge_of(form) is None
 
 
 def is_wide(form: LossForm, privacy: Privacy, size: int) -> bool:
