@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import Start, find_constant, last_steps
+from dpconvex.optim.label_shares import shared_constants
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
@@ -86,6 +87,9 @@ def model_of(
     begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
     begin[-1:] += public.middle if looks.constant else 0.0
     begin /= row_units(scores, looks.constant)
+    told = scores.is_shared and public.start is None and public.of_labels
+    if told:
+        begin, spent = shared_constants(looks, told, level, size)
     metric, matrix, number, left, cut, start = metric_of(
         looks, level, size, columns, public, begin, spent, form is None
     )
@@ -115,7 +119,7 @@ def model_of(
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, max(start.clip(loud * 4), least_clip)
         moved = min(1.0, clip / max(start.hidden, 1e-300))
-    first = point if start and not public.is_bent else None
+    first = point if told or (start and not public.is_bent) else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
@@ -131,10 +135,10 @@ def model_of(
         answer = looks.look(matrix.T @ point, wide, unit, step_level, **({} if t % each else probe))
         if not t % each:
             # What is known of the curvature stays as long as the noise of the answer explains the difference.
-            told = float(answer.along[0]) / number
+            seen = float(answer.along[0]) / number
             doubt = (1.0 if public.is_bent else STEADY) * looks.counted(RISING * bend, 1.0) / (curvature_level * number)
             least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
-            bend = max(min(max(bend, told - doubt), told + doubt), least)
+            bend = max(min(max(bend, seen - doubt), seen + doubt), least)
         gradient = answer.gradient @ share
         if constant is not None and moved < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - moved) * np.outer(constant, constant @ gradient) / (constant @ constant)

@@ -8,9 +8,13 @@ import scipy.linalg
 import scipy.optimize
 from scipy.special import log_ndtr
 
+from dpconvex.sums.jacobians import derivatives
+from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 LARGEST = 12.0  # Of a constant
+# The noise that mean slopes at 0 may have, next to the longest one, and the part of the squared level that they cost at most.
+TOLD, COSTLY = 0.03, 0.1
 OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
@@ -57,3 +61,29 @@ class LabelShares:
         return np.asarray(
             scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds).x
         )
+
+
+def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, size: float) -> tuple[Array, float]:
+    """Return the best table of constants alone where scores share parameters, and the part of the squared level that it cost."""
+    scores, table = looks.scores, np.zeros(looks.scores.shape)
+    every = derivatives(scores)
+    moving = abs(every[:, scores.inside]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
+    alone = every[:, [-1]].toarray().reshape(-1, len(table)) * ~moving
+    if not len(fixed := np.flatnonzero(alone.any(axis=0))):
+        return table, 0.0
+    lengths = np.linalg.norm(alone[:, fixed], axis=0)
+    kinds, nothing = alone[:, fixed] / lengths, np.zeros(len(fixed))
+
+    def told(place: Array) -> tuple[Array, Array]:
+        losses, slopes = of_labels(kinds @ place)
+        return losses, slopes @ kinds
+
+    shares, most = LabelShares(told, len(fixed)), looks.privacy.most
+    clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
+    louder = looks.sides * most / (size * level)
+    spent = min((louder / TOLD) ** 2, COSTLY)
+    looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])
+    seen = looks.look(table, clip, most * longest / clip, level * math.sqrt(spent)).gradient[:, 0] / size
+    shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
+    table[fixed, 0] = shares.best() / lengths
+    return table, spent

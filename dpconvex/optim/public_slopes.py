@@ -171,7 +171,10 @@ def seen_from(
     bent = 0.0 if record.discrete else np.median(np.abs(bent_at(0.0)))
     is_narrow = not record.discrete and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
-        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * far)
+        # Slopes that never settle are those of squares, whose curvature does.
+        settles = not record.discrete or far < 2.0 ** KINKS[-1]
+        kink = far if settles else farthest_kink(slopes_at, probe, 1)
+        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * kink)
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     for place in (0.0, -1.0, 1.0, -FAR, FAR):
@@ -328,12 +331,12 @@ def short_bend(slopes_at: Callable[[Any], Any], scores: LinearScores, place: flo
     return min(max(found, 0.0), 1.0) if math.isfinite(found) else 0.0
 
 
-def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array) -> float:
-    """Return the scores beyond which slopes of nearly all records of the declared domain hardly change, or 1."""
-    ends = [slopes_at(side * 2.0 ** KINKS[-1] * probe[:, None]) for side in (-1, 1)]
+def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array, power: int = 0) -> float:
+    """Return the scores beyond which slopes of nearly all records, by a power of the distance, hardly change, or 1."""
+    ends = [slopes_at(side * 2.0 ** KINKS[-1] * probe[:, None]) / 2.0 ** (KINKS[-1] * power) for side in (-1, 1)]
     usual = max(float(np.abs(end).mean()) for end in ends)
     for place in 2.0 ** np.array(KINKS):
-        near = [slopes_at(side * place * probe[:, None]) for side in (-1, 1)]
+        near = [slopes_at(side * place * probe[:, None]) / place**power for side in (-1, 1)]
         if all(float(np.abs(one - end).mean()) <= SETTLED * usual for one, end in zip(near, ends, strict=True)):
             return float(place)
     return 1.0

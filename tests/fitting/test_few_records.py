@@ -95,3 +95,36 @@ def relative_loss(rare: float, slope: float, epsilon: float) -> float:
 )
 def test_few_records_are_about_as_good_as_a_constant(rare: float, slope: float, epsilon: float, most: float) -> None:
     assert relative_loss(rare, slope, epsilon) < most
+
+
+@pytest.mark.parametrize("size", [500, 2000])
+def test_thresholds_of_few_records_are_those_of_shares_of_grades(size: int) -> None:
+    """At epsilon = 0.3: most people were predicted to have the lowest or the highest grade."""
+    errors, constants = [], []
+    for seed in SEEDS:
+        x, z = drawn(size, 10, 0.6, seed)
+        y = np.digitize(z, [-1.0, 0.0, 0.5, 1.5])
+        model = dp.OrdinalRegressor(epsilon=0.3, delta=1e-5, classes=range(5), seed=seed).fit(x, y)
+        errors.append(np.mean(np.abs(model.predict(x) - y)))
+        constants.append(np.mean(np.abs(np.median(y) - y)))
+    assert np.mean(errors) < 1.05 * np.mean(constants)
+
+
+@pytest.mark.parametrize(("size", "epsilon", "most"), [(500, 1.0, 0.7), (5000, 0.3, 0.48)])
+def test_squared_hinges_of_thresholds_are_stepped_by_their_curvature(size: int, epsilon: float, most: float) -> None:
+    """Between far ends the curvature was half of that on one side, and steps were twice as long as they should be."""
+    w, c = cp.Variable(5, name="w"), cp.Variable(3, name="c")
+    record = dp.Record(x=dp.Ball(5), y=dp.Choice(range(4)))
+
+    def loss(x, y):
+        return cp.sum(cp.square(cp.pos(1 - cp.multiply(np.where(y > np.arange(3), 1.0, -1.0), x @ w - c))))
+
+    found, constants = [], []
+    for seed in SEEDS:
+        x, z = drawn(size, 5, 0.9, seed)
+        side = np.where(np.digitize(z, [-1.0, 0.0, 1.0])[:, None] > np.arange(3), 1.0, -1.0)
+        data = {"x": x, "y": np.digitize(z, [-1.0, 0.0, 1.0])}
+        release = dp.solve(dp.Template(record, loss), data, dp.Privacy(epsilon, 1e-5), seed=seed)
+        found.append(np.mean(np.maximum(0, 1 - side * ((x @ release["w"])[:, None] - release["c"])) ** 2) * 3)
+        constants.append(np.sum(1 - side.mean(axis=0) ** 2))  # At its least, the mean of sides
+    assert np.mean(found) < most * np.mean(constants)
