@@ -25,6 +25,15 @@ from dpconvex.util.arrays import Array, frozen
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
+UNNUMBERED = (
+    "str",
+    "large_string",
+    "utf8",
+    "date",
+    "time",
+    "duration",
+)  # Beginnings of types of columns, in lower case
+ENCODED = "encode the table with a dpconvex.Schema or SchemaEncoder"
 # What SciPy raises of a sparse matrix whose parts do not fit.
 UNFIT = (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError)
 # A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
@@ -36,11 +45,22 @@ LARGEST_DOUBLED = 2**26
 # What needs no values
 
 
+def unnumbered(column: Any) -> list[str]:
+    """Return which columns of a data frame, or of pandas alone, have texts or dates as their type; objects may be numbers."""
+    kinds = getattr(column, "dtypes", getattr(column, "dtype", ()))
+    types = list(map(str, kinds)) if isinstance(kinds, Iterable) else [str(kinds)]
+    names = getattr(column, "columns", [getattr(column, "name", "")])
+    return [str(n) for n, kind in zip(names, types, strict=False) if kind.lower().startswith(UNNUMBERED)]
+
+
 def length_of(name: str, domain: Domain, column: Any) -> int:
     """Return the number of records of a column, or refuse what is none of the domain, whatever its values are."""
     if isinstance(domain, Choice):
         return length_of_labels(name, domain.values, column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
+        if wrong := unnumbered(column):
+            said = f"expected real numbers, got texts or dates ({shorten(', '.join(wrong))})"
+            raise DomainError(f"field {name!r}: {said}; {ENCODED}.")
         column = array_of(f"field {name!r}", column)
     if column.shape == (0,):  # what no records look like, whatever their shape
         return 0
@@ -70,10 +90,11 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
     if shape is None:
         label_entries(name, column)
-    elif len(column) and isinstance(kind, np.dtype):
+    elif len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
-        if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
-            what = "texts" if kind.kind in "US" else "numbers" if kind.kind in "iufc" else f"{kind} entries"
+        code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
+        if (code in "US" and not texts) or (code in "iufc" and not numbers) or code in "V":
+            what = "texts" if code in "US" else "numbers" if code in "iufc" else f"{kind} entries"
             remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
             if what == "numbers":
                 classes = f"classes=range({len(declared)})"
@@ -114,7 +135,8 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
     for place, entry in enumerate(array.ravel().tolist()):
         if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | Decimal | np.bool_)):
             row, kind = place // max(int(np.prod(wanted)), 1), type(entry).__name__
-            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds a {kind}).")
+            remedy = f"; {ENCODED}" * (len(wanted) == 1)
+            raise DomainError(f"field {name!r}: not an array of numbers (row {row} holds a {kind}){remedy}.")
     with retold(f"field {name!r}: not an array of numbers", *NOT_AN_ARRAY, kind=DomainError):
         return np.array(array, dtype=float)  # None becomes NaN
 
@@ -258,7 +280,10 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
         if len(wrong):
             said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
             first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
-            remedy = "Declare all that may occur, known without these data (classes=[...] of an estimator)"
+            remedy = (
+                "Declare all that may occur, known without these data (classes=[...] of an estimator, groups=[...] of"
+            )
+            remedy += " an evaluation), or fill missing ones with one of these"
             raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}. {remedy}.")
         count += len(codes)
         found.append(codes)

@@ -21,7 +21,7 @@ from dpconvex.data.columns import FileRows, Stored, records_of
 from dpconvex.data.dask_columns import has_partitions, is_frame
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.schema import Schema
-from dpconvex.data.validation import TIMES, has_masked, numbers
+from dpconvex.data.validation import TIMES, has_masked, numbers, unnumbered
 from dpconvex.errors import DomainError, warn
 from dpconvex.features.transformers import TableTransformer, unquoted
 from dpconvex.util.arguments import require
@@ -67,7 +67,7 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
         return ""
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
     odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
-    if odd or kind in "Mm" or (kind in "US" and not texts):
+    if odd or kind in "Mm" or (not texts and (kind in "US" or unnumbered(values))):
         what = f"{'' if texts else 'texts, '}dates or durations for numbers"
         raise DomainError(f"{caller}: {name} has {what}: {CLASSIFY if name == 'y' else ENCODE}.")
     return kind

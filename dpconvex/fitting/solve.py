@@ -269,7 +269,8 @@ class FitJob:
             yield
         except DomainError as error:
             note_fit(self.data, -self.uncounted)
-            paid = " This stays paid for: that it failed may depend on the data." if self.options.budget else ""
+            why = "stays paid for: whether a release fails may depend on the data, and would else be told for free"
+            paid = f" {self.privacy} {why}." if self.options.budget else ""
             raise DomainError(f"{error}{paid}") from error
 
 

@@ -86,6 +86,32 @@ def test_values_are_looked_at_when_they_are_paid_for():
         assert len(budget.entries) == spent
 
 
+def test_columns_whose_types_are_wrong_cost_nothing():
+    x, frame = np.zeros((4, 2)), pd.DataFrame({"ward": list("abab"), "age": [1, 2, 3, 4]})
+    times, budget = [1.0, 2.0, 3.0, 4.0], dp.Budget(dp.Privacy(1.0))
+    given, learner = {"epsilon": 1.0, "budget": budget}, dp.load("logistic_regression", features=2)
+    lived = dp.SurvivalRegressor(**given, bounds=(0, 9)).fit
+    texts = pd.DataFrame({"event": ["yes", "no"] * 2, "time": times})
+    refused(dp.DomainError, "SchemaEncoder", dp.LogisticRegression(**given).fit, frame, [0, 1, 0, 1])
+    refused(
+        dp.DomainError, "dates for numbers|dates or durations", dp.Ridge(**given, bounds=(0, 1)).fit, x, frame["ward"]
+    )
+    refused(dp.DomainError, "event of y are texts", lived, x, texts)
+    refused(
+        dp.DomainError,
+        "event of y are texts",
+        lived,
+        x,
+        np.array([("a", 1.0)] * 4, dtype="U1,f8").view([("event", "U1"), ("t", float)]),
+    )
+    refused(
+        dp.DomainError, "the event stands first", lived, x, pd.DataFrame({"time": times, "event": [True, False] * 2})
+    )
+    for data in ({"x": frame, "y": [1, -1] * 2}, {"x": x, "y": frame["ward"]}):
+        refused(dp.DomainError, r"encode the table|has texts", dp.solve, learner, data, dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
+
+
 def test_labels_of_several_types_and_classes_that_are_none_are_refused_in_words():
     x = np.zeros((4, 2))
     with pytest.raises(dp.DomainError, match="None"):
