@@ -137,6 +137,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--part": option("share of the people kept for evaluation, by default 0.25", "S", float),
     "--test": option("file for the records kept for evaluation", "FILE"),
     "--table": option("records of the fit, for intervals, which --epsilon and --delta pay for", "FILE"),
+    "--anyway": flag("pay for intervals, even if few records may leave them undetermined"),
     "--evaluation": option("file that evaluate has saved", "FILE.json"),
     "--coefficients": option("file that coefficients has saved", "FILE.json"),
     "--title": option("title of the report", "TEXT"),
@@ -199,7 +200,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
   dpconvex certificate model.npz --proof"""),
     "coefficients": (
-        f"model --table --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER}",
+        f"model --table --anyway --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER}",
         "show what each column adds to the score, with intervals if they are paid for", """
   dpconvex coefficients model.npz
   dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),

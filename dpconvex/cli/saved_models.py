@@ -3,6 +3,8 @@
 import argparse
 import csv
 import io
+import re
+import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +13,8 @@ from dpconvex.cli.commands import CURVES, ledger, model_of, opened
 from dpconvex.cli.main import told
 from dpconvex.data.schema import Schema
 from dpconvex.data.tables import Table, listed
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, NotConverged
+from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects, unit_of
 from dpconvex.util.arguments import one_of, require
@@ -123,7 +126,13 @@ def coefficients(chosen: argparse.Namespace) -> None:
         data, size = declared.table(table, empty=False), getattr(release.certificate, "size", None)
         options = {"budget": ledger(chosen, promise, whose), "entry": f"intervals {chosen.model}", "seed": chosen.seed}
         options["size"] = size if promise.adjacency == "add-remove" else None
-        found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
+        with warnings.catch_warnings():
+            if not chosen.anyway:
+                warnings.filterwarnings("error", f".*{re.escape(DOUBT)}", dp.PrivacyWarning)
+            try:
+                found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
+            except dp.PrivacyWarning as error:
+                raise NotConverged(f"{error} Nothing was charged; --anyway pays for what there is.") from None
     rows = list(effects(release, found))
     require(rows, f"{chosen.model}: its learner is not linear in named columns, with one score.")
     ends = [[low, high] if high > low else None for *_, low, high in rows]

@@ -233,6 +233,12 @@ def test_effects_on_a_target_are_in_its_units_and_say_what_they_compare(run):
     np.testing.assert_allclose(effects, [rent[0] - rent[1], rent[2] - rent[3], rent[4] - rent[3]], rtol=1e-6)
     assert "in its units:\narea " in run("coefficients model.npz", ends=0).out
     assert "What a column adds to &#x27;rent&#x27;, in its units: " in dp.report(dp.Release.load("model.npz"))
+    paid = "coefficients model.npz --table rents.csv --epsilon .5 --delta 1e-6 --ledger spent.jsonl"
+    assert "Nothing was charged; --anyway" in run(f"{paid} --budget 1 --budget-delta 1e-5", ends=1).err
+    spent = dp.Budget.open("spent.jsonl")
+    assert not spent.entries
+    run(f"{paid} --anyway", ends=0)
+    assert len(spent.entries) == 1
     run(f"fit poisson_regression {fit}", ends=0)
     assert run("coefficients model.npz --json", ends=0).json["unit"] == "the score; exp of it is the rate ratio"
 

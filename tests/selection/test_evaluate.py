@@ -63,8 +63,8 @@ def test_all_measures_follow_from_one_release():
     with pytest.raises(dp.DomainError, match="stays paid for"):
         dp.evaluate(LOGISTIC, model, {"x": 9 * x, "y": y}, dp.Privacy(1.0), budget=wide)
     assert len(wide.entries) == 1
+    missing = {"x": x, "y": y, "s": np.where(sex == "f", None, sex)}
     with pytest.raises(dp.DomainError, match=r"groups=.*fill missing ones.*epsilon = 1, replace-one stays paid for"):
-        missing = {"x": x, "y": y, "s": np.where(sex == "f", None, sex)}
         dp.evaluate(
             LOGISTIC, model, missing, dp.Privacy(1.0), group="s", groups=["f", "m"], budget=dp.Budget(dp.Privacy(1.0))
         )
