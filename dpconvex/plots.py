@@ -135,7 +135,7 @@ def residuals(evaluation: Any, *, axes: Axes | None = None) -> Axes:
     for share in (0.25, 0.75):
         found = evaluation.residuals(share)
         drawn.plot(found.x, found.y, color=PLAIN, linewidth=1.2, label="quartiles" if share < 0.5 else "_")
-    drawn.set(xlabel="prediction", ylabel="label minus prediction", xlim=ends)
+    drawn.set(xlabel=f"predicted {evaluation.label}", ylabel="truth minus prediction", xlim=ends)
     drawn.legend(frameon=False)
     return drawn
 

@@ -37,15 +37,15 @@ def evaluate(chosen: argparse.Namespace) -> None:
         data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
     found = dp.evaluate(declared.learner, release, data, promise, unit=whose, measures=chosen.measures, **options)
-    found = replace(found, labels=tuple(schema.labels or ()), label=schema.label)
+    units = schema.label_bounds or found.bounds  # which became -1 and 1
+    found = replace(found, labels=tuple(schema.labels or ()), label=schema.label, bounds=units)
     measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.private, "numbers": numbers(found)}
     measured |= {"groups": {name: numbers(own) for name, own in found.by_group().items()}} if found.groups else {}
     said = str(found)
-    if schema.label_bounds is not None and "error" in found.summary():  # which became -1 and 1
-        lower, upper = schema.label_bounds
-        root = measured["root_mean_square"] = found.error**0.5 * (upper - lower) / 2
-        said += f"\nIn the units of {schema.label}: {root:.4g} (root mean square)"
+    if schema.label_bounds is not None and "error" in found.summary():
+        root = measured["root_mean_square"] = found.error**0.5
+        said += f"\nIn the units of {schema.label}: {root:.4g} (root mean square)" * (not found.error.is_undetermined)
     for name, path in pictures.items():
         getattr(dp.plots, name)(found).figure.savefig(path)
     told(chosen, measured, said)

@@ -270,7 +270,11 @@ class Private(BaseEstimator):
             check_inside(schema, template.record.fields["x"], "x")
         settle(self.budget, learnt)
         found = fit(template, data, self.privacy(), entry=label, **options)
-        if learnt is None or not hasattr(found, "schema"):
+        if not hasattr(found, "schema"):
+            return found
+        if schema is not None and not maps and not self._unsuited(schema, template):
+            found = replace(found, schema=schema)
+        if learnt is None:
             return found
         schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), found.schema)
         return replace(found, schema=schema, learnt=learnt)
@@ -292,17 +296,23 @@ class Private(BaseEstimator):
         remedy = "It says what the features were encoded by: save(path, schema). A fit alone: release_.save(path)."
         instance(Schema).check("save", remedy, schema=known)
         check_encoded("save", encoder, known)
-        names = known.feature_names
-        labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
-        bounds = None if labels else self._interval() if hasattr(self, "_interval") else known.label_bounds or ()
-        makes = (len(names), names, known.labels, known.label_bounds)
-        fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
-        both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
-        what = "number and names of features, labels and label_bounds"
-        require(makes == fitted, f"save: {what} are {both}; pass the schema of the table, or fit with bounds=schema.")
-        fits = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None) == (len(names),)
-        require(fits, "save: dpconvex predict maps no features; save release_, and use it in Python.")
+        said = self._unsuited(known, self.template(self.n_features_in_))
+        require(not said, f"save: {said}")
         replace(release, schema=known).save(path)
+
+    def _unsuited(self, schema: Schema, template: Template) -> str:
+        """Return why a schema does not make the features and labels of the fit; an empty text if it does."""
+        names = schema.feature_names
+        labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
+        bounds = None if labels else self._interval() if hasattr(self, "_interval") else schema.label_bounds or ()
+        makes = (len(names), names, schema.labels, schema.label_bounds)
+        fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
+        if makes != fitted:
+            both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
+            what = "number and names of features, labels and label_bounds"
+            return f"{what} are {both}; pass the schema of the table, or fit with bounds=schema."
+        fits = getattr(template.record.fields["x"], "shape", None) == (len(names),)
+        return "" if fits else "dpconvex predict maps no features; save release_, and use it in Python."
 
     # Predictions
 

@@ -11,7 +11,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.schema import Schema
 from dpconvex.data.schema_columns import Categorical, interval
 from dpconvex.data.validation import check_column
-from dpconvex.errors import DPConvexError, NotConverged
+from dpconvex.errors import DPConvexError, NotConverged, warn
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.options import scored, warn_of_more
 from dpconvex.estimators.tables import turned
@@ -248,10 +248,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         """Estimates with standard errors and intervals, in the units of the target."""
         self._released()
         if not hasattr(self, "statistics_"):
-            why = f"at {self.privacy()} Ridge is fitted here, which has no standard errors and predicts better than the sums"
-            more = "a larger epsilon or fewer features help; mechanism=SufficientStatistics(residuals=True) asks for the sums"
-            more = more if self.delta else "a delta, a larger epsilon or fewer features help"
-            raise NoStandardErrors(f"{why}. More records, {more}.")
+            raise NoStandardErrors(self._why_ridge())
         try:
             (middle, unit), found = self._scale(), coefficients(self.statistics_, confidence=self.confidence)
         except DPConvexError as error:
@@ -277,6 +274,16 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     def certificate(self, features: int, size: int) -> Certificate:
         instead = self._ridge(features, size)
         return super().certificate(features, size) if instead is None else instead.certificate(features, size)
+
+    def _why_ridge(self) -> str:
+        why = (
+            f"at {self.privacy()} Ridge is fitted here, which has no standard errors and predicts better than the sums"
+        )
+        more = (
+            "a larger epsilon or fewer features help; mechanism=SufficientStatistics(residuals=True) asks for the sums"
+        )
+        more = more if self.delta else "a delta, a larger epsilon or fewer features help"
+        return f"{why}. More records, {more}."
 
     def _ridge(self, features: int, size: int) -> Ridge | None:
         """Return what fits better where the guarantee leaves no standard errors, as public numbers say."""
@@ -305,6 +312,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         instead = self._ridge(self.n_features_in_, public)
         if instead is not None:
             warn_of_more(self, X)
+            warn(f"LinearRegression: {self._why_ridge()}")
             self.__dict__.pop("statistics_", None)
             found, count = instead.fit(X, y, unit=unit).release_, self.n_features_in_
             learnt = {"w": found["w"], "b": found.get("b", 0.0) * instead._intercept_scale(count)}

@@ -158,8 +158,9 @@ def structured(caller: str, y: Any) -> Any:
     array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else y)
     fits = array.ndim == 1 and len(array.dtype.names or ()) == 2
     require(fits, f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
-    event, time = (array.dtype[name] for name in array.dtype.names)
-    wrong = unnumbered(y) or [name for name in array.dtype.names if array.dtype[name].kind in "USMm"]
+    names = array.dtype.names or ()
+    event, time = (array.dtype[name] for name in names)
+    wrong = unnumbered(y) or [name for name in names if array.dtype[name].kind in "USMm"]
     said = f"{caller}: {shorten(', '.join(wrong))} of y are texts or dates; make the event True or False: {SURV}."
     require(not wrong, said, DomainError)
     said = f"{caller}: times of y are True or False; the event stands first, and then the time."

@@ -20,7 +20,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
-from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of
+from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of, require
 from dpconvex.util.arrays import Array, frozen
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
@@ -199,25 +199,41 @@ class Coefficients(StatedNumbers):
         `per` sets other units, such as ``{"income": 10_000, "since": 365}``; dates count days.
         Intercepts, `b`, are left out: `exp` of them is no ratio: it depends on how targets are scaled.
         """
-        names, unit = list(self.names), np.ones(len(self.names))
+        found = self._per_unit("ratios", schema, per, 1.0)
+        centre, low, high = (np.exp(part) for part in (found.estimates, found.lower, found.upper))
+        errors: Any = {"standard_errors": centre * found.standard_errors, "noise_errors": centre * found.noise_errors}
+        return replace(found, estimates=centre, lower=low, upper=high, **errors)
+
+    def in_units(self, schema: Schema, per: Mapping[str, float] | None = None) -> Self:
+        """Return effects on a target, in its units and for one unit of each column, with their intervals; it costs nothing.
+
+        The schema brought targets to -1 and 1.  `per` is as for `ratios`; intercepts are left out.
+        """
+        fits = schema.label_bounds is not None and not self.ratio
+        require(fits, "in_units: the effects are none on a target with label_bounds. `ratios(schema)` returns factors.")
+        low, high = schema.label_bounds or (0.0, 0.0)
+        return self._per_unit("in_units", schema, per, high / 2 - low / 2)
+
+    def _per_unit(self, caller: str, schema: Schema | None, per: Mapping[str, float] | None, size: float) -> Self:
+        """Return coefficients without intercepts, for a unit of each column, and for targets in units of a size."""
+        names, unit = list(self.names), np.full(len(self.names), size)
         if schema is not None:
             places = [k for k, name in enumerate(names) if name.startswith("w[") and "," not in name]
             if schema.unit or len(places) != len(schema.feature_names):
-                raise TemplateError("ratios: these are no coefficients of the schema's columns.")
-            unit[places] = schema.steps
+                raise TemplateError(f"{caller}: these are no coefficients of the schema's columns.")
+            unit[places] *= schema.steps
             for k, name in zip(places, schema.feature_names, strict=True):
                 names[k] = name
         for name, units in (per or {}).items():
-            one_of(names).check("ratios(schema, per=...)", column=name)
-            POSITIVE.check("ratios", **{f"per[{name!r}]": units})
+            one_of(names).check(f"{caller}(schema, per=...)", column=name)
+            POSITIVE.check(caller, **{f"per[{name!r}]": units})
             unit[names.index(name)] *= units
             names[names.index(name)] = f"{name} (per {units:,g})"
-        centre, low, high = (np.exp(part * unit) for part in (self.estimates, self.lower, self.upper))
-        moved = unit * centre
-        errors: Any = {"standard_errors": moved * self.standard_errors, "noise_errors": moved * self.noise_errors}
         own = [k for k, name in enumerate(self.names) if name.partition("[")[0] != "b"]
-        parts = {"estimates": centre, "lower": low, "upper": high, **errors}
-        return replace(self, names=tuple(names[k] for k in own), **{name: part[own] for name, part in parts.items()})
+        parts = ("estimates", "standard_errors", "noise_errors", "lower", "upper")
+        moved: Any = {name: (getattr(self, name) * unit)[own] for name in parts}
+        deviation = None if self.residual_deviation is None else self.residual_deviation * size
+        return replace(self, names=tuple(names[k] for k in own), residual_deviation=deviation, **moved)
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""

@@ -20,6 +20,7 @@ from dpconvex.selection import measures
 from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
 from dpconvex.util.arguments import Kind, require, within
 from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import digits
 
 REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
@@ -163,7 +164,7 @@ class Evaluation(StatedNumbers):
     def measure(self) -> str:
         """Name of the first number, with the units of a mean squared error."""
         name = next(iter(self.summary())).replace("_", " ")
-        known = f"mean squared error of {self.label} between {self.bounds[0]:g} and {self.bounds[1]:g}:"
+        known = f"mean squared error of {self.label} between {digits(self.bounds[0])} and {digits(self.bounds[1])}:"
         return known if self.cells.kind == "numbers" and name == "error" else name
 
     # Probabilities, and scores of two labels

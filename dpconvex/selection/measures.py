@@ -12,7 +12,7 @@ from scipy.special import expit, logit, xlogy
 
 from dpconvex.util.arguments import FRACTION, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import is_real
+from dpconvex.util.plain_data import digits, is_real
 
 STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
 TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
@@ -42,7 +42,7 @@ class Estimate(float):
     @property
     def is_undetermined(self) -> bool:
         """Whether the interval is so long that the number says nothing."""
-        return self.interval[1] - self.interval[0] > self.most
+        return not self.interval[1] - self.interval[0] <= self.most  # also of NaN
 
     def within(self, most: float) -> "Estimate":
         """Return it with another length that its interval may have."""
@@ -51,10 +51,15 @@ class Estimate(float):
     @property
     def text(self) -> str:
         """The number, or that it is undetermined."""
-        return "undetermined" if self.is_undetermined else f"{float(self):.3g}"
+        return "undetermined" if self.is_undetermined else digits(self)
+
+    @property
+    def reach(self) -> str:
+        """The interval; an empty text if there is none."""
+        return "" if np.isnan(self) else " to ".join(map(digits, self.interval))
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.interval[0]:.3g} to {self.interval[1]:.3g})"
+        return self.text + f" ({self.reach})" * bool(self.reach)
 
     __repr__ = __str__
 

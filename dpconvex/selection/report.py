@@ -23,6 +23,7 @@ from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance
 from dpconvex.util.charts import chart, interval
 from dpconvex.util.places import replaceable, write_whole
+from dpconvex.util.plain_data import digits
 
 PAGE = Path(__file__).with_name("report.html")
 RATES = (0.01, 0.05, 0.1)  # Of false accusations, at which risks are told
@@ -153,7 +154,7 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
         means = "a number, over the range that is named; a level, where it is there"
         yield f"<p>What a column adds to {escape(unit_of(release)[1])}: {means}.</p>"
         hidden = ", ".join(name for name, *_, low, high in rows if not high > low)
-        drawn = ((f"{v:.3g}", f"{a:.3g} to {b:.3g}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
+        drawn = ((digits(v), f"{digits(a)} to {digits(b)}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
         head = ["column", "effect", "interval" * (coefficients is not None), ""]
         cells = [(": ".join(filter(None, row[:2])), *own) for row, own in zip(rows, drawn, strict=True)]
         yield table(head, cells[:SHOWN], (1, 2), drawn=(3,))
@@ -225,12 +226,15 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
 
 def judged(found: Evaluation) -> Iterator[str]:
     meaning, tables = MEANING | (SQUARED if found.cells.kind == "numbers" else {}), found.cells.tables
+    if found.cells.kind == "numbers":
+        ends, (called, meant) = " and ".join(map(digits, found.bounds)), meaning["absolute_error"]
+        meaning["absolute_error"] = called, f"{meant}; {found.label} is between {ends}"
     if not found.private:
         yield warning(f"This evaluation is not private: {found.status}. Do not publish it.")
     rows = []
     for name, value in found.summary().items():
-        (called, meant), (low, high) = meaning[name], value.interval
-        rows.append((called, value.text, f"{low:.3g} to {high:.3g}", meant))
+        called, meant = meaning[name]
+        rows.append((called, value.text, value.reach, meant))
     yield table(["", "estimate", "95 %", "meaning"], rows, (1, 2))
     yield f'<p class="soft">On {found.records} records. Intervals count sampling and noise.</p><div class="charts">'
     if {"probabilities", "scores"} & set(tables):
@@ -241,7 +245,7 @@ def judged(found: Evaluation) -> Iterator[str]:
         curve, (first, last) = found.residuals()[:4], found.bounds
         most = float(np.nanmax(np.abs(curve[1:]), initial=0.0)) or 1.0
         drawn: Any = {"line": (first, 0, last, 0), "points": True, "box": (first, last, -most, most)}
-        yield chart("Residuals", "prediction", "median of label minus prediction", *curve, **drawn)
+        yield chart("Residuals", f"predicted {found.label}", "median of truth minus prediction", *curve, **drawn)
     yield "</div>"
     if found.groups:
         own = {name: part.main() for name, part in found.by_group().items()}

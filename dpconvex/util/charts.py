@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.util.arrays import Array
+from dpconvex.util.plain_data import digits
 
 WIDE, HIGH, LEFT, BELOW = 340, 260, 44, 40
 
@@ -39,8 +40,8 @@ def chart(
         parts += [f'<polygon class="band" points="{band}"/>', f'<polyline class="line" points="{path(left, middle)}"/>']
     ticks = np.linspace(box[0], box[1], 3), np.linspace(box[2], box[3], 3)
     for across_at, up_at, first, second in zip(*placed(*ticks, box), *ticks, strict=True):
-        parts.append(text(across_at, HIGH - BELOW + 14, f"{first:.3g}", "middle"))
-        parts.append(text(LEFT - 5, up_at + 4, f"{second:.3g}", "end"))
+        parts.append(text(across_at, HIGH - BELOW + 14, digits(first), "middle"))
+        parts.append(text(LEFT - 5, up_at + 4, digits(second), "end"))
     parts.append(f'<path class="axis" d="M{LEFT} 10V{HIGH - BELOW}H{WIDE - 8}"/>')
     parts.append(text(WIDE / 2 + 10, HIGH - 8, across, "middle"))
     parts.append(f'<g transform="translate(11 {HIGH / 2 - 10}) rotate(-90)">{text(0, 0, up, "middle")}</g>')

@@ -28,6 +28,11 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
+def digits(value: float) -> str:
+    """Return a number with three digits, and of thousands all whole ones."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
 def finite(value: Any) -> Any:
     """Return plain data without what is infinite or missing."""
     if isinstance(value, dict):

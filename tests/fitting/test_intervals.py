@@ -174,6 +174,21 @@ def test_ratios_are_for_one_unit_of_each_column():
         )
 
 
+def test_effects_on_a_target_are_in_its_units():
+    rng = np.random.default_rng(3)
+    table = {"age": rng.uniform(20, 80, 20_000), "ward": rng.choice(["a", "b"], 20_000)}
+    table["cost"] = 100 + 5 * table["age"] + 60 * (table["ward"] == "b")
+    schema = dp.Schema({"age": (20, 80), "ward": {"levels": ["a", "b"]}}, "cost", label_bounds=(0, 1000))
+    x, y = schema.encode(table)
+    found = dp.intervals(dp.load("ridge_regression", features=3), None, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), seed=1)
+    effects = found.in_units(schema, per={"age": 10})
+    assert effects.names == ("age (per 10)", "ward = a", "ward = b")
+    assert effects.estimates[0] == pytest.approx(50, abs=4 * effects.standard_errors[0] + 1)
+    assert effects.lower[0] < effects.estimates[0] < effects.upper[0]
+    assert effects.standard_errors[0] == pytest.approx(500 * schema.steps[0] * 10 * found.standard_errors[0])
+    refused(dp.TemplateError, "label_bounds", found.in_units, dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"]))
+
+
 # Whole releases of adaptive steps: what neighbours lose at the answers of real fits, and the exact law of counts
 def whole_releases(monkeypatch, privacy, seed, n, kind):
     """Return what two neighbouring data sets on a line lose at the answers of the first, and the part for shifts."""

@@ -17,6 +17,8 @@ from command_line import main
 from refused import refused
 
 import dpconvex as dp
+from dpconvex.selection.measures import estimate
+from dpconvex.util.plain_data import digits
 
 GOLDEN = Path(__file__).with_name("report.txt")
 VOID = {"meta", "br", "rect", "path", "polyline", "polygon", "circle"}
@@ -168,6 +170,10 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     texts = read(dp.report(model, numbers, title="Doses"))
     assert texts[0] == "Doses"
     assert {"dose: what it adds to the score", "kind = a", "Residuals", "mean absolute error"} <= set(texts)
+    assert any(text.endswith("truth; y is between -1 and 1") for text in texts)
+    assert (digits(2409.2), digits(-12345.6), digits(0.03721)) == ("2,409", "-12,346", "0.0372")
+    nothing = estimate(np.full(3, np.nan))
+    assert (str(nothing), nothing.reach, nothing.is_undetermined) == ("undetermined", "", True)
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.5, 0.5, (20_000, 3))
     data = {"x": x, "y": np.where(2 * x[:, 0] + 0.5 * rng.logistic(size=20_000) > 0, "yes", "no")}
@@ -184,6 +190,17 @@ def test_intervals_curves_and_residuals_are_drawn(tmp_path):
     assert "the same people: epsilon = 1, delta = 1e-06" in dp.report(fit, coefficients=again)
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
     refused(dp.DPConvexError, "no coefficients", type(found).load, tmp_path / "one.json")
+
+
+def test_an_estimator_fitted_to_encoded_features_names_their_effects():
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(0, 100, 400), "sick": rng.choice(["no", "yes"], 400), "cost": rng.uniform(0, 9000, 400)}
+    sick = dp.Schema({"age": (0, 100)}, "sick", ["no", "yes"])
+    cost = dp.Schema({"age": (0, 100)}, "cost", label_bounds=(0, 9000))
+    for schema, model in ((sick, dp.LogisticRegression(classes=["no", "yes"])), (cost, dp.Ridge(bounds=(0, 9000)))):
+        model.set_params(epsilon=1.0, delta=1e-6, seed=0).fit(*schema.encode(table))
+        assert model.release_.schema == schema
+        assert "age: 0 to 100" in read(dp.report(model))
 
 
 def test_the_commands_about_a_model(tmp_path, monkeypatch, capsys):
