@@ -26,6 +26,9 @@ class Estimate(float):
     """Hold a number whose `interval` contains the population's number with a probability of about 0.95.
 
     It is printed as undetermined if the interval is longer than `most`, such as from a useless model to a perfect one.
+
+    >>> Estimate(0.25, (0.2, 0.3)), estimate(np.full(3, np.nan))
+    (0.25 (0.2 to 0.3), undetermined)
     """
 
     interval: tuple[float, float]

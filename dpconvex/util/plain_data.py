@@ -29,7 +29,11 @@ def is_whole(value: object, least: int) -> bool:
 
 
 def digits(value: float) -> str:
-    """Return a number with three digits, and of thousands all whole ones."""
+    """Return a number with three digits, and of thousands all whole ones.
+
+    >>> digits(2409.2), digits(-12345.6), digits(0.03721)
+    ('2,409', '-12,346', '0.0372')
+    """
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
