@@ -279,9 +279,9 @@ def test_a_counted_fit_says_nothing_of_those_beside_it():
     fitted = lambda: dp.LogisticRegression(classes=(0, 1)).fit(x, (x[:, 0] > 0).astype(int))  # noqa: E731
     fitted()
     privacy, budget = {"epsilon": 0.3, "delta": 1e-5}, dp.Budget(dp.Privacy(1.0, 1e-5))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(dp.PrivacyWarning) as told:
         dp.LinearRegression(**privacy, bounds=(-1, 1), budget=budget).fit(x, x[:, 0])
+    assert ["Ridge is fitted here" in str(one.message) for one in told] == [True]
     with pytest.warns(dp.PrivacyWarning, match="these data were fitted before"):
         fitted()
 
