@@ -121,7 +121,7 @@ def model_of(
         moved = min(1.0, clip / max(start.hidden, 1e-300))
     first = point if told or (start and not public.is_bent) else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
-    lowest = (start.bend if start else public.curvature) if public.vanishes else lowest
+    lowest = (start.least if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
     leaps = np.any(public.secant > 0) and constant is None
     for t in range(rounds):

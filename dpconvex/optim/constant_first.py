@@ -22,7 +22,8 @@ FINE, COSTLY = 0.02, 0.03
 TOLD, SURELY, PART = 100.0, 0.02, 0.85
 # The clip of first steps, next to the deviation that the search finds; the mean slope at which that is not believed, next to it.
 CLIPPED, TOO_LONG = 1.2, 8.0
-LEAST_BEND = 0.5  # The curvature there at least, next to that of the law that the search finds
+# The curvature there at least, next to that of the law that the search finds, and that later ones have at least: ties have more.
+LEAST_BEND, TIED = 0.5, 2.0
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
@@ -58,6 +59,7 @@ class Start(NamedTuple):
 
     place: Array  # By column
     bend: float
+    least: float  # That of later places at least, where slopes settle
     spent: float  # Of the squared level
     share: float  # Of the squared level, that a histogram of slopes needs
     clip: Callable[[float], float]
@@ -119,7 +121,7 @@ def find_constant(
             *(min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
         )
     own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
-    edges = public.edges_near(usual if public.is_balanced else math.inf)
+    edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
     lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
     cap = public.most_curvature
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
@@ -127,7 +129,9 @@ def find_constant(
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
         # Between targets of few values there is no curvature, but where scores spread there is.
-        bend = max(bend, LEAST_BEND * every[0].bend / each) if columns == 1 else bend
+        law = every[0].bend / each if columns == 1 else 0.0
+        bend = max(bend, LEAST_BEND * law)
+        least = min(bend, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 
@@ -136,7 +140,8 @@ def find_constant(
         is_told = public.is_balanced or size > TOO_LONG * usual
         return near(loud) if is_told else max(min(near(loud), usual), usual / 2)
 
-    return Start(place, bend, spent, share, clip, last, lengths.hidden(answer.histogram, size)[1], edges, belief)
+    hidden = lengths.hidden(answer.histogram, size)[1]
+    return Start(place, bend, least or bend, spent, share, clip, last, hidden, edges, belief)
 
 
 def balanced(

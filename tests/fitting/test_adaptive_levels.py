@@ -224,3 +224,13 @@ def test_levels_with_a_penalty_of_differences_take_steps(loss):
     penalty = cp.norm1(cp.diff(s)) + 0.1 * cp.norm1(cp.diff(a))
     release = fit(record, lambda q, p, y: loss(a[q] + s[q] * p - y), {"q": q, "p": p, "y": y}, regularizer=penalty)
     assert np.mean((release["a"][q] + release["s"][q] * p - y) ** 2) < 230
+
+
+def test_quantiles_of_targets_of_few_values_keep_the_gain_of_weak_features() -> None:
+    """A constant that lies on a tie has a curvature ten times that of other places: all later steps were too short."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(0, 1, (20_000, 5)) / np.sqrt(5)
+    y = np.rint(5 + (x @ [5.0, 2.5, 2.5, 1.2, 1.2] - 2.8) + 2 * draw.normal(size=20_000)).clip(0, 10)
+    model = dp.QuantileRegressor(quantile=0.1, epsilon=8, delta=1e-5, bounds=(0, 10), seed=0).fit(x, y)
+    lost = [np.maximum(0.1 * far, -0.9 * far).mean() for far in (y - model.predict(x), y - np.quantile(y, 0.1))]
+    assert lost[0] <= 0.947 * lost[1]
