@@ -38,6 +38,7 @@ from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.backend import resolve_backend
 from dpconvex.sums.moment_sums import moment_sums
+from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 
@@ -224,6 +225,11 @@ class FitJob:
                     told = f"{size} records for {fit.certificate.noise_dimension} parameters: {few}{side}"
                     yield f"{told}. More records, a larger epsilon or fewer features help."
                 continue
+            if fit.certificate.perturbed in ("objective", "output") and (far := in_natural_units(fit.template.record)):
+                remedy = (
+                    f"scale {', '.join(map(repr, far))} to -1 to 1 by public bounds{', or pass a delta' * (not delta)}"
+                )
+                yield f"noise is the same in all directions, and fields are in natural units: {remedy}."
             numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
             count = int(fit.certificate.settings.get("vertices", numbers))
             signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)

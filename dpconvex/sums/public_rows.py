@@ -6,6 +6,8 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import dense, flattened
+from dpconvex.data.domains import Box
+from dpconvex.data.record import Record
 from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, Leverage
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
@@ -64,6 +66,19 @@ class DomainMetric:
             return None
         matrix = vectors.T / np.sqrt(np.where(seen, values, values[-1]))[:, None]
         return cls(matrix, longest(matrix, batch, rows))
+
+
+def in_natural_units(record: Record) -> list[str]:
+    """Return the names of vectors in boxes whose entries have units of their own, or lie far from 0."""
+    found = []
+    for name, box in record.continuous.items():
+        if isinstance(box, Box) and box.shape:
+            lower, upper = (np.ravel(end) for end in (box.lower, box.upper))
+            spread, square = (upper - lower) ** 2 / 12, (upper + lower) ** 2 / 4  # of what is even in the box
+            moving = spread > 0
+            uneven = spread.max() > UNEVEN * spread[moving].min(initial=np.inf)
+            found += [name] if uneven or (square > FAR * spread)[moving].any() else []
+    return found
 
 
 def longest(matrix: Array, batch: Batch, rows: ExactRows) -> float:
