@@ -23,6 +23,7 @@ def fresh():
     return {"x": X.copy(), "y": 2 * Y - 1}
 
 
+UNITS = cp.Variable(2, name="w")
 LOGISTIC, MIXTURE = (dp.load(name, features=2) for name in ("logistic_regression", "large_margin_gaussian_mixture"))
 W = cp.Variable(2, name="w")
 RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
@@ -74,6 +75,15 @@ WARNINGS = {
     "a large delta": lambda: dp.solve(LOGISTIC, fresh(), dp.Privacy(1.0, 0.05)),
     "a huge epsilon": lambda: dp.sweep(LOGISTIC, fresh(), dp.Privacy(1e6)),
     "few records": lambda: dp.LogisticRegression().fit(np.full((30, 16), 0.1), [0, 1] * 15),
+    "entries with units of their own": lambda: dp.solve(
+        dp.Template(
+            dp.Record(x=dp.Box([-1, 0], [1, 1e5]), y=dp.Choice([0, 1])),
+            lambda x, y: cp.logistic((1 - 2 * y) * (x @ UNITS)),
+            1e-6 * cp.sum_squares(UNITS),
+        ),
+        {"x": np.abs(X), "y": Y},
+        ONE,
+    ),
     "a second fit": lambda: dp.LogisticRegression().fit(X.copy(), Y).fit(X.copy(), Y),
     "the same data again": lambda: [
         dp.solve(dp.load("logistic_regression", features=2), data, ONE) for data in [fresh()] * 2
