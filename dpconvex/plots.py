@@ -123,8 +123,9 @@ def roc(evaluation: Any, *, axes: Axes | None = None) -> Axes:
 
 def calibration(evaluation: Any, *, axes: Axes | None = None) -> Axes:
     """Draw observed shares by probabilities of a `dpconvex.Evaluation`, with intervals of 95 %; axes as for `error_bands`."""
-    drawn = banded(evaluation.calibration(), "o", axes, "observed", ([0, 1], [0, 1]), "as predicted")
-    drawn.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
+    ends = evaluation.calibration().reach
+    drawn = banded(evaluation.calibration(), "o", axes, "observed", (ends, ends), "as predicted")
+    drawn.set(xlabel="predicted probability", ylabel="observed share", xlim=ends, ylim=ends)
     return drawn
 
 

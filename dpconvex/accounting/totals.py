@@ -243,7 +243,8 @@ class AdditiveCost(Basic):
         left = max(self.share - self._lost(sums)[1], 0.0)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
         if more <= left:
-            return said
+            remedy = ". Ask for a smaller epsilon, or keep a ledger with accounting='basic', which counts it as it is"
+            return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
         why = f"its noise may fail, which counts delta = {more:.3g} here, and {left:.3g} is left for that, of a tenth of delta"
         remedy = "Ask for a smaller delta of this release, or a ledger with a larger one or with accounting='basic'"
         return f"{said}; {why}. {remedy}"

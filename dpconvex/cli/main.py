@@ -131,6 +131,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
     "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", words),
+    "--cells": option("cut points of probabilities or scores, finer ones for rare labels", "A,B,...", words),
+    "--threshold": option("score at which rates are told, by default 0.5", "T", float),
     "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
     "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
     "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
@@ -191,7 +193,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
   dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""),
     "evaluate": (
-        f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --roc --calibration --residuals --out {LEDGER}",
+        f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --cells --threshold --roc --calibration "
+        f"--residuals --out {LEDGER}",
         "measure how a model does on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),

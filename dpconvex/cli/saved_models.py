@@ -17,7 +17,7 @@ from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects, unit_of
-from dpconvex.util.arguments import one_of, require
+from dpconvex.util.arguments import one_of, require, within
 from dpconvex.util.places import writable, write_whole
 
 PICTURES = ("roc", "calibration", "residuals")  # of an evaluation
@@ -36,7 +36,11 @@ def evaluate(chosen: argparse.Namespace) -> None:
     if chosen.group is not None:
         data, options["groups"] = grouped(schema, table, chosen.group, data)
         options["group"] = GROUP
-    found = dp.evaluate(declared.learner, release, data, promise, unit=whose, measures=chosen.measures, **options)
+    options |= {"unit": whose, "measures": chosen.measures, "cells": chosen.cells}
+    within(0, 1).or_none.check("evaluate", **{"--threshold": chosen.threshold})
+    found = dp.evaluate(declared.learner, release, data, promise, **options)
+    if chosen.threshold is not None:
+        found = replace(found, threshold=chosen.threshold)
     units = schema.label_bounds or found.bounds  # which became -1 and 1
     found = replace(found, labels=tuple(schema.labels or ()), label=schema.label, bounds=units)
     measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}

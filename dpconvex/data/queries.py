@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class Query:
         if is_dataset := hasattr(self.source, "to_batches"):
             names, self.size = list(self.source.schema.names), int(self.source.count_rows())
         fits = isinstance(sql, str | None) and is_dataset == (sql is None) and not (is_dataset and keys)
-        require(fits, "from_query: pass a connection and a text in SQL; or a dataset of PyArrow, None, by=None.")
+        said = "from_query: pass a connection, as duckdb.connect(path), and a text in SQL; or a dataset of PyArrow, None, by=None"
+        require(fits and not isinstance(connection, str | PathLike), f"{said}.")
         inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]

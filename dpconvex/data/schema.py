@@ -19,7 +19,7 @@ from dpconvex.data.learnt import Learnt, origin_of
 from dpconvex.data.partitions import Partitions, tables_in
 from dpconvex.data.record import Record, table
 from dpconvex.data.schema_columns import Categorical, Column, Numeric, column_of, interval, levels_of
-from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of
+from dpconvex.data.tables import name_of, one_below_the_other, path_of, table_of, value_of
 from dpconvex.errors import DomainError, TemplateError, warn
 from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, number, refuse, require, retold
@@ -27,6 +27,7 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
+TRUTHS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t": True}  # What words of labels mean
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
@@ -244,7 +245,12 @@ class Schema:
         """The label as a column."""
         missing: Any = self.learnt.otherwise if self.learnt else None
         lower, upper = self.label_bounds or (0.0, 1.0)
-        return Categorical(self.labels, missing=missing) if self.labels else Numeric(lower, upper, missing)
+        if not self.labels:
+            return Numeric(lower, upper, missing)
+        found, truths = Categorical(self.labels, missing=missing), [TRUTHS.get(one.casefold()) for one in self.labels]
+        if sorted(map(str, truths)) == ["False", "True"]:  # as DuckDB and PyArrow read such columns
+            found.__dict__["places"] |= {value_of(truth): float(place) for place, truth in enumerate(truths)}
+        return found
 
     @property
     def known(self) -> set[str] | None:

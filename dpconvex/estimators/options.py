@@ -114,7 +114,9 @@ def as_candidate(
         type(estimator)(**given | {option: asked[option] for option in TAKEN}),
         f"tune: {name} maps features first, learns labels, or has fields beside x and y",
     )
-    require(getattr(estimator, "encoder", None) is None, f"{said}; pass a template for what it makes.")
+    made = "templates, {'a': model.template(columns)}, and {'x': model.features(table), 'y': y}"
+    said += f"; pass {made if hasattr(estimator, 'features') else 'a template'} for what it makes."
+    require(getattr(estimator, "encoder", None) is None, said)
     if parted := isinstance(data, Partitions):
         records, width = model._records(data, None), (data.width(features),)
     else:
@@ -123,7 +125,7 @@ def as_candidate(
     template = model.template(model.n_features_in_)
     record = template.record.fields
     fits = set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width
-    require(fits, f"{said}; pass a template for what it makes.")
+    require(fits, said)
     learnt = getattr(getattr(model, "bounds", None), "learnt", None)
     known = origin_of(*origins(data)).learnt
     said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"

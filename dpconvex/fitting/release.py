@@ -22,7 +22,7 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.data.record import feature_names, same_length
 from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
@@ -30,6 +30,7 @@ from dpconvex.util.arguments import TEXT, instance, require
 from dpconvex.util.arrays import Array, as_they_are, frozen
 from dpconvex.util.markup import aligned, details, paragraph
 
+RAW = "this is a table, and no features that its schema made: pass release.schema.encode(table, labelled=False)[0]."
 REMEDY = (
     "Declare it in the template; read a saved release with Release.load(path, template=...), of a shipped problem with "
     "template=dpconvex.load. A problem file of your own is never run on its own account: dpconvex.load('your_file.py', ...)."
@@ -160,6 +161,8 @@ class Release(Released, Mapping[str, Array]):
                 further[field] = values = as_they_are(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
         features = finite_numbers("x", x)
+        made = self.schema is None or sp.issparse(features) or abs(features).max(initial=0) <= self.schema.radius + 1e-6
+        require(made, f"{name}: {RAW}", DomainError)  # where all columns are numbers, features have their names
         if further:
             lengths = {field: len(np.atleast_1d(values)) for field, values in further.items()}
             same_length({"x": records_of(features)} | lengths)
@@ -191,7 +194,10 @@ class Release(Released, Mapping[str, Array]):
 
     def check_names(self, caller: str, given: Sequence[str] | None) -> None:
         """Raise if the features' names differ from those of the fit, where both are known."""
-        check_names(caller, self.names if self.schema is None else self.schema.feature_names, given)
+        known = self.names if self.schema is None else self.schema.feature_names
+        raw = self.schema is not None and {*self.schema.features} <= {*(given or ())} != {*self.schema.feature_names}
+        require(not raw, f"{caller}: {RAW}", DomainError)
+        check_names(caller, known, given)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as an ONNX graph, for scores or predictions that are linear in the features (extra ``onnx``).

@@ -24,6 +24,7 @@ from dpconvex.util.plain_data import digits
 
 REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it
+MOST = 0.5  # Share of records in one cell of scores from which finer cells are advised
 ERRORS = "error", "constant", "auc", "log_loss", "brier", "calibration_error"
 SUMMARY = (*ERRORS, "r2", "deviance", "deviance_gain", "absolute_error", "concordance")
 
@@ -53,6 +54,8 @@ class Evaluation(StatedNumbers):
         Index of the group to which all numbers refer.
     not_private_because, learnt : str, and Learnt or None
         Why the numbers or the release are not private, such as a seed; and the cost of a learnt schema.
+    threshold : float
+        Score at which prints and reports tell `rates`; ``dataclasses.replace(found, threshold=0.1)`` changes it.
     """
 
     form = "dpconvex evaluation 2"
@@ -70,6 +73,7 @@ class Evaluation(StatedNumbers):
     chosen: int | None = None
     not_private_because: str = ""
     learnt: Learnt | None = None
+    threshold: float = 0.5
 
     def __post_init__(self) -> None:
         seeded = "the noise was drawn with a seed" if self.spent is None else ""
@@ -211,18 +215,32 @@ class Evaluation(StatedNumbers):
         """
         return np.asarray(self._confusions(threshold)[0])
 
-    def rates(self, threshold: float = 0.5) -> dict[str, Estimate]:
+    def rates(self, threshold: float | None = None) -> dict[str, Estimate]:
         """Return sensitivity, specificity, precision, and the share of records above a threshold, by name."""
-        table = self._confusions(threshold)
+        table = self._confusions(self.threshold if threshold is None else threshold)
         (true_no, _), (_, true_yes) = np.moveaxis(table, 0, -1)
         said, (no, yes) = table[:, :, 1].sum(axis=1), table.sum(axis=2).T
         found = {"sensitivity": (true_yes, yes), "specificity": (true_no, no), "precision": (true_yes, said)}
         return {name: share(*parts) for name, parts in found.items()} | {"selected": share(said, table)}
 
     def calibration(self) -> Curve:
-        """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` are their shares."""
+        """Return observed shares of the second label (y) by mean probabilities (x), in up to ten bins; `at` are their shares.
+
+        NaN where noise hides the share of records.
+        """
         shares, observed, said = bins(self._table("probabilities"), self.cells.edges)
-        return curve(said[0], observed, shares[0])
+        return curve(said[0], np.where(measures.clear(shares), observed, np.nan), shares[0])
+
+    @property
+    def crowding(self) -> str:
+        """What to do if most records lie in one cell of scores, as of rare labels; an empty text if they do not."""
+        name = next((name for name in ("probabilities", "scores") if name in self.cells.tables), "")
+        records = self._of_group(name)[0].sum(axis=0) if name else np.zeros(1)
+        if records.max() <= MOST * records.sum():
+            return ""
+        first, last = (f"{self.cells.edges[np.argmax(records) + k]:g}" for k in (0, 1))
+        why = f"{records.max() / records.sum():.0%} of records lie in one cell, of {name} from {first} to {last}"
+        return f"{why}, which blurs log loss and calibration: evaluations with finer cells= (--cells) there tell more"
 
     @property
     def calibration_error(self) -> Estimate:
@@ -283,9 +301,9 @@ class Evaluation(StatedNumbers):
         """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
         table, said = self._table("by_prediction"), measures.middles(np.array([0.0, *PREDICTIONS, 1.0]))
         found = [measures.quantiles(table[:, k], ROUGHLY, level) for k in range(table.shape[1])]
-        records = ratio(table[0].sum(axis=1), table[0].sum())
-        values = np.where(records > RARE, self._range * np.stack(found, axis=1), np.nan)
-        return curve(self.bounds[0] + self._range * said, values, records, np.inf)
+        records = ratio(table.sum(axis=2), whole(table)[:, None])
+        values = np.where(measures.clear(records, RARE), self._range * np.stack(found, axis=1), np.nan)
+        return curve(self.bounds[0] + self._range * said, values, records[0], np.inf)
 
     @property
     def deviance(self) -> Estimate:
@@ -355,6 +373,7 @@ class Evaluation(StatedNumbers):
             lines.append(f"  {name}, {own.records} records: {said}")
         hidden = self.hidden if self.chosen is None else ()
         lines += [f"  {name}: noise outweighs its records; nothing is said of it" for name in hidden]
+        lines += [f"  {self.crowding}"] * bool(self.crowding and self.chosen is None)
         return "\n".join([*lines, f"  intervals of 95 %, for sampling and noise; {self.status}"])
 
     def main(self) -> dict[str, Estimate]:

@@ -76,6 +76,13 @@ class Curve(NamedTuple):
     upper: Array
     at: Array
 
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Ends of an axis from 0 to 1 on which all points and intervals lie."""
+        drawn = np.concatenate([part[np.isfinite(self.y)] for part in (self.x, self.lower, self.upper)])
+        low, high = drawn.min(initial=1.0), drawn.max(initial=0.0)
+        return (max(low - 0.1 * (high - low), 0.0), min(high + 0.1 * (high - low), 1.0)) if low < high else (0.0, 1.0)
+
 
 def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     """Return the first value less its bias, as values of records that were drawn anew show it, and its interval.
@@ -113,6 +120,11 @@ def curve(x: Array, values: Array, at: Array, most: float = 1.0) -> Curve:
     known = np.where(np.isfinite(values[0]), values[1:], 0.0)
     reach, least = WITHIN * np.nanstd(known, axis=0), 0.0 if most == 1 else -most
     return Curve(x, values[0], np.maximum(values[0] - reach, least), np.minimum(values[0] + reach, most), at)
+
+
+def clear(shares: Array, least: float = 0.0) -> Array:
+    """Say which shares of records, of shape (1 + replicates, cells), are above a least one and above their noise."""
+    return np.asarray(shares[0] > np.maximum(least, WITHIN * np.std(shares[1:], axis=0)))
 
 
 def whole(table: Array) -> Array:

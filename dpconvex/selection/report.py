@@ -125,24 +125,37 @@ def statement(
     privacy, _, parts = whole(release)
     if privacy is None:
         return warning(f"Not private: {release.not_private_because or release.status}. Do not publish this model.")
-    said = [f"This model was learnt under differential privacy: {privacy}{parts}."]
+    said = [f"This model was learnt under differential privacy: {sum_text(privacy)}{parts}. {protected(privacy)}"]
     if release.certificate is not None:
-        said.append(f"It was fitted by {getattr(release.certificate, 'mechanism', 'a private bound')}.")
+        method = getattr(release.certificate, "mechanism", "a private bound")
+        said.append(f"Random noise hides what each {privacy.unit or 'person'} adds to the fit (the method: {method}).")
     holds = "It holds whatever else a reader knows, and for all later uses of the model."
     said.append(f"That means: {odds(privacy)}. {holds}")
     if evaluation is not None and evaluation.private:
         beside = ((MEANING[name][0], value) for name, value in evaluation.summary().items() if name in BESIDE)
         measured = f"{evaluation.measure} {evaluation.first} on {evaluation.records} records"
         measured += "".join(f"; {name} {value}" for name, value in beside)
-        said.append(f"How well it does was measured privately, too ({evaluation.spent}): {measured}.")
+        cost = sum_text(evaluation.spent or privacy)
+        said.append(f"How well it does was measured privately, too ({cost}): {measured}.")
     if coefficients is not None and coefficients.private:
-        said.append(f"The intervals of its parameters are another release about the same people: {coefficients.spent}.")
+        cost = sum_text(coefficients.spent or privacy)
+        said.append(f"The intervals of its parameters are another release about the same people: {cost}.")
     if budget is not None and not unlisted(release, budget):
         spends = f"{sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}"
         said.append(f"The ledger of these people counts {spends}.")
     if privacy.adjacency == "replace-one":
         said.append("The number of records is taken as public.")
     return f'<div class="board"><p><b>For the ethics board.</b> {escape(" ".join(said))}</p></div>'
+
+
+def protected(privacy: Privacy) -> str:
+    """Say in plain words whose records a guarantee protects."""
+    if privacy.unit is None:
+        return "It protects each record; of a person with several, it protects all of them together less."
+    used = {"first": "its first records are used", "random": "records drawn at random are used"}
+    more = {None: "the fit is refused", "weights": "each counts less"} | used
+    unit, most = privacy.unit, f"{privacy.most} record{'s' * (privacy.most > 1)}"
+    return f"All records of a {unit} are protected together, up to {most}; of a {unit} with more, {more[privacy.keep]}."
 
 
 def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficients | None) -> Iterator[str]:
@@ -240,17 +253,24 @@ def judged(found: Evaluation) -> Iterator[str]:
     if {"probabilities", "scores"} & set(tables):
         yield chart("ROC curve", "false positive rate", "true positive rate", *found.roc()[:4])
     if "probabilities" in tables:
-        yield chart("Calibration", "predicted probability", "observed share", *found.calibration()[:4], points=True)
+        low, high = (points := found.calibration()).reach
+        drawn: Any = {"line": (low, low, high, high), "points": True, "box": (low, high, low, high)}
+        yield chart("Calibration", "predicted probability", "observed share", *points[:4], **drawn)
+    if found.crowding:
+        yield f'<p class="soft">{escape(found.crowding)}.</p>'
     if "by_prediction" in tables:
         curve, (first, last) = found.residuals()[:4], found.bounds
         most = float(np.nanmax(np.abs(curve[1:]), initial=0.0)) or 1.0
-        drawn: Any = {"line": (first, 0, last, 0), "points": True, "box": (first, last, -most, most)}
+        drawn = {"line": (first, 0, last, 0), "points": True, "box": (first, last, -most, most)}
         yield chart("Residuals", f"predicted {found.label}", "median of truth minus prediction", *curve, **drawn)
     yield "</div>"
     if found.groups:
         own = {name: part.main() for name, part in found.by_group().items()}
         groups = [(name, *map(str, rates.values())) for name, rates in own.items()]
-        yield "<h3>By group</h3>" + (table(["group", *next(iter(own.values()))], groups) if own else "")
+        at = f"<p>Rates are those of a threshold of {found.threshold:g}.</p>" * bool(
+            {"probabilities", "scores"} & {*tables}
+        )
+        yield f"<h3>By group</h3>{at}" + (table(["group", *next(iter(own.values()))], groups) if own else "")
     if found.hidden:
         names = ", ".join(map(repr, found.hidden))
         yield f"<p>Nothing is said of {escape(names)}: noise outweighs the number of records.</p>"

@@ -172,8 +172,12 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
     dataclasses.replace(release, spent=None, not_private_because="a seed").save("seeded.npz")
     assert not run("evaluate seeded.npz shop.csv --epsilon 5 --json").json["private"]
     SHOP.assign(member=["true", *SHOP["member"][1:]]).to_csv("odd.csv", index=False)  # as the schema reads it
-    groups = run("evaluate model.npz odd.csv --epsilon 5 --group member --seed 0 --json", ends=0).json["groups"]
-    assert list(groups) == ["no", "yes"]
+    asked = "evaluate model.npz odd.csv --epsilon 5 --group member --seed 0"
+    assert list(run(f"{asked} --json", ends=0).json["groups"]) == ["no", "yes"]
+    run(f"{asked} --cells .2,.4 --threshold .2 --out found.json", ends=0)
+    found = dp.Evaluation.load("found.json")
+    assert (found.threshold, found.cells.cuts) == (0.2, (0.2, 0.4, 0.5))
+    assert "--threshold must be a number from 0 to 1" in run(f"{asked} --threshold 2", ends=2).err
 
 
 def test_a_model_about_people_is_evaluated_about_people(run, monkeypatch):

@@ -234,3 +234,7 @@ def test_truth_values_are_labels():
     assert schema.labels == ("false", "true")
     for values in ([True, False], ["true", "False"], np.array([True, False])):
         assert schema.encode({"age": [1, 2], "sick": values})[1].tolist() == ["true", "false"]
+    schema = Schema({"age": (0, 100)}, label="sick", labels=["Yes", "no"])  # as DuckDB reads a column of these
+    assert schema.encode({"age": [1, 2, 3], "sick": [True, "no", False]})[1].tolist() == ["Yes", "no", "no"]
+    other = Schema({"age": (0, 100)}, label="sick", labels=["ill", "well"])
+    refused(dp.DomainError, "was not declared", other.encode, {"age": [1], "sick": [True]})

@@ -186,6 +186,8 @@ def test_effects_on_a_target_are_in_its_units():
     assert effects.estimates[0] == pytest.approx(50, abs=4 * effects.standard_errors[0] + 1)
     assert effects.lower[0] < effects.estimates[0] < effects.upper[0]
     assert effects.standard_errors[0] == pytest.approx(500 * schema.steps[0] * 10 * found.standard_errors[0])
+    with pytest.raises(dp.NotPrivate, match="needs a delta"):
+        dp.intervals(dp.load("ridge_regression", features=3), None, {"x": x, "y": y}, dp.Privacy(3.0))
     refused(dp.TemplateError, "label_bounds", found.in_units, dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"]))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
@@ -90,6 +91,12 @@ def test_predict_says_what_is_wrong():
         refused((DomainError, TemplateError), words, full().predict, x)
     with pytest.raises(TemplateError, match=r"no function to predict with.*dpconvex\.load.*your_file\.py"):
         full(predictor=None).predict(np.zeros((1, 3)))
+    raw = {"a": [0.5], "b": [0.0], "c": [2.5]}
+    for table in (pd.DataFrame(raw), pd.DataFrame({**raw, "sick": ["no"]})):
+        refused(DomainError, r"pass release\.schema\.encode", full(schema=TABLE).predict, table)
+    missing = "there is no folder"
+    refused(TemplateError, missing, full().save, "no/folder/model.npz")
+    refused(TemplateError, missing, dp.report, full(), path="no/folder/report.html")
 
 
 def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values():

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,27 @@ def test_all_measures_follow_from_one_release():
     refused(dp.TemplateError, "not 'x'", found.group, "x")
     with pytest.raises(dp.TemplateError, match="residuals"):
         _ = found.absolute_error
+
+
+def test_rare_labels_ask_for_finer_cells_and_a_threshold():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.uniform(-1, 1, 6000), np.zeros(6000)])
+    y = np.where(rng.random(6000) < 0.03, 1, -1)
+    model = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", **FUNCTIONS | {"probabilities": rare})
+    data, promise = {"x": x, "y": y}, dp.Privacy(2.0)
+    found = dp.evaluate(LOGISTIC, model, data, promise, seed=0)
+    assert "100% of records lie in one cell, of probabilities from 0 to 0.05" in str(found)
+    low, high = found.calibration().reach
+    assert 0 <= low < high < 0.2  # Points whose share is noise are left out
+    assert dp.plots.calibration(found).get_xlim() == (low, high)
+    finer = dp.evaluate(LOGISTIC, model, data, promise, cells=(0.02, 0.025, 0.03, 0.035, 0.04), seed=0)
+    assert finer.crowding == ""
+    assert replace(finer, threshold=0.03).rates() == finer.rates(0.03) != finer.rates()
+
+
+def rare(parameters, x):
+    second = 0.03 + 0.01 * x[:, 0]
+    return np.column_stack([1 - second, second])
 
 
 def test_residuals_follow_from_one_release():

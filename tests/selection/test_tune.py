@@ -229,6 +229,9 @@ def test_regressors_are_chosen_in_the_units_of_their_bounds(choose, kind, varied
     np.testing.assert_allclose(choose(kind(bounds=(0, 60_000)), parts, **given).model.coef_, found.model.coef_)
 
 
+RANGES = dp.Schema({"a": (-1, 1), "b": (-1, 1)}, label="y", label_bounds=(0, 60))
+
+
 @pytest.mark.parametrize("choose", [dp.tune, tune_repeated])
 def test_what_regressors_cannot_be_chosen_for_costs_nothing(choose):
     x, y = np.zeros((60, 2)), np.arange(60.0)
@@ -240,6 +243,7 @@ def test_what_regressors_cannot_be_chosen_for_costs_nothing(choose):
         ("different records", dp.Ridge(), {"bounds": [(0, 60), (0, 61)]}),
         ("are the same fit", dp.LinearRegression(bounds=(0, 60)), {"confidence": [0.9, 0.95]}),
         ("were learnt", dp.Ridge(bounds=learnt), lambdas),
+        (r"model\.template\(columns\)", dp.AdditiveRegressor(RANGES, bounds=(0, 60)), lambdas),
     ):
         refused(dp.TemplateError, said, choose, model, columns, promise, grid=varied, budget=budget)
     template = dp.load("ridge_regression", features=2)
