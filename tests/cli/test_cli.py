@@ -194,9 +194,7 @@ def test_a_model_about_people_is_evaluated_about_people(run, monkeypatch):
     told, more = run(asked).json, run(f"{asked} --most 1").json  # 400 records, or too many of one person
     assert told["error"] == "NotConverged"
     assert "unit: one customer has more records than the 1" in more["message"]
-    assert (
-        reads.count("visits.csv") == 4
-    )  # Each command once: rows would be of others where a file changed between two readings
+    assert reads.count("visits.csv") == 4  # Each command once: a file may change between two readings
 
 
 def test_a_regression_is_fitted_and_predicts_in_its_own_units(run):
@@ -241,8 +239,7 @@ def test_effects_on_a_target_are_in_its_units_and_say_what_they_compare(run):
     assert "What a column adds to &#x27;rent&#x27;, in its units: " in dp.report(dp.Release.load("model.npz"))
     paid = "coefficients model.npz --table rents.csv --epsilon .5 --delta 1e-6 --ledger spent.jsonl"
     assert "Nothing was charged; --anyway" in run(f"{paid} --budget 1 --budget-delta 1e-5", ends=1).err
-    spent = dp.Budget.open("spent.jsonl")
-    assert not spent.entries
+    assert not (spent := dp.Budget.open("spent.jsonl")).entries
     run(f"{paid} --anyway")  # which may be refused
     assert len(spent.entries) == 1
     run(f"fit poisson_regression {fit}", ends=0)
