@@ -151,7 +151,7 @@ def statement(
 def protected(privacy: Privacy) -> str:
     """Say in plain words whose records a guarantee protects."""
     if privacy.unit is None:
-        return "It protects each record; of a person with several, it protects all of them together less."
+        return "It protects each record. A person with several records is protected less."
     used = {"first": "its first records are used", "random": "records drawn at random are used"}
     more = {None: "the fit is refused", "weights": "each counts less"} | used
     unit, most = privacy.unit, f"{privacy.most} record{'s' * (privacy.most > 1)}"

@@ -1,5 +1,6 @@
 """Files: where one may be written and read, and written whole or not at all."""
 
+import errno
 import os
 import secrets
 import stat
@@ -71,8 +72,9 @@ def draft_of(file: Path) -> Path:
 def write_whole(path: Path, content: bytes, over: bool = True) -> None:
     """Write a file, whole or not at all: over that which a link leads to, with its permissions, or only if there is none."""
     file = Path(os.path.realpath(path)) if over else path
-    if not file.parent.is_dir():
-        raise TemplateError(f"{path}: there is no folder {file.parent}; make it, or name a file elsewhere.")
+    if not file.parent.exists():
+        said = f"there is no folder {file.parent}; make it, or name a file elsewhere"
+        raise FileNotFoundError(errno.ENOENT, said, os.fspath(path))
     kept = stat.S_IMODE(file.stat().st_mode) if over and file.exists() else None
     draft = draft_of(file)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept is not None else 0o666)

@@ -34,7 +34,7 @@ def digits(value: float) -> str:
     >>> digits(2409.2), digits(-12345.6), digits(0.03721)
     ('2,409', '-12,346', '0.0372')
     """
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def finite(value: Any) -> Any:

@@ -95,8 +95,8 @@ def test_predict_says_what_is_wrong():
     for table in (pd.DataFrame(raw), pd.DataFrame({**raw, "sick": ["no"]})):
         refused(DomainError, r"pass release\.schema\.encode", full(schema=TABLE).predict, table)
     missing = "there is no folder"
-    refused(TemplateError, missing, full().save, "no/folder/model.npz")
-    refused(TemplateError, missing, dp.report, full(), path="no/folder/report.html")
+    refused(FileNotFoundError, missing, full().save, "no/folder/model.npz")
+    refused(FileNotFoundError, missing, dp.report, full(), path="no/folder/report.html")
 
 
 def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values():
