@@ -52,11 +52,11 @@ POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that ne
 ALIKE = 4.0  # How much wider one column's scores may be than another's
 SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
-
 LABELS = 200  # Of which shares are told, at most
 LINKED = 50.0  # How much longer slopes on one side are at least, where smooth losses are those of links
 LOW = -3.0  # Scores below 0 at which slopes balance, from which scores of links are counted
-STEP, LARGE = 0.05, 20.0  # Of a score, for curvatures of links, and one where targets say nothing
+# Of a score, for curvatures of links, and one where targets say nothing; the least part of slopes there, of links turned round.
+STEP, LARGE, TURNED = 0.05, 20.0, 0.5
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
 Middles = tuple[Array, Array, NDArray[np.bool_]]
@@ -110,16 +110,17 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
         if unit != 1:
             scores = scores.in_units([unit])
             slopes_at = partial(at, *seen, scores=scores)
-            return seen_from(form, scores, slopes_at, measured | of_links(slopes_at, scores))
-        begins = balances_at(slopes_at, scores) if single and scores.has_constant else 0.0
-        if begins > LOW:
+        moves = single and scores.has_constant and (unit < 0 or unit == 1)
+        begins = balances_at(slopes_at, scores, unit < 0) if moves else 0.0
+        if unit == 1 and not begins:
             return plain, public
-        near = shifted(slopes_at, scores, begins)
-        return seen_from(form, scores, slopes_at, measured | of_links(near, scores), np.array([begins]))
-    if scores.is_shared and not plain.width * rises:  # They have no middles of their own
-        return plain, public
-    if scores.is_shared:
-        return seen_from(form, scores, slopes_at, measured, 0.0, rises, rises)
+        away = begins * scores.kinds.T.toarray()
+        measured |= of_links(lambda forms: slopes_at(away + forms), scores)
+        return seen_from(form, scores, slopes_at, measured, np.array([begins]))
+    if scores.is_shared:  # They have no middles of their own
+        return (
+            seen_from(form, scores, slopes_at, measured, 0.0, rises, rises) if plain.width * rises else (plain, public)
+        )
     if units := units_of_columns(slopes_at, scores, found):
         scores = scores.in_units(units)
         slopes_at = partial(at, *seen, scores=scores)
@@ -261,26 +262,25 @@ def rises_slowly(slopes_at: Callable[[Any], Any], scores: LinearScores, found: M
 def unit_of_link(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> float:
     """Return a power of two, the unit of a score in which the largest slopes on both sides change by about e, next to each other.
 
-    So do those of counts, ``exp(score) - y``.  Costs that rise with dollars, and Tweedie losses, have other units.
+    So do those of counts, ``exp(score) - y``.  Costs that rise with dollars, and Tweedie losses, have other units.  Units are
+    negative where records slope alike at low scores, not at high ones: ``exp(score - y) - 1`` turned is ``1 - exp(-y - score)``.
     """
     middle, near = float(found[0][0]), float(found[1][0] or 1.0) / NEARBY
     ends = np.array([slopes_at((middle + side * near) * scores.kinds.T.toarray())[0] for side in (-1, 1)])
     rate = np.diff(np.log(ends.max(axis=1) / -ends.min(axis=1)))[0] / (2 * near)
     unit = float(2.0 ** -np.rint(np.log2(rate)))
-    return unit if 0 < unit < math.inf else 1.0
+    unit = unit if 0 < unit < math.inf else 1.0
+    low, high = (least_part(slopes_at, scores, side * LARGE * unit) for side in (-1, 1))
+    return -unit if low > max(high, TURNED) else unit
 
 
-def balances_at(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
-    """Return the score below 0 at which the largest slopes on both sides are equal, or 0: targets are in small units."""
+def balances_at(slopes_at: Callable[[Any], Any], scores: LinearScores, usual: bool) -> float:
+    """Return a score far below 0 at which the largest slopes on both sides are equal, or as many usual ones, or 0."""
     low, high = -FARTHEST, 0.0
     for _ in range(HALVES):
-        slopes = slopes_at((low + high) / 2 * scores.kinds.T.toarray())[0]
-        low, high = ((low + high) / 2, high) if slopes.max() < -slopes.min() else (low, (low + high) / 2)
-    return high
-
-
-def shifted(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> Callable[[Any], Any]:
-    return lambda forms: slopes_at(place * scores.kinds.T.toarray() + forms)
+        slopes = slopes_at((tried := (low + high) / 2) * scores.kinds.T.toarray())[0]
+        low, high = (tried, high) if (np.median(slopes) if usual else slopes.max() + slopes.min()) < 0 else (low, tried)
+    return high if high <= LOW else 0.0
 
 
 def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> list[float]:
@@ -309,10 +309,16 @@ def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
 @np.errstate(all="ignore")
 def of_links(slopes_at: Callable[[Any], Any], scores: LinearScores) -> dict[str, Any]:
     """Return what links say: slopes and curvatures on their short side, and the least part of the largest that a record has."""
-    slopes = slopes_at(LARGE * scores.kinds.T.toarray()[:, :1])[0]
-    least = float(slopes.min() / slopes.max())
     found = {one.__name__: partial(one, slopes_at, scores) for one in (short_side, short_bend)}
-    return found | {"least_part": least if 0 < least <= 1 and len(scores.onto_kinds) == 1 else 0.0}
+    return found | {"least_part": least_part(slopes_at, scores, LARGE) if len(scores.onto_kinds) == 1 else 0.0}
+
+
+@np.errstate(all="ignore")
+def least_part(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> float:
+    """Return the least slope at one score far away, towards that side, next to the largest, or 0."""
+    slopes = math.copysign(1.0, place) * slopes_at(place * scores.kinds.T.toarray()[:, :1])[0]
+    least = float(slopes.min() / slopes.max())
+    return least if 0 < least <= 1 else 0.0
 
 
 @np.errstate(all="ignore")
