@@ -27,6 +27,7 @@ from dpconvex.mechanisms.recipe import (
     plans,
     weighs_features,
     why,
+    worth_clipping,
 )
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -39,6 +40,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
 from dpconvex.sensitivity.public_terms import separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
+from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
 from dpconvex.util.runtime import Stage, once, quietly
@@ -229,30 +231,33 @@ class FitOptions:
         """Return the first plan that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = plans(self.mechanism, *known, privacy, size)
-        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or self._takes_steps(template, plan))
+        takes = partial(self._takes_steps, template, privacy, size)
+        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or takes(plan))
         for plan in asked:
             if self.mechanism is None and type(plan) is not Automatic:  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan
 
-    def _takes_steps(self, template: Template, plan: AdaptiveSteps) -> bool:
+    def _takes_steps(self, template: Template, privacy: Privacy, size: int, plan: AdaptiveSteps) -> bool:
         """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
 
         So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
-        or minimisers are refused or learn nothing: in natural units, and where slopes grow faster than scores.
+        or minimisers are refused or learn little: in natural units, and where slopes grow faster than scores.
         """
         with suppress(DPConvexError):  # told when they are proved
             form = form_of(template)
             scores = linear_scores(own_form(form)[0])
             usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
             bends = not has_nonsmooth_loss(form)
+            usual = usual or bool(in_natural_units(template.record))
             if not usual and bends:
                 usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
             if not usual and (bends or not scores.is_shared):
                 public, analysed = known_of(own_form(form)[0])[1], partial(analyse, template, self.mechanism)
-                usual = lacks_minimiser(analysed) or not bounded(analysed)
-                usual = usual or public.metric is not None or not (public.is_flat or any(public.sides))
+                usual = public.metric is not None or not (public.is_flat or any(public.sides))
+                none = lacks_minimiser(analysed) or not bounded(analysed)
+                usual = usual or (none and not worth_clipping(analysed(), privacy, size))
             usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
             return self.mechanism is not None or usual
         return True

@@ -35,7 +35,6 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
-ENOUGH_AT_KINKS = 100.0  # ... of losses of classes with kinks, which noise on the minimiser costs more
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
@@ -179,12 +178,11 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
             f"Chosen because noise on the second moment of {features_of(form):,} features takes long to draw. "
             "With many records `AdaptiveSteps()`, which draws it, is more accurate."
         )
-    found = plenty(form, privacy, size)
-    return (
-        f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below "
-        f"{ENOUGH if found < ENOUGH else ENOUGH_AT_KINKS:g}, clipped steps are more accurate than exact minimisers. "
-        "Name `ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, for a minimiser."
-    )
+    better = "clipped steps are more accurate than exact minimisers. "
+    better += "Name `ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, for a minimiser."
+    if (found := plenty(form, privacy, size)) >= ENOUGH:
+        return f"Chosen because the loss has kinks, and there are constraints: {better}"
+    return f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, {better}"
 
 
 def has_nonsmooth_loss(form: LossForm) -> bool:
@@ -217,7 +215,7 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     if not form.template.record.discrete or analysis.unbounded is not None:
         return False
     if analysis.kink is not None:
-        return is_constrained(form) and plenty(form, privacy, size) < ENOUGH_AT_KINKS
+        return is_constrained(form)
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return plain and plenty(form, privacy, size) < ENOUGH
 
