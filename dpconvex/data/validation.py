@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks
+from dpconvex.data.columns import FileRows, Stored, array_of, at_once, blocks, names_of
 from dpconvex.data.domains import Ball, Box, Choice, Domain, relative
 from dpconvex.errors import DomainError, shorten
 from dpconvex.numerics import RECORD_TOLERANCE
@@ -47,10 +47,11 @@ LARGEST_DOUBLED = 2**26
 
 def unnumbered(column: Any) -> list[str]:
     """Return which columns of a data frame, or of pandas alone, have texts or dates as their type; objects may be numbers."""
-    kinds = getattr(column, "dtypes", getattr(column, "dtype", ()))
+    kinds = getattr(column, "dtypes", getattr(column, "dtype", None))
+    kinds = getattr(getattr(column, "schema", None), "types", ()) if kinds is None else kinds  # of PyArrow
     types = list(map(str, kinds)) if isinstance(kinds, Iterable) else [str(kinds)]
-    names = getattr(column, "columns", [getattr(column, "name", "")])
-    return [str(n) for n, kind in zip(names, types, strict=False) if kind.lower().startswith(UNNUMBERED)]
+    names = names_of(column) or [f"of type {kind}" for kind in types]
+    return [name for name, kind in zip(names, types, strict=False) if kind.lower().startswith(UNNUMBERED)]
 
 
 def length_of(name: str, domain: Domain, column: Any) -> int:
@@ -93,7 +94,13 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     elif len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
-        if (code in "US" and not texts) or (code in "iufc" and not numbers) or code in "V":
+        dates = any(isinstance(value, TIMES) for value in declared)
+        if (
+            (code in "US" and not texts)
+            or (code in "iufcb" and not numbers)
+            or (code in "Mm" and not dates)
+            or code in "V"
+        ):
             what = "texts" if code in "US" else "numbers" if code in "iufc" else f"{kind} entries"
             remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
             if what == "numbers":

@@ -25,6 +25,7 @@ from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
 from dpconvex.data.tables import entries, text_of
+from dpconvex.data.validation import length_of_labels, unnumbered
 from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
 from dpconvex.estimators.tables import SHARED, checked, one_column, partitioned, plain, prepared, schemas_before, turned
@@ -228,6 +229,8 @@ class Private(BaseEstimator):
         if parts is not None:
             return prepared(parts, self)
         rows, labels = self._read(X, y)
+        if hasattr(self, "_labels") and unnumbered(y):  # NumPy forgets types of columns of texts
+            length_of_labels("y", self._labels(), y)
         known: Any = self.schema_ or self.encoder_
         learnt = known is not None and known.learnt is not None
         if learnt and set(known.labels or ()) == set(getattr(self, "classes", [0])):
@@ -305,9 +308,8 @@ class Private(BaseEstimator):
         names = schema.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else self._interval() if hasattr(self, "_interval") else schema.label_bounds or ()
-        makes = (len(names), names, schema.labels, schema.label_bounds)
-        fitted = (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)
-        if makes != fitted:
+        makes = len(names), names, schema.labels, schema.label_bounds
+        if makes != (fitted := (self.n_features_in_, list(getattr(self, "feature_names_in_", names)), labels, bounds)):
             both = f"{shorten(str(makes))} in the schema, and {shorten(str(fitted))} in the fit"
             what = "number and names of features, labels and label_bounds"
             return f"{what} are {both}; pass the schema of the table, or fit with bounds=schema."

@@ -107,6 +107,11 @@ def test_columns_whose_types_are_wrong_cost_nothing():
     refused(
         dp.DomainError, "the event stands first", lived, x, pd.DataFrame({"time": times, "event": [True, False] * 2})
     )
+    for labels in (frame["ward"], pd.Series([True, False] * 2), pd.to_datetime(pd.Series(["2020-01-31"] * 4))):
+        declared = [1, 2, 3] if labels.name == "ward" else ["a", "b", "c"]
+        refused(
+            dp.DomainError, "has texts|entries|dates", dp.OrdinalRegressor(**given, classes=declared).fit, x, labels
+        )
     for data in ({"x": frame, "y": [1, -1] * 2}, {"x": x, "y": frame["ward"]}):
         refused(dp.DomainError, r"encode the table|has texts", dp.solve, learner, data, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
