@@ -23,10 +23,10 @@ from dpconvex.fitting.problem_files import options
 
 PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = words(
-    "mechanisms/recipe.py mechanisms/added_quadratic.py optim/smooth.py optim/proximal.py optim/proximal_newton.py "
-    "optim/hessian_models.py optim/spectral_coordinates.py sets/barrier.py model/template.py sums/translation.py "
-    "accounting/budget.py accounting/ledger.py errors.py checker/ fitting/proof.py util/markup.py certificates/text.py "
-    "__init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
+    "mechanisms/recipe.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/smooth.py optim/proximal.py "
+    "optim/proximal_newton.py optim/hessian_models.py optim/spectral_coordinates.py sets/barrier.py model/template.py "
+    "sums/translation.py accounting/budget.py accounting/ledger.py errors.py checker/ fitting/proof.py util/markup.py "
+    "certificates/text.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.

@@ -95,12 +95,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
         dates = any(isinstance(value, TIMES) for value in declared)
-        if (
-            (code in "US" and not texts)
-            or (code in "iufcb" and not numbers)
-            or (code in "Mm" and not dates)
-            or code in "V"
-        ):
+        if code in "V" + "US" * (not texts) + "iufcb" * (not numbers) + "Mm" * (not dates):
             what = "texts" if code in "US" else "numbers" if code in "iufc" else f"{kind} entries"
             remedy = "Declare the values as they stand in the data (classes=[...] of an estimator)"
             if what == "numbers":
@@ -287,10 +282,10 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
         if len(wrong):
             said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
             first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
+            places = "(classes=[...] of an estimator, groups=[...] of an evaluation)"
             remedy = (
-                "Declare all that may occur, known without these data (classes=[...] of an estimator, groups=[...] of"
+                f"Declare all that may occur, known without these data {places}, or fill missing ones with one of these"
             )
-            remedy += " an evaluation), or fill missing ones with one of these"
             raise DomainError(f"field {name!r}: {said} (first: {first}); declared are {list(declared)!r}. {remedy}.")
         count += len(codes)
         found.append(codes)

@@ -11,36 +11,23 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.text import UNIT_COST
 from dpconvex.checker.reading import Rejected
 from dpconvex.errors import DPConvexError, MissingRule, NotConverged, NotPrivate, TemplateError
-from dpconvex.fitting.adaptive import own_form
 from dpconvex.fitting.proof import proof_of
+from dpconvex.fitting.usual_steps import are_usual
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, vertex_reach
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.recipe import (
-    Automatic,
-    TargetRange,
-    bounded,
-    has_nonsmooth_loss,
-    is_constrained,
-    lacks_minimiser,
-    plans,
-    weighs_features,
-    why,
-    worth_clipping,
-)
+from dpconvex.mechanisms.recipe import Automatic, TargetRange, plans, why
 from dpconvex.mechanisms.residual_noise import ResidualNoise
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.target_range import RangePlan, Target, target_of
 from dpconvex.model.people import for_promise
 from dpconvex.model.privacy import Privacy, check_privacy, computable, not_for_units
 from dpconvex.model.template import Template
-from dpconvex.optim.public_slopes import has_ends, known_of
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm, check_loss, check_public
 from dpconvex.sensitivity.public_terms import separated
 from dpconvex.sums.linear_scores import linear_scores, refusal
-from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.sums.translation import check_translation
 from dpconvex.util.arguments import COUNT, SWITCH, TRUTH, Kind, check_fields, instance, require, whole
 from dpconvex.util.runtime import Stage, once, quietly
@@ -231,36 +218,17 @@ class FitOptions:
         """Return the first plan that is proved private; the last one is not tried."""
         known = partial(form_of, template), partial(analyse, template, self.mechanism)
         every = plans(self.mechanism, *known, privacy, size)
-        takes = partial(self._takes_steps, template, privacy, size)
-        asked = (plan for plan in every if not isinstance(plan, AdaptiveSteps) or takes(plan))
-        for plan in asked:
+        for plan in every:
+            if (
+                self.mechanism is None
+                and isinstance(plan, AdaptiveSteps)
+                and not are_usual(*known, privacy, size, plan)
+            ):
+                continue
             if self.mechanism is None and type(plan) is not Automatic:  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan
-
-    def _takes_steps(self, template: Template, privacy: Privacy, size: int, plan: AdaptiveSteps) -> bool:
-        """Say whether adaptive steps may be taken; those of whole gradients only if they are asked for.
-
-        So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
-        or minimisers are refused or learn little: in natural units, and where slopes grow faster than scores.
-        """
-        with suppress(DPConvexError):  # told when they are proved
-            form = form_of(template)
-            scores = linear_scores(own_form(form)[0])
-            usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
-            bends = not has_nonsmooth_loss(form)
-            usual = usual or bool(in_natural_units(template.record))
-            if not usual and bends:
-                usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
-            if not usual and (bends or not scores.is_shared):
-                public, analysed = known_of(own_form(form)[0])[1], partial(analyse, template, self.mechanism)
-                usual = public.metric is not None or not (public.is_flat or any(public.sides))
-                none = lacks_minimiser(analysed) or not bounded(analysed)
-                usual = usual or (none and not worth_clipping(analysed(), privacy, size))
-            usual = usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
-            return self.mechanism is not None or usual
-        return True
 
 
 def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> CertifiedFit:

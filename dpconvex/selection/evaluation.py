@@ -20,7 +20,7 @@ from dpconvex.selection import measures
 from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
 from dpconvex.util.arguments import Kind, require, within
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import digits
+from dpconvex.util.markup import digits
 
 REPLICATES = 400  # Estimates from records that are drawn anew: their spread makes intervals
 RARE = 0.02  # Share of records in a cell of predictions without which nothing is said of it

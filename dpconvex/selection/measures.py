@@ -12,7 +12,8 @@ from scipy.special import expit, logit, xlogy
 
 from dpconvex.util.arguments import FRACTION, require
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import digits, is_real
+from dpconvex.util.markup import digits
+from dpconvex.util.plain_data import is_real
 
 STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
 TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually

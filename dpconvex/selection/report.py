@@ -22,8 +22,8 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance
 from dpconvex.util.charts import chart, interval
+from dpconvex.util.markup import digits
 from dpconvex.util.places import replaceable, write_whole
-from dpconvex.util.plain_data import digits
 
 PAGE = Path(__file__).with_name("report.html")
 RATES = (0.01, 0.05, 0.1)  # Of false accusations, at which risks are told

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.util.arrays import Array
-from dpconvex.util.plain_data import digits
+from dpconvex.util.markup import digits
 
 WIDE, HIGH, LEFT, BELOW = 340, 260, 44, 40
 

@@ -47,3 +47,12 @@ def details(title: str, content: str) -> str:
 
 def bar(part: float) -> str:
     return f'<progress max="1" value="{min(max(part, 0.0), 1.0):.4g}" style="width:16em"></progress>'
+
+
+def digits(value: float) -> str:
+    """Return a number with three digits, and of thousands all whole ones.
+
+    >>> digits(2409.2), digits(-12345.6), digits(0.03721)
+    ('2,409', '-12,346', '0.0372')
+    """
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"

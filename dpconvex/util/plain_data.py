@@ -28,15 +28,6 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
-def digits(value: float) -> str:
-    """Return a number with three digits, and of thousands all whole ones.
-
-    >>> digits(2409.2), digits(-12345.6), digits(0.03721)
-    ('2,409', '-12,346', '0.0372')
-    """
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
 def finite(value: Any) -> Any:
     """Return plain data without what is infinite or missing."""
     if isinstance(value, dict):

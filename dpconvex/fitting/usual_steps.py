@@ -1,0 +1,47 @@
+"""Says where adaptive steps are the default among those that could be taken (docs/choosing.md); no guarantee depends on it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from dpconvex.errors import DPConvexError
+from dpconvex.fitting.adaptive import own_form
+from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
+from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe
+from dpconvex.mechanisms.recipe import (
+    bounded,
+    has_nonsmooth_loss,
+    is_constrained,
+    lacks_minimiser,
+    weighs_features,
+    worth_clipping,
+)
+from dpconvex.model.privacy import Privacy
+from dpconvex.optim.public_slopes import has_ends, known_of
+from dpconvex.sensitivity.analysis import Analysis
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.public_rows import in_natural_units
+
+
+def are_usual(
+    read: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int, plan: AdaptiveSteps
+) -> bool:
+    """Say whether steps are usual; those of whole gradients are taken only if they are asked for.
+
+    So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
+    or minimisers are refused or learn little: in natural units, and where slopes grow faster than scores.
+    """
+    with suppress(DPConvexError):  # told when they are proved
+        form = read()
+        scores, bends = linear_scores(own_form(form)[0]), not has_nonsmooth_loss(form)
+        usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
+        usual = usual or bool(in_natural_units(form.template.record))
+        if not usual and bends:
+            usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
+        if not usual and (bends or not scores.is_shared):
+            public = known_of(own_form(form)[0])[1]
+            usual = public.metric is not None or not (public.is_flat or any(public.sides))
+            none = lacks_minimiser(analysed) or not bounded(analysed)
+            usual = usual or (none and not worth_clipping(analysed(), privacy, size))
+        return usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
+    return True
