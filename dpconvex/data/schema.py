@@ -27,7 +27,8 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
-TRUTHS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t": True}  # What words of labels mean
+# What labels mean that readers of tables turn into truth values.
+TRUTH_WORDS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t": True}
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
 
@@ -247,7 +248,8 @@ class Schema:
         lower, upper = self.label_bounds or (0.0, 1.0)
         if not self.labels:
             return Numeric(lower, upper, missing)
-        found, truths = Categorical(self.labels, missing=missing), [TRUTHS.get(one.casefold()) for one in self.labels]
+        found = Categorical(self.labels, missing=missing)
+        truths = [TRUTH_WORDS.get(one.casefold()) for one in self.labels]
         if sorted(map(str, truths)) == ["False", "True"]:  # as DuckDB and PyArrow read such columns
             found.__dict__["places"] |= {value_of(truth): float(place) for place, truth in enumerate(truths)}
         return found

@@ -25,14 +25,8 @@ from dpconvex.util.arrays import Array, frozen
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
-UNNUMBERED = (
-    "str",
-    "large_string",
-    "utf8",
-    "date",
-    "time",
-    "duration",
-)  # Beginnings of types of columns, in lower case
+# Beginnings of types of columns without numbers, in lower case.
+UNNUMBERED = ("str", "large_string", "utf8", "date", "time", "duration")
 ENCODED = "encode the table with a dpconvex.Schema or SchemaEncoder"
 # What SciPy raises of a sparse matrix whose parts do not fit.
 UNFIT = (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError)

@@ -26,6 +26,7 @@ from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
+from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import TEXT, instance, require
 from dpconvex.util.arrays import Array, as_they_are, frozen
 from dpconvex.util.markup import aligned, details, paragraph
@@ -161,8 +162,9 @@ class Release(Released, Mapping[str, Array]):
                 further[field] = values = as_they_are(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
         features = finite_numbers("x", x)
-        made = self.schema is None or sp.issparse(features) or abs(features).max(initial=0) <= self.schema.radius + 1e-6
-        require(made, f"{name}: {RAW}", DomainError)  # where all columns are numbers, features have their names
+        if self.schema is not None and not sp.issparse(features):
+            made = abs(features).max(initial=0) <= self.schema.radius + RECORD_TOLERANCE
+            require(made, f"{name}: {RAW}", DomainError)  # where all columns are numbers, features have their names
         if further:
             lengths = {field: len(np.atleast_1d(values)) for field, values in further.items()}
             same_length({"x": records_of(features)} | lengths)

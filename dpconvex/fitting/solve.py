@@ -226,10 +226,9 @@ class FitJob:
                     yield f"{told}. More records, a larger epsilon or fewer features help."
                 continue
             if fit.certificate.perturbed in ("objective", "output") and (far := in_natural_units(fit.template.record)):
-                remedy = f"scale {', '.join(map(repr, far))} to -1 to 1 by public bounds" + ", or pass a delta" * (
-                    not delta
-                )
-                yield f"noise is the same in all directions, and fields are in natural units: {remedy}."
+                names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)
+                why = "noise is the same in all directions, and fields are in natural units"
+                yield f"{why}: scale {names} to -1 to 1 by public bounds{more}."
             numbers = sum(math.prod(variable.shape) for variable in fit.template.variables)
             count = int(fit.certificate.settings.get("vertices", numbers))
             signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
