@@ -35,6 +35,9 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
+ENOUGH_AT_KINKS = (
+    100.0  # ... at kinks, if no features are weighed or the regularizer is no quadratic: there clipped steps go astray
+)
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds
@@ -215,7 +218,8 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     if not form.template.record.discrete or analysis.unbounded is not None:
         return False
     if analysis.kink is not None:
-        return is_constrained(form)
+        steady = weighs_features(form) and quadratic(form.template.regularizer, form.space) is not None
+        return is_constrained(form) and (steady or plenty(form, privacy, size) < ENOUGH_AT_KINKS)
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
     return plain and plenty(form, privacy, size) < ENOUGH
 

@@ -80,6 +80,8 @@ def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, siz
 
     shares, most = LabelShares(told, len(fixed)), looks.privacy.most
     clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
+    if not clip * longest > 0:  # No label has a slope there
+        return table, 0.0
     louder = looks.sides * most / (size * level)
     spent = min((louder / TOLD) ** 2, COSTLY)
     looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])

@@ -234,3 +234,28 @@ def test_quantiles_of_targets_of_few_values_keep_the_gain_of_weak_features() -> 
     model = dp.QuantileRegressor(quantile=0.1, epsilon=8, delta=1e-5, bounds=(0, 10), seed=0).fit(x, y)
     lost = [np.maximum(0.1 * far, -0.9 * far).mean() for far in (y - model.predict(x), y - np.quantile(y, 0.1))]
     assert lost[0] <= 0.947 * lost[1]
+
+
+def test_lengths_of_many_records_of_levels_under_constraints_are_learnt():
+    """Clipped steps went astray there, farther with more records: a mean length of 2.0, and .5 is the least."""
+    rng, levels, size, v = np.random.default_rng(0), 8, 20_000, cp.Variable(8, name="v")
+    g = rng.integers(0, levels, size)
+    y = np.clip(np.linspace(-1.5, 1.5, levels)[g] + rng.standard_t(4, size=size) / 2, -3, 3)
+    record, limits = {"g": dp.Choice(range(levels)), "y": dp.Box(-3, 3)}, [v <= 2, v >= -2]
+    penalty = 0.01 * cp.norm1(cp.diff(v))
+    release = fit(record, lambda g, y: cp.abs(y - v[g]), {"g": g, "y": y}, regularizer=penalty, constraints=limits)
+    assert np.abs(y - release["v"][g]).mean() < 0.55
+
+
+def test_labels_without_slopes_at_zero_make_no_fit_fail():
+    """The first sum was divided by the longest slope there, after payment."""
+    w, b = cp.Variable(3, name="w"), cp.Variable(3, name="b")
+    signs = [np.where(np.arange(3) < y, 1.0, -1.0) for y in range(4)]
+
+    def loss(x, y):
+        return cp.sum(cp.pos(cp.abs(cp.multiply(signs[y], b - x @ w)) - 0.5))
+
+    apart = [b[0] + 0.5 <= b[1], b[1] + 0.5 <= b[2]]
+    template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice(range(4))), loss, 1e-3 * cp.sum_squares(w), apart)
+    data = {"x": RANDOM.uniform(-0.5, 0.5, (1000, 3)), "y": RANDOM.integers(0, 4, 1000)}
+    assert np.isfinite(dp.solve(template, data, PRIVACY, dp.AdaptiveSteps(), seed=0)["w"]).all()
