@@ -83,7 +83,7 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, pulls:
     decrease = min(gradient * reach, gradient**2 / mu) + room
     count = sum(len(block.offset) for block in (*region.blocks, *region.cuts(region.inside)))
     # Of multipliers and rows, one for each number that is added up.
-    residual = 8 * (64 + count + region.dim) * EPSILON * pulls / mu + 8 * EPSILON * radius
+    residual = (8 * (64 + count + region.dim) * EPSILON + region.tilt) * pulls / mu + 8 * EPSILON * radius
     if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
         return residual
     return math.sqrt(GAPS * relative_rounding(region, radius) * decrease / mu) + residual

@@ -69,6 +69,7 @@ def certified_distance(
     sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
     residual = float(np.linalg.norm(region.hull[1].T @ slope)) + sum(space.error for space in spaces)
     residual += function.gradient_error(x.astype(float), gradient) + 2 * EPSILON * (len(spaces) + len(x)) * sizes
+    residual += float(np.linalg.norm(region.tilt * slope))
     ends = [(sum(space.gap for space in spaces), region.off_hull(x))]
     if region.is_polyhedral and spaces:
         exact = (exact_feasible_point(region, x, blocks[0], spaces[0].z, near) for near in NEARS)

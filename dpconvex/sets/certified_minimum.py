@@ -340,7 +340,7 @@ def farthest(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[floa
     for block, space in zip(blocks, spaces, strict=True):
         used |= (abs(block.matrix).T @ (space.z != 0)) > 0
     steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
-    error = sum(space.error for space in spaces) + 4 * EPSILON * (dim + len(spaces)) * steep
+    error = sum(space.error for space in spaces) + (4 * EPSILON * (dim + len(spaces)) + region.tilt) * steep
     bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
     room = error * size_of(point) + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
     return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -30,6 +30,8 @@ from dpconvex.sets.convex_sets import (
     Slab,
     Spectral,
     close,
+    in_units,
+    row_space,
     smat,
     svec,
     triangle,
@@ -270,12 +272,13 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
     for k, row in enumerate(rows):
         matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
     if all(row.tight for row in rows):
-        left, singular, right = np.linalg.svd(matrix, full_matrices=False)
-        keep = singular > singular.max(initial=0.0) * max(matrix.shape) * EPSILON
-        level = (left[:, keep].T @ value) / singular[keep]
+        matrix, value = in_units(matrix, value)
+        left, singular, right, rank = row_space(matrix)
+        level = (left[:, :rank].T @ value) / singular[:rank]
         scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
-        missed = float(np.linalg.norm(matrix @ (right[keep].T @ level) - value))
-        return Slab(here, right[keep], level, level) if missed <= 1e-12 * len(here) * scale else None
+        missed = float(np.linalg.norm(matrix @ (right[:rank].T @ level) - value))
+        condition = float(singular[0] / singular[rank - 1])
+        return Slab(here, right[:rank], level, level, condition) if missed <= 1e-12 * len(here) * scale else None
     length = np.linalg.norm(matrix, axis=1)
     unit = matrix[0] / length[0]
     side = np.sign(matrix @ unit)

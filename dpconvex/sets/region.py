@@ -22,7 +22,7 @@ from dpconvex.expressions.to_cvxpy import attribute_constraints
 from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.conic_programs import ConicForm, inner_points
-from dpconvex.sets.convex_sets import triangle
+from dpconvex.sets.convex_sets import in_units, row_space, triangle
 from dpconvex.sets.domains import check, has_kinks, with_domains
 from dpconvex.sets.quadratics import (
     Affine,
@@ -231,15 +231,21 @@ class Region:
     def system(self) -> tuple[Array, Array]:
         unit = sp.csr_array(sp.eye_array(self.dim))[self.fixed]
         matrix, offset = stacked([*(part[:2] for part in self.equations), (unit, -self.lower[self.fixed])])
-        return matrix.toarray(), -offset
+        return in_units(matrix.toarray(), -offset)
 
     @cached_property
     def hull(self) -> tuple[Array, Array, float]:
-        """A pseudo-inverse of the equations, a basis of what they leave free, and the least singular value that is not 0."""
-        left, singular, right = np.linalg.svd(self.system[0])
-        rank = int((singular > singular.max(initial=0.0) * self.dim * EPSILON).sum())
+        """A pseudo-inverse of the equations, a basis of what they leave free, and a bound on the least singular value but 0."""
+        left, singular, right, rank = row_space(self.system[0], full=True)
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
-        return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0))
+        rounded = 4 * max(len(left), self.dim) * EPSILON * float(singular.max(initial=0.0))
+        return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0)) - rounded
+
+    @cached_property
+    def tilt(self) -> float:
+        """Bound how far rounding may have turned the basis of what equations leave free."""
+        matrix, _ = self.system
+        return 4 * max(matrix.shape) * EPSILON * float(np.linalg.norm(matrix)) / self.hull[2]
 
     def on_hull(self, x: Array) -> Array:
         """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""

@@ -1,14 +1,18 @@
 """The feasible set: what is recognised, points of it and their certificates against a solver, bounds, and what is refused."""
 
+from fractions import Fraction
+
 import cvxpy as cp
 import numpy as np
 import pytest
 from refused import refused
+from sample_problems import build
 
 import dpconvex as dp
 from dpconvex.expressions.from_cvxpy import Reader, variable_of
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.verify import analyse
+from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
 from dpconvex.sets.certificates import certified_distance
 from dpconvex.sets.certified_minimum import minimum, reaches
@@ -212,6 +216,43 @@ def test_constraints_without_a_common_point_are_refused_before_payment(constrain
     with pytest.raises(dp.TemplateError, match="no point satisfies"):
         dp.solve(template, {"x": np.zeros((3, 4))}, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
+
+
+@pytest.mark.parametrize("scale", [1e-13, 1.0, 1e9])
+@pytest.mark.parametrize(("apart", "bounded"), [(1e-4, False), (1e-8, False), (1e-12, False), (1e-4, True)])
+def test_distances_hold_where_equations_are_nearly_parallel_or_of_other_units(apart, bounded, scale):
+    """Rows of other units were left out as if they followed, and certified points were off by as much as their parameters."""
+    constraints = [X[0] + X[1] == 1, scale * (X[0] + X[1] + apart * X[2]) == scale * (1 + 2 * apart)]
+    template = dp.Template(
+        dp.Record(x=dp.Ball(4)),
+        lambda x: 0.5 * cp.square(x @ X),
+        0.05 * cp.sum_squares(X),
+        [*constraints, X >= -9] if bounded else constraints,
+    )
+    problem = build(template, 0.1, gradient_bound=20.0, hessian_bound=1.0, noise=10.0)
+    found, _ = closest(problem, np.zeros(4), 1e-250)
+    row, level = (float(np.float64(scale) * c) for c in (apart, 1 + 2 * apart))
+    second = (Fraction(level) - Fraction(scale)) / Fraction(row)  # X[2], as the numbers are read
+    hessian = problem.batch.fields["x"].T @ problem.batch.fields["x"] + 0.1 * problem.size * np.eye(4)
+    start, basis = np.array([1.0, 0.0, float(second), 0.0]), np.array([[1.0, -1, 0, 0], [0, 0, 0, 1]]).T
+    slope = basis.T @ (hessian @ start + problem.linear)
+    exact = start - basis @ np.linalg.solve(basis.T @ hessian @ basis, slope)
+    assert np.linalg.norm(found.theta - exact) <= found.distance_bound + 1e-14
+    assert found.distance_bound < 1e-11 / apart
+
+
+def test_equations_that_only_rounding_makes_the_same_are_refused():
+    for more in (1e-17 * X[2], 1e-17 * X[2] - 1e-17 * X[3]):
+        for bounds in ([], [X >= -9]):
+            constraints = [X[0] + X[1] == 1, X[0] + X[1] + more == 1, *bounds]
+            template = dp.Template(
+                dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints
+            )
+            refused(dp.TemplateError, "no more than rounding", dp.verify, template, dp.Privacy(1.0), size=50)
+    doubled = set_of(
+        ([S], [S[0, 1] == S[1, 2], 2 * S[1, 2] - 2 * S[0, 1] == 0, cp.trace(S) == 1, S[0, 0] == 1 - S[1, 1] - S[2, 2]])
+    )
+    assert doubled.has_projection
 
 
 def test_without_a_point_inside_nothing_is_certified():
