@@ -49,7 +49,7 @@ def estimate_with_covariance(
     A Newton step is taken from `start`, released parameters that were paid for, or after steps.  All of the level of the
     certificate, which is one of `AdaptiveSteps`, is spent.
     """
-    basis = form.basis  # knows that a record has one level: scores of own fields forget it
+    basis, identified = form.basis, form.identified  # know that a record has one level: scores of own fields forget it
     form, batch = in_own_fields(form, batch)
     level, size, (scores, public) = certificate.settings["level"], certificate.size, known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
@@ -62,7 +62,8 @@ def estimate_with_covariance(
             inverse = np.linalg.inv(whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public)[0].matrix)
             hessian = public.curvature * inverse @ inverse.T
             level *= math.sqrt(1 - MOMENT)
-        found = NewtonStep(looks, basis, level, max(size, 1.0), public, table, hessian, longer).estimate()
+        known = public, table, hessian, longer, identified
+        found = NewtonStep(looks, basis, level, max(size, 1.0), *known).estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
     return found

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget
-from dpconvex.data.record import Record
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError, warn
 from dpconvex.expressions.discipline import is_convex
 from dpconvex.fitting.adaptive import estimate_with_covariance, fewest_records
@@ -19,8 +19,11 @@ from dpconvex.mechanisms.recipe import nonsmooth_parts
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import NewtonPoint
+from dpconvex.optim.noisy_quadratic import by_cone
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.util.arguments import FRACTION, instance, require
+from dpconvex.util.arrays import Array
 
 MOST = 300  # Parameters
 # Of the fewest records: a table with rare levels was refused in 6 of 20 calls at 24 times as many, in 3 at 34, in none at 45.
@@ -28,8 +31,6 @@ MOST = 300  # Parameters
 ENOUGH, FAR = 40, 80
 ACTIVE = "Where a constraint moves parameters by more than their error, no interval holds."
 DOUBT = "Numbers may be undetermined, or refused when paid for."
-# Beyond -1 to 1, times so much, a domain is far from it: noise is then more in some directions than in others.
-UNITS = 10.0
 OUTSIDE, ROUNDING = 3.0, 1e-6  # Standard errors by which estimates may lie outside of K; relative error of a projection
 
 
@@ -104,7 +105,8 @@ def intervals(
         require(same, "intervals: the release is no fit of the template, which has other parameters.")
         release.check_data("intervals", job.data)
     found = options.prove(learner, privacy, job.size)
-    units = remedy_of_units(learner.record)
+    far = ", ".join(map(repr, in_natural_units(learner.record)))
+    units = f" So may other units: scale {far} to -1 to 1, by public bounds, before the fit." if far else ""
     fewest = fewest_records(form, found.certificate, release is None)
     if job.size < fewest:
         why = f"at {privacy} so many parameters need {fewest:,} records or more, and here are {job.size:,}"
@@ -113,10 +115,11 @@ def intervals(
     if job.size < enough:
         why = f"at {privacy} here may be too few records, {job.size:,}: with rare levels some {enough:,} are needed"
         warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
-    if release is None and not form.feasible.is_space:
+    if release is None and form.feasible.region.has_inequalities:
         warn(f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active.")
-    if release is not None and touches(form, release):
-        warn(f"intervals: a constraint is active at the release. {ACTIVE} {DOUBT} Leave it out.")
+    elif touches(form, form.identified[1] if release is None else form.space.pack(release.parameters)):
+        where = "" if release is None else " at the release"
+        warn(f"intervals: a constraint is active{where}. {ACTIVE} {DOUBT} Leave it out.")
     job.check(found)
     job.pay(found.certificate.event)
     with job.told():
@@ -149,29 +152,24 @@ def check_loss(form: LossForm) -> None:
         raise TemplateError("intervals: no record enters one of the parameters, which has no intervals.")
 
 
-def remedy_of_units(record: Record) -> str:
-    """Return a sentence about fields in natural units, whose bounds are far from -1 to 1; an empty text if there are none."""
-    far = [repr(name) for name, box in record.continuous.items() if np.abs(box.bounds).max(initial=0.0) > UNITS]
-    said = f" So may other units: scale {', '.join(far)} to -1 to 1, by public bounds, before the fit."
-    return said if far else ""
-
-
-def touches(form: LossForm, release: Release) -> bool:
-    """Say whether a released point lies on the boundary of the feasible set."""
+def touches(form: LossForm, theta: Array) -> bool:
+    """Say whether a point of K lies on its boundary, but for equations along directions that no loss sees."""
     if form.feasible.is_space:
         return False
-    theta = form.space.pack(release.parameters)
     reach = math.sqrt(ROUNDING) * (1 + float(np.linalg.norm(theta)))
-    moves = reach * np.vstack([np.eye(len(theta)), -np.eye(len(theta))])
+    moves = reach * np.hstack([form.identified[0], -form.identified[0]]).T
     return any(np.linalg.norm(form.feasible.project(theta + move) - theta - move) > ROUNDING * reach for move in moves)
 
 
 def check_inside(form: LossForm, estimate: NewtonPoint) -> None:
-    """Refuse estimates that lie outside of K by more than their error: a constraint is active, and they ignore it."""
+    """Refuse estimates that lie outside of K by more than their error: a constraint is active, and they ignore it.
+
+    The distance is the least by their covariance; points of K are free along directions that no loss sees.
+    """
     if form.feasible.is_space:
         return
-    values, axes = np.linalg.eigh(estimate.of_records + estimate.of_noise)
-    away = axes.T @ (form.feasible.project(estimate.theta) - estimate.theta)
-    errors = np.sqrt(np.maximum(values, (ROUNDING * (1 + float(np.linalg.norm(estimate.theta)))) ** 2))
-    if np.linalg.norm(away / errors) > OUTSIDE:
+    seen, covariance = form.basis.toarray(), estimate.of_records + estimate.of_noise
+    metric = seen @ np.linalg.pinv(seen.T @ covariance @ seen, hermitian=True) @ seen.T
+    away = by_cone(form, sp.csr_array(metric), metric @ estimate.theta, 0.0) - estimate.theta
+    if away @ metric @ away > OUTSIDE**2:
         raise NotConverged("intervals: a constraint is active, and moves parameters by more than their error.")

@@ -57,6 +57,7 @@ class NewtonStep:
     table: Array  # Where the step begins, as `model_of` returns it, shape (rows, columns)
     hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
     longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
+    identified: tuple[Array, Array]  # As of the form
 
     def __post_init__(self) -> None:
         self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
@@ -74,15 +75,14 @@ class NewtonStep:
         near += np.outer(self.move, self.move) + self.unknown
         of_noise = self.gradient_noise**2 * every + self.hessian_noise**2 / 2 * (np.trace(near) * every + near)
         self.check_curvature(self.inverse @ (self.spread + of_noise) @ self.inverse)
-        back, few = self.back @ self.inverse, self.number / max(self.number - len(every), 1.0)
-        unknown = self.back @ self.unknown @ self.back.T
-        of_records, of_noise = back @ self.spread @ back.T * few, back @ of_noise @ back.T + unknown
+        lift, shift = self.identified
+        back, few = lift @ self.back, self.number / max(self.number - len(every), 1.0)
+        unknown, root = back @ self.unknown @ back.T, back @ self.inverse
+        of_records, of_noise = root @ self.spread @ root.T * few, root @ of_noise @ root.T + unknown
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
-        if hidden.all():
+        if hidden[lift.any(axis=1)].all():  # of what equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        # Along directions that no loss sees, such as equal changes of all classes, the estimate is 0.
-        theta = self.theta if len(back) == len(every) else self.back @ np.linalg.lstsq(self.back, self.theta)[0]
-        return NewtonPoint(theta, of_records, of_noise, hidden)
+        return NewtonPoint(lift @ self.theta + shift, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 
 from dpconvex.errors import NotPrivate
@@ -34,6 +35,7 @@ LEAST, MOST = 1e-75, 1e75
 # Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
 WIDEST = STEEPEST = 1e100
 LARGEST_DEGREE = 2  # Leaves with monomials of a higher degree are computed as they are written
+UNSEEN = 1e-9  # Of an equation of length 1, along directions that no loss sees: as good as 0
 ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
@@ -84,6 +86,16 @@ class LossForm:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
         columns = coefficient_vectors(list(map(self.polynomial, self.every_leaf)), self.space.dim)
         return basis_of(columns, self.space.dim)
+
+    @cached_property
+    def identified(self) -> tuple[Array, Array]:
+        """An affine map along directions that no loss sees, to the shortest point where equations that fix these hold."""
+        (matrix, value), seen = self.feasible.region.system, self.basis.toarray()
+        unseen, size = scipy.linalg.null_space(seen.T), np.linalg.norm(matrix, axis=1)[:, None]
+        fixed = matrix @ unseen / size
+        back = unseen @ np.linalg.pinv(np.where(abs(fixed) > UNSEEN, fixed, 0.0), UNSEEN) / size.T
+        lift = (np.eye(len(seen)) - back @ matrix) @ seen @ seen.T
+        return np.where(np.linalg.norm(lift, axis=1, keepdims=True) > UNSEEN, lift, 0.0), back @ value
 
     @property
     def noise_dimension(self) -> int:

@@ -90,6 +90,7 @@ class Region:
         # Bounds and rows as one block, before the cones.
         self.blocks = [*([ConeBlock(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
         self.is_polyhedral = not self.curved and not self.cones
+        self.has_inequalities = bool(self.blocks or self.curved)
 
     def contradiction(self) -> TemplateError:
         told = " and ".join(dict.fromkeys(self.told))

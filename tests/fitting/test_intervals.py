@@ -278,9 +278,59 @@ def test_levels_beside_a_constant_have_the_intervals_of_what_is_determined():
         assert estimates["a[1]"] - estimates["a[0]"] == pytest.approx(0.2, abs=0.03)
 
 
+def test_equations_may_choose_among_equal_answers():
+    """They were refused after payment: the estimate is the shortest of equal ones, and lay far from them."""
+    rng, slopes = np.random.default_rng(0), np.outer(W, [1.0, 0.0, -1.0])
+    effects, w, a, b = (
+        np.array([1.0, 0.5, -1.5]),
+        cp.Variable((3, 3), name="w"),
+        cp.Variable(3, name="a"),
+        cp.Variable(name="b"),
+    )
+    softmax_data, _ = drawn("softmax_regression", 20_000, rng)
+    g = rng.integers(0, 3, 20_000)
+    grouped = {"g": g, "y": np.where(rng.random(20_000) < expit(effects[g] + 0.3), 1, -1)}
+    choice = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([0, 1, 2])),
+        lambda x, y: cp.log_sum_exp(x @ w) - x @ w[:, y],
+        1e-9 * cp.sum_squares(w),
+        [w[:, 0] == 0],
+    )
+    levels = dp.Template(
+        dp.Record(g=dp.Choice([0, 1, 2]), y=dp.Choice([-1, 1])),
+        lambda g, y: cp.logistic(-y * (a[g] + b)),
+        1e-9 * (cp.sum_squares(a) + cp.square(b)),
+        [cp.sum(a) == 0],
+    )
+    beside_first = np.ravel(slopes - slopes[:, :1], order="F")
+    for template, data, truth in ((choice, softmax_data, beside_first), (levels, grouped, np.append(effects, 0.3))):
+        found = dp.intervals(template, None, data, dp.Privacy(8.0, 1e-6), seed=1)
+        assert (abs(found.estimates - truth) <= 4 * found.standard_errors).all()  # 0 of what equations fix
+        assert found.undetermined == ()
+    assert found.estimates[:3].sum() == pytest.approx(0.0, abs=1e-9)
+    assert ((found.upper - found.lower) < 0.4).all()
+
+
+@pytest.mark.filterwarnings("ignore:intervals. Where a constraint moves")
+def test_distances_from_constraints_are_measured_by_the_covariance():
+    """Of nearly collinear features, the Euclidean projection lay many errors away where the nearest point was near."""
+    w, truth, spread = cp.Variable(2, name="w"), np.array([1.5, 1.0]), math.sqrt(1 - 0.97**2)
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    within = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 1e-9 * cp.sum_squares(w), [w[0] <= 1.5])
+    for seed in (0, 5, 7):
+        rng = np.random.default_rng(seed)
+        u = rng.normal(size=(20_000, 2)) / 2.5
+        x = np.stack([u[:, 0], 0.97 * u[:, 0] + spread * u[:, 1]], axis=1)
+        x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+        data = {"x": x, "y": np.where(rng.random(20_000) < expit(x @ truth), 1, -1)}
+        found = dp.intervals(within, None, data, dp.Privacy(8.0, 1e-6), seed=seed)
+        assert (abs(found.estimates - truth) < 4 * found.standard_errors).all()
+
+
 def test_doubts_are_said_before_payment():
     data, _ = drawn("logistic_regression", 8_000, np.random.default_rng(0))
-    w, wide = cp.Variable(3, name="w"), dp.Record(x=dp.Box(-np.full(3, 50.0), np.full(3, 50.0)), y=dp.Choice([-1, 1]))
+    size = np.array([50.0, 1.0, 1.0])
+    w, wide = cp.Variable(3, name="w"), dp.Record(x=dp.Box(-size, size), y=dp.Choice([-1, 1]))
     record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
 
     def loss(x, y):
@@ -301,7 +351,7 @@ def test_doubts_are_said_before_payment():
             warnings.simplefilter("always")
             dp.intervals(dp.Template(kind, loss), None, some, PRIVACY, seed=1)
         assert any("too few records" in str(one.message) for one in said) == warned
-    few, natural = {"x": 50 * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
+    few, natural = {"x": size * data["x"][:600], "y": data["y"][:600]}, dp.Template(wide, loss)
     with pytest.warns(dp.PrivacyWarning, match="scale 'x' to -1 to 1"), suppress(dp.NotConverged):
         dp.intervals(natural, None, few, PRIVACY, seed=1)
 
