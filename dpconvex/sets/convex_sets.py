@@ -177,7 +177,7 @@ class AxisHull(ConvexSet):
         order = np.argsort(-size[some] / weight)
         ordered, scaled = weight[order], size[some][order]
         amounts = (np.cumsum(ordered * scaled) - 1) / np.cumsum(ordered**2)
-        last = int(np.flatnonzero(scaled / ordered >= amounts)[-1])
+        last = int(np.flatnonzero(scaled / ordered >= amounts).max(initial=0))  # the first but for rounding
         amount = amounts[last] if self.is_facet else max(amounts[last], 0.0)
         result = np.zeros(len(y))
         result[some] = np.maximum(size[some] - amount * weight, 0.0)

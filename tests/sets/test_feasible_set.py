@@ -16,6 +16,7 @@ from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
 from dpconvex.sets.certificates import certified_distance
 from dpconvex.sets.certified_minimum import minimum, reaches
+from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.region import Region
 
@@ -253,6 +254,15 @@ def test_equations_that_only_rounding_makes_the_same_are_refused():
         ([S], [S[0, 1] == S[1, 2], 2 * S[1, 2] - 2 * S[0, 1] == 0, cp.trace(S) == 1, S[0, 0] == 1 - S[1, 1] - S[2, 2]])
     )
     assert doubled.has_projection
+
+
+def test_points_from_which_a_simplex_is_less_than_rounding_are_projected():
+    """The first amount to shrink by was above its breakpoint by rounding, and an IndexError ended fits after payment."""
+    for k in range(1, 300):
+        for low in (0.0, 1.0):
+            reach = 1 / np.array([k, 1.0, 1.0])
+            piece = AxisHull(np.arange(3), np.zeros(3), low * reach, reach)
+            np.testing.assert_allclose(piece.project(np.array([1e20 / k, -1e20, -1e21])), [1 / k, 0, 0], atol=1e6)
 
 
 def test_without_a_point_inside_nothing_is_certified():
