@@ -69,7 +69,7 @@ def edges(records: int, pieces: int) -> list[tuple[int, int]]:
 def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list[float]]) -> dict[str, Any]:
     """Fit several times; returns the shortest time, what processors were busy then, and what was released."""
     import dpconvex as dp
-    from dpconvex.optim.distance import Composite
+    from dpconvex.optim.distance_bound import Composite
 
     passes = [0]
     counted = Composite.smooth

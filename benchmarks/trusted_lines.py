@@ -25,7 +25,7 @@ PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = words(
     "mechanisms/recipe.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/smooth.py optim/proximal.py "
     "optim/proximal_newton.py optim/hessian_models.py optim/spectral_coordinates.py sets/barrier.py model/template.py "
-    "sums/translation.py accounting/budget.py accounting/ledger.py errors.py checker/ fitting/proof.py util/markup.py "
+    "sums/translation.py accounting/budget.py accounting/file_ledger.py errors.py checker/ fitting/proof.py util/markup.py "
     "certificates/text.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
 )
 # Adaptive steps get sums with noise through one door.  Any function of one record and of public numbers may be summed: files that

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from dpconvex.accounting.budget import Budget, cost_of
+from dpconvex.accounting.composition import Amount, best_total, tails_delta
 from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
-from dpconvex.accounting.totals import Amount, best_total, tails_delta
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.solve import solve

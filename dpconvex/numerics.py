@@ -29,7 +29,7 @@ TAIL_SLACK = 1e-9  # Quantiles and tails, and what a search finds: tests/noise/t
 FUNCTION_SLACK = 1e-13  # SciPy's special functions: tests/noise/test_profiles.py
 MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/mechanisms/test_matrix_variate.py
 GRID_SLACK = 4e-9  # The scale of integer noise beside that of real noise: tests/mechanisms/test_residual_noise.py
-LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/accounting/test_totals.py
+LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/accounting/test_composition.py
 EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
 GRAM_ROUNDING = (
     2.0**-44

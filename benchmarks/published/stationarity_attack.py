@@ -31,7 +31,7 @@ from dpconvex.fitting.release import Release
 from dpconvex.fitting.verify import analyse
 from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import IntervalSet, Spectral
+from dpconvex.sets.projections import IntervalSet, Spectral
 from dpconvex.util.arrays import Array
 
 __all__ = ["Explanation", "explain", "tell_apart"]

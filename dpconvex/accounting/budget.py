@@ -8,11 +8,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from dpconvex.accounting import ledger
+from dpconvex.accounting import file_ledger
+from dpconvex.accounting.composition import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
 from dpconvex.accounting.database_ledger import DatabaseLedger, is_address
 from dpconvex.accounting.events import Event, Gaussian, Tail, event_of
-from dpconvex.accounting.ledger import FileLedger
-from dpconvex.accounting.totals import Amount, Basic, Entry, Total, rule_of, tails, tails_delta, totals
+from dpconvex.accounting.file_ledger import FileLedger
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError, shown
 from dpconvex.model.privacy import Privacy, text
@@ -98,14 +98,14 @@ class Budget:
         if self._store is not None:
             chosen = {} if self._rule.name == Basic.name else {"accounting": self._rule.name}
             head = {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen}
-            self._store.create(ledger.line_of(head))
+            self._store.create(file_ledger.line_of(head))
             self._take(self._store.read())
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], dataset: str = "") -> Self:
         """Open the ledger of an existing file or database, with its recorded total, or raise `DPConvexError`."""
         store = ledger_at(path)
-        return cls(rule_in(ledger.lines_of(store.read(), store)[0], store).total, path, dataset=dataset)
+        return cls(rule_in(file_ledger.lines_of(store.read(), store)[0], store).total, path, dataset=dataset)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -115,11 +115,11 @@ class Budget:
         """
         require(not is_address(path), "Budget.repair: a database has no torn lines; restore it from a copy.")
         file = replaceable(path).absolute()
-        with ledger.locked(file) as descriptor:
-            whole, end, _ = ledger.read(descriptor).rpartition(b"\n")
-            first, *lines = ledger.lines_of(whole + end, file)
+        with file_ledger.locked(file) as descriptor:
+            whole, end, _ = file_ledger.read(descriptor).rpartition(b"\n")
+            first, *lines = file_ledger.lines_of(whole + end, file)
             spends_in(lines, rule_in(first, file), file)
-            return ledger.mend(descriptor, file)
+            return file_ledger.mend(descriptor, file)
 
     @staticmethod
     def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -130,16 +130,18 @@ class Budget:
         old, new = ledger_at(source), ledger_at(target)
 
         def closing(content: bytes) -> bytes:
-            first, *lines = ledger.lines_of(content, old)
+            first, *lines = file_ledger.lines_of(content, old)
             spends_in(lines, rule_in(first, old), old)
             other = f"{new}: there is a ledger already, perhaps a closed one, which stays closed"
             require(not new.exists(), f"{other}; name another file, or another ledger of the database (?ledger=NAME).")
-            return ledger.line_of({"moved": str(new)}, content)
+            return file_ledger.line_of({"moved": str(new)}, content)
 
         content = old.read()
-        kept = ledger.without_last(content)
-        if content != kept + ledger.line_of({"moved": str(new)}, kept):  # else an earlier call closed it, and crashed
-            kept = ledger.without_last(old.append(closing))
+        kept = file_ledger.without_last(content)
+        if content != kept + file_ledger.line_of(
+            {"moved": str(new)}, kept
+        ):  # else an earlier call closed it, and crashed
+            kept = file_ledger.without_last(old.append(closing))
         new.create(kept)
         if not new.read().startswith(kept):
             raise DPConvexError(f"{new}: another ledger was made there meanwhile; take {old} back from a copy.")
@@ -219,7 +221,7 @@ class Budget:
             if not self._rule.fits(sums):
                 raise self._exceeded(item)
             Interrupt.check()
-            return ledger.line_of(fields, content)
+            return file_ledger.line_of(fields, content)
 
         with self._alone():
             if self._store is not None:
@@ -283,7 +285,7 @@ class Budget:
             return
         path = self.path
         grown = bool(self._content) and content.startswith(self._content)
-        lines = ledger.lines_of(content, path, len(self._content) if grown else 0)
+        lines = file_ledger.lines_of(content, path, len(self._content) if grown else 0)
         rule, seen, sums = self._rule, self._seen, self._sums
         if not grown:
             rule, seen = rule_in(lines.pop(0), path), []
@@ -348,7 +350,7 @@ def sum_text(amount: Amount | Privacy) -> str:
 def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
     """Return what the first line of a ledger says: its rule, with the total."""
     with retold(f"{path}, line 1: not the ledger of a privacy budget", ValueError):
-        head = built(dict[str, Any], ledger.decoded(*line))
+        head = built(dict[str, Any], file_ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
             raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
@@ -363,7 +365,7 @@ def spends_in(
     total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
     try:
         for line in lines:
-            spend = built(dict[str, Any], ledger.decoded(*line))
+            spend = built(dict[str, Any], file_ledger.decoded(*line))
             if "moved" in spend:
                 remedy = "open that, or move it again if it is not there"
                 raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; {remedy}.")

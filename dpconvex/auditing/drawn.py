@@ -15,10 +15,11 @@ from dpconvex.auditing.laws import matrix_entries
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate, DescentCertificate, StatisticsCertificate
 from dpconvex.certificates.clustering_noise import ClusteringNoise
-from dpconvex.certificates.integer_noise import LAPLACE, perturb
+from dpconvex.certificates.integer_noise import perturb
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
+from dpconvex.noise.discrete import LAPLACE
 from dpconvex.noise.samplers import system_generator
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array

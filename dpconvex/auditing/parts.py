@@ -10,11 +10,12 @@ from dpconvex.auditing.report import Attack
 from dpconvex.auditing.search import POOL, Candidates, Goal, Records, Search, diagonal, pairs
 from dpconvex.certificates.certificate import Certificate, DescentCertificate
 from dpconvex.certificates.clustering_noise import ClusteringNoise
-from dpconvex.certificates.integer_noise import LAPLACE, IntegerNoise
+from dpconvex.certificates.integer_noise import IntegerNoise
 from dpconvex.checker.reading import Rejected
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.sufficient_statistics import mechanism_of
+from dpconvex.noise.discrete import LAPLACE
 from dpconvex.noise.gaussian import gaussian_delta, profile_epsilon
 from dpconvex.noise.loss_distributions import sampled_delta
 from dpconvex.sensitivity.analysis import Analysis

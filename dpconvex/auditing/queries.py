@@ -13,11 +13,11 @@ from dpconvex.auditing.drawn import DRAWS, MATRICES, SIDE, compared
 from dpconvex.auditing.parts import gaussian_attack
 from dpconvex.auditing.report import Attack
 from dpconvex.certificates.certificate import Certificate
-from dpconvex.certificates.integer_noise import GAUSSIAN
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DPConvexError
 from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.mechanisms.noisy_queries import Queries, choice_weights, cut
+from dpconvex.noise.discrete import GAUSSIAN
 from dpconvex.noise.gaussian import GRID_VARIANCE
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores

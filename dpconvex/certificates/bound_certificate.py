@@ -9,10 +9,10 @@ from typing import Any, Self, cast
 import numpy as np
 
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.integer_noise import LAPLACE, measurement, two_sided
 from dpconvex.certificates.text import Printed, Rows, guarantee, odds
 from dpconvex.errors import NotPrivate
 from dpconvex.model.privacy import Privacy
+from dpconvex.noise.discrete import LAPLACE, measurement, two_sided
 from dpconvex.numerics import TAIL_SLACK, float_down
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built

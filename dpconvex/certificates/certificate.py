@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import settle
+from dpconvex.accounting.composition import best_total, profile_of
 from dpconvex.accounting.events import SMALLEST, Approximate, Event, event_of
-from dpconvex.accounting.totals import best_total, profile_of
 from dpconvex.certificates.clustering_noise import ClusteringNoise
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.certificates.integer_noise import IntegerNoise

@@ -1,25 +1,20 @@
-"""Integer noise on a grid: what it costs, and how it is drawn."""
+"""Integer noise on a grid, and what it costs."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure, Tail
 from dpconvex.errors import DPConvexError
+from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, drawn
 from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, integer_level
-from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
-from dpconvex.util.arguments import require, retold
-from dpconvex.util.arrays import Array, Indices
-from dpconvex.util.runtime import in_order, one_blas_thread
+from dpconvex.numerics import NORM_SLACK
+from dpconvex.util.arrays import Array
 
-LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 # Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
 LARGEST_INTEGER = 2**62
-EACH = 2**14  # Numbers that a thread draws at a time
 
 
 @dataclass(frozen=True)
@@ -86,51 +81,3 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
     # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
     return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
-
-
-def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
-    if rng is None:
-        draw = measurement(law, scale)
-        with one_blas_thread() as workers:  # OpenDP draws without Python's lock
-            parts = np.array_split(steps, len(steps) // EACH + 1)
-            found = in_order((partial(draw, part.tolist()) for part in parts), min(workers, len(parts)))
-            return np.concatenate([np.array(part, dtype=np.int64) for part in found])
-    return steps + (two_sided if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)
-
-
-def measurement(law: str, scale: float) -> Any:
-    """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
-    said = "nothing is released: noise is drawn by OpenDP, which is not there: pip install opendp"
-    with retold(said, ImportError):
-        from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian, make_laplace
-    from opendp.metrics import l1_distance, l2_distance
-    from opendp.mod import enable_features
-
-    enable_features("contrib")
-    domain = vector_domain(atom_domain(T="i64"))
-    if law == GAUSSIAN:
-        found = make_gaussian(domain, l2_distance(T="f64"), scale=scale)
-        within = found.map(1.0) * 2 * scale**2 <= 1 + TAIL_SLACK
-    else:
-        found = make_laplace(domain, l1_distance(T="i64"), scale=scale)
-        within = found.map(1) * scale <= 1 + TAIL_SLACK
-    require(within, "OpenDP does not confirm the scale of the noise; nothing is released.", DPConvexError)
-    return found
-
-
-def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Indices:
-    """Draw discrete Gaussian integers by rejection (Canonne, Kamath & Steinke 2020, section 5), shape (count,)."""
-    width, result, missing = math.floor(scale) + 1, np.zeros(count, dtype=np.int64), np.arange(count)
-    while len(missing):
-        draw = two_sided(width, len(missing), rng)
-        accepted = rng.random(len(missing)) < np.exp(-(((np.abs(draw) - scale**2 / width) / scale) ** 2) / 2)
-        result[missing[accepted]] = draw[accepted]
-        missing = missing[~accepted]
-    return result
-
-
-def two_sided(scale: float, count: int, rng: np.random.Generator) -> Indices:
-    """Draw integers k with probability proportional to exp(-|k|/scale): the difference of two geometric ones, shape (count,)."""
-    stop = -math.expm1(-1 / scale)
-    return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from dpconvex.accounting.budget import cost_of, sum_text
+from dpconvex.accounting.composition import exact
 from dpconvex.accounting.events import Approximate, Composition, Event
-from dpconvex.accounting.totals import exact
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
 from dpconvex.model.privacy import Privacy, text

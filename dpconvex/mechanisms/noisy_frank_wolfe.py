@@ -10,7 +10,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.adaptive_steps import DRAWN, AdaptiveSteps
 from dpconvex.model.privacy import Privacy
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import AxisHull, IntervalSet
+from dpconvex.sets.projections import AxisHull, IntervalSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arguments import COUNT
 from dpconvex.util.arrays import Array, Indices

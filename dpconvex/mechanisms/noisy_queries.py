@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.certificates.integer_noise import GAUSSIAN, drawn
 from dpconvex.errors import DPConvexError
 from dpconvex.noise.choices import TOGETHER, choice_width
+from dpconvex.noise.discrete import GAUSSIAN, drawn
 from dpconvex.noise.gaussian import GRID_VARIANCE, integer_level
 from dpconvex.noise.samplers import below
 from dpconvex.numerics import NORM_SLACK

@@ -9,7 +9,7 @@ import numpy as np
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail
 from dpconvex.certificates.certificate import Certificate, OutputCertificate, StatisticsCertificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.integer_noise import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
 from dpconvex.certificates.loaded_event import TAIL, tail_of
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
@@ -22,6 +22,7 @@ from dpconvex.mechanisms.rounding import (
     largest_floor,
 )
 from dpconvex.model.privacy import Privacy, left
+from dpconvex.noise.discrete import GAUSSIAN, LAPLACE, measurement
 from dpconvex.noise.gaussian import gaussian_sigma, grid_loss, on_integers
 from dpconvex.numerics import EPSILON, GRID_SLACK, NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.analysis import Analysis

@@ -16,7 +16,7 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.curvature import curvature_bound
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import largest_row_sum, walked
-from dpconvex.sets.certificates import longest_row, relative_rounding
+from dpconvex.sets.certified_distance import longest_row, relative_rounding
 from dpconvex.sets.kinks import Kinks, split_kinks
 from dpconvex.sets.quadratics import Bend, linear_parts, quadratic, quadratic_of, squares, weighted_sum
 from dpconvex.sets.region import Region, slope_of
@@ -33,7 +33,7 @@ GAPS = 16.0
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound what `dpconvex.optim.distance` adds to a distance for rounding, over all data sets and noise up to a bound."""
+    """Bound what `dpconvex.optim.distance_bound` adds to a distance for rounding, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)

@@ -25,8 +25,8 @@ from dpconvex.model.template import Template
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import substituted
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet, NormBall
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet, NormBall
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import once

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged
 from dpconvex.numerics import EPSILON
 from dpconvex.optim import proximal, proximal_newton, smooth
-from dpconvex.optim.distance import Composite, Iterate, at_point, floor, step
+from dpconvex.optim.distance_bound import Composite, Iterate, at_point, floor, step
 from dpconvex.optim.problem import Problem, Solution
 from dpconvex.optim.spectral_coordinates import Coordinates
-from dpconvex.sets.certificates import Certified
+from dpconvex.sets.certified_distance import Certified
 from dpconvex.sets.certified_minimum import minimum
 from dpconvex.util.arguments import COUNT, POSITIVE
 from dpconvex.util.arrays import Array

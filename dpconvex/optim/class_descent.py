@@ -19,7 +19,7 @@ from dpconvex.optim.label_shares import LabelShares
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sets.convex_sets import IntervalSet
+from dpconvex.sets.projections import IntervalSet
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array

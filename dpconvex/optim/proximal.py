@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpconvex.optim.distance import Composite, Iterate, at_point, step
+from dpconvex.optim.distance_bound import Composite, Iterate, at_point, step
 from dpconvex.optim.smooth import DECREASE, Memory
 from dpconvex.util.arrays import Array
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from dpconvex.optim.distance import Composite, Iterate, at_point
+from dpconvex.optim.distance_bound import Composite, Iterate, at_point
 from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
 from dpconvex.optim.problem import Problem
 from dpconvex.optim.spectral_coordinates import Coordinates, Derivative

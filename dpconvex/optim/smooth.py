@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 
 from dpconvex.numerics import EPSILON
-from dpconvex.optim.distance import Composite, Iterate, at_point
+from dpconvex.optim.distance_bound import Composite, Iterate, at_point
 from dpconvex.optim.hessian_models import LinearMap, inverse_hessian
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import RECORD

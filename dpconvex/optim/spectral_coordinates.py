@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.optim.hessian_models import Dense, LinearMap
-from dpconvex.sets.convex_sets import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
+from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
 from dpconvex.util.arrays import Array, Indices
 
 FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed

@@ -11,7 +11,7 @@ from dpconvex.optim.adaptive_descent import model_of, row_units
 from dpconvex.optim.class_descent import class_model_of
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sets.convex_sets import AxisHull, ConvexSet
+from dpconvex.sets.projections import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Pure
-from dpconvex.certificates.integer_noise import measurement, perturb
+from dpconvex.certificates.integer_noise import perturb
 from dpconvex.data.domains import Box, Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
@@ -25,6 +25,7 @@ from dpconvex.fitting.verify import FitOptions
 from dpconvex.model.people import WEIGHT, for_promise, identified
 from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
+from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.util.arguments import FRACTION, instance, one_of, require

@@ -20,7 +20,6 @@ from scipy.special import ndtri
 
 from dpconvex.accounting.budget import RARE, Budget, pay, settle
 from dpconvex.accounting.events import Composition, Gaussian, Tail
-from dpconvex.certificates.integer_noise import GAUSSIAN, measurement
 from dpconvex.data import tables
 from dpconvex.data.columns import check_aligned
 from dpconvex.data.draft import MANY
@@ -35,6 +34,7 @@ from dpconvex.mechanisms.adaptive_steps import whole_level
 from dpconvex.mechanisms.noisy_queries import Queries, deviation
 from dpconvex.model.people import NO_UNIT, People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
+from dpconvex.noise.discrete import GAUSSIAN, measurement
 from dpconvex.noise.gaussian import GRID_LOSS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.numerics import NORM_SLACK

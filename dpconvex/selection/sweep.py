@@ -11,8 +11,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.budget import Budget, pay
+from dpconvex.accounting.composition import Entry, Total, best_total, exact, floor
 from dpconvex.accounting.events import Composition, Event
-from dpconvex.accounting.totals import Entry, Total, best_total, exact, floor
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.errors import DPConvexError, NotPrivate
 from dpconvex.fitting.release import Release, knowing

@@ -14,7 +14,7 @@ from dpconvex.accounting.budget import Budget
 from dpconvex.accounting.events import Event
 from dpconvex.certificates.certificate import Certificate
 from dpconvex.certificates.derivation import Derivation
-from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, measurement, perturb
+from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count, perturb
 from dpconvex.certificates.text import ONE_RUN, PARTS, RECORDS, RUNS
 from dpconvex.data.batch import Batch
 from dpconvex.data.domains import Box
@@ -28,6 +28,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import Repetitions, select
 from dpconvex.model.privacy import Privacy, check_privacy, computable, left
 from dpconvex.model.template import Template
+from dpconvex.noise.discrete import measurement
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
 from dpconvex.selection.sweep import planned as shared

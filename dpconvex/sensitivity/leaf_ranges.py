@@ -8,8 +8,8 @@ from dpconvex.expressions.expansion import RecordVariables
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.numerics import APART, BOUND_SLACK, Ends, interval_product, interval_sums, sum_ends
 from dpconvex.sensitivity.gram import GradientGram
-from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.projections import AxisHull
 from dpconvex.util.arrays import Array
 
 

@@ -23,7 +23,7 @@ from dpconvex.model.template import Template
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.sensitivity.record_units import in_best_units
 from dpconvex.sensitivity.sensitive_subspace import Projection, basis_of, coefficient_vectors
-from dpconvex.sets.domains import implicit_constraints
+from dpconvex.sets.atom_domains import implicit_constraints
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array

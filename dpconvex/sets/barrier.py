@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SEMIDEFINITE, ConeBlock
-from dpconvex.sets.certificates import Certified, Smooth, certified_distance
-from dpconvex.sets.convex_sets import smat, svec
+from dpconvex.sets.certified_distance import Certified, Smooth, certified_distance
+from dpconvex.sets.projections import smat, svec
 from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.numerics import EPSILON
-from dpconvex.sets.convex_sets import smat, svec
+from dpconvex.sets.projections import smat, svec
 
 # Of double or extended precision.
 Array = NDArray[Any]

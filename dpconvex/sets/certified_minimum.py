@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from scipy.linalg import lstsq
 
 from dpconvex.numerics import EPSILON
+from dpconvex.sets.atom_domains import has_kinks
 from dpconvex.sets.barrier import central_path
 from dpconvex.sets.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ConeBlock, size_of
-from dpconvex.sets.certificates import NEARS, Certified, Smooth, certified_distance, exact_feasible_point
+from dpconvex.sets.certified_distance import NEARS, Certified, Smooth, certified_distance, exact_feasible_point
 from dpconvex.sets.conic_programs import clarabel_answer
-from dpconvex.sets.convex_sets import smat, svec
-from dpconvex.sets.domains import has_kinks
+from dpconvex.sets.projections import smat, svec
 from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision

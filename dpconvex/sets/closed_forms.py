@@ -22,7 +22,7 @@ from dpconvex.numerics import (
     times,
 )
 from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, ConeBlock
-from dpconvex.sets.convex_sets import (
+from dpconvex.sets.projections import (
     AxisHull,
     ConvexSet,
     IntervalSet,

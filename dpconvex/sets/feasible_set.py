@@ -14,7 +14,7 @@ from dpconvex.numerics import EPSILON, NORM_SLACK, Ends, interval_product, inter
 from dpconvex.sets.blocks import SEMIDEFINITE
 from dpconvex.sets.certified_minimum import reaches
 from dpconvex.sets.closed_forms import closed_forms, symmetric_map
-from dpconvex.sets.convex_sets import AxisHull, ConvexSet, IntervalSet
+from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
 

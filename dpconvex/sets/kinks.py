@@ -16,10 +16,10 @@ from dpconvex.expressions.evaluate import evaluations
 from dpconvex.expressions.expression import Constraint, Expression, Variable, postorder
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.numerics import EPSILON
+from dpconvex.sets.atom_domains import has_kinks
 from dpconvex.sets.closed_forms import euclidean_ball, plain_matrix
-from dpconvex.sets.convex_sets import IntervalSet, Spectral, as_matrix
-from dpconvex.sets.domains import has_kinks
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.projections import IntervalSet, Spectral, as_matrix
 from dpconvex.sets.quadratics import Parts, affine_map, groups, is_euclidean, linear_parts, weighted_sum
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices

@@ -20,10 +20,10 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.expressions.polynomial import Polynomial, stacked as joined
 from dpconvex.expressions.to_cvxpy import attribute_constraints
 from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_ends
+from dpconvex.sets.atom_domains import check, has_kinks, with_domains
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.conic_programs import ConicForm, inner_points
-from dpconvex.sets.convex_sets import in_units, row_space, triangle
-from dpconvex.sets.domains import check, has_kinks, with_domains
+from dpconvex.sets.projections import in_units, row_space, triangle
 from dpconvex.sets.quadratics import (
     Affine,
     Parts,

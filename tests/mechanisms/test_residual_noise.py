@@ -22,7 +22,7 @@ from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
-from dpconvex.optim.distance import Composite, floor, step
+from dpconvex.optim.distance_bound import Composite, floor, step
 
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
 ADJACENCIES = ("replace-one", "add-remove")

@@ -10,9 +10,9 @@ from benchmarks.exact_distances import case, farthest
 from dpconvex.optim import certify as certifying
 from dpconvex.optim.certify import certify, closest
 from dpconvex.optim.conic import ConicSolver
-from dpconvex.optim.distance import Composite, at_point, step
+from dpconvex.optim.distance_bound import Composite, at_point, step
 from dpconvex.optim.hessian_models import Corrected, sampled_hessian, second_moments
-from dpconvex.sets.certificates import certified_distance
+from dpconvex.sets.certified_distance import certified_distance
 
 
 def exact_in_box(X, t, mu, b):

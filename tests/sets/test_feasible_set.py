@@ -14,7 +14,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.verify import analyse
 from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
-from dpconvex.sets.certificates import certified_distance
+from dpconvex.sets.certified_distance import certified_distance
 from dpconvex.sets.certified_minimum import minimum, reaches
 from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet

@@ -16,7 +16,7 @@ from dpconvex.expressions.atoms.arithmetic import contracted
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.verify import analyse
 from dpconvex.numerics import UNIT_ROUNDOFF
-from dpconvex.optim.distance import Composite
+from dpconvex.optim.distance_bound import Composite
 from dpconvex.sums import clipping, engine
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.clipping import clipped

@@ -10,8 +10,8 @@ from refused import refused
 from scipy.signal import fftconvolve
 
 from dpconvex.accounting.budget import Budget
+from dpconvex.accounting.composition import SPARE, best_total, converted, rule_of, totals
 from dpconvex.accounting.events import Approximate, Composition, Gaussian, Hull, Perturbation, Pure, Tail, event_of
-from dpconvex.accounting.totals import SPARE, best_total, converted, rule_of, totals
 from dpconvex.errors import BudgetExceeded, TemplateError
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.gaussian import gaussian_delta, gaussian_sigma, profile_epsilon
