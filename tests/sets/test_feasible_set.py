@@ -16,8 +16,8 @@ from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
 from dpconvex.sets.certified_distance import certified_distance
 from dpconvex.sets.certified_minimum import minimum, reaches
-from dpconvex.sets.convex_sets import AxisHull
 from dpconvex.sets.feasible_set import FeasibleSet
+from dpconvex.sets.projections import AxisHull
 from dpconvex.sets.region import Region
 
 RNG = np.random.default_rng(7)
