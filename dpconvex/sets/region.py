@@ -237,8 +237,14 @@ class Region:
     @cached_property
     def hull(self) -> tuple[Array, Array, float]:
         """A pseudo-inverse of the equations, a basis of what they leave free, and a bound on the least singular value but 0."""
-        left, singular, right, rank = row_space(self.system[0], full=True)
+        matrix, value = self.system
+        left, singular, right, rank = row_space(matrix, full=True)
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
+        nearest = inverse @ value
+        nearest = nearest - inverse @ (matrix @ nearest - value)
+        size = np.linalg.norm(matrix) * np.linalg.norm(nearest) + np.linalg.norm(value)
+        if np.linalg.norm(matrix @ nearest - value) > NORM_SLACK * self.dim * size:
+            raise self.contradiction()
         rounded = 4 * max(len(left), self.dim) * EPSILON * float(singular.max(initial=0.0))
         return inverse, right[rank:].T, float(singular[:rank].min(initial=1.0)) - rounded
 
