@@ -36,16 +36,19 @@ class ConicForm:
         cones = dims_to_solver_cones(data["dims"])
         return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, slice(start, start + space.dim))
 
-    def minimise(self, hessian: Array, slope: Array) -> Array | None:
-        """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails."""
+    def minimise(self, hessian: Array, slope: Array, unit: float = 1.0) -> Array | None:
+        """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails.
+
+        The solver's tolerances are those of numbers of size 1: `unit` is about the size of theta.
+        """
         count = self.matrix.shape[1]
         place = np.arange(self.columns.start, self.columns.stop)
         row, column = np.triu_indices(len(place))
         curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(count, count))
         pull = np.zeros(count)
-        pull[self.columns] = slope
-        found = clarabel_answer(curved, pull, self.matrix, self.offset, self.cones)
-        return None if found is None else found[0][self.columns]
+        pull[self.columns] = slope / unit
+        found = clarabel_answer(curved, pull, self.matrix, self.offset / unit, self.cones)
+        return None if found is None else unit * found[0][self.columns]
 
 
 @silence()  # what a panic says

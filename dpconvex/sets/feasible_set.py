@@ -18,6 +18,7 @@ from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
 
+USUAL = 100.0  # Points of other sizes are looked for in units of theirs, too
 MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
 
 
@@ -137,8 +138,13 @@ class FeasibleSet:
             raise NotConverged(self.obstacle)
         y = np.array(theta, dtype=float)
         if not self.has_projection:
-            near = self.region.conic.minimise(np.eye(len(y)), -y)
-            return self.region.bring_in(y if near is None else near).astype(float)
+            size, near = float(np.linalg.norm(y)), self.region.bring_in(y).astype(float)
+            units = {1.0, size} if 0 < size <= 1 / USUAL or USUAL <= size < np.inf else {1.0}
+            for unit in units if (near != y).any() else ():
+                found = self.region.conic.minimise(np.eye(len(y)), -y, unit)
+                others = [] if found is None else [self.region.bring_in(found).astype(float)]
+                near = min(near, *others, key=lambda one: float(np.linalg.norm(one - y)))
+            return near
         for piece in self.pieces:
             y[piece.coordinates] = piece.project(y[piece.coordinates])
         return y

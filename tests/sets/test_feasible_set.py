@@ -205,6 +205,8 @@ WITHOUT_A_POINT = [
     [cp.norm(X, 3) <= 1, X >= 1],
     [cp.log_sum_exp(X) <= 1, X >= 3],
     [X[0] - X[1] >= 1, X[1] - X[2] >= 1, X[2] - X[0] >= 1],
+    [X[0] + X[1] == 1e-8, X[0] + X[1] == 1.1e-8, X >= 0],
+    [X[0] + X[1] == 1e-8, X[1] + X[2] == 1e-8, X[0] - X[2] == 5e-10, X >= 0],
 ]
 
 
@@ -263,6 +265,19 @@ def test_points_from_which_a_simplex_is_less_than_rounding_are_projected():
             reach = 1 / np.array([k, 1.0, 1.0])
             piece = AxisHull(np.arange(3), np.zeros(3), low * reach, reach)
             np.testing.assert_allclose(piece.project(np.array([1e20 / k, -1e20, -1e21])), [1 / k, 0, 0], atol=1e6)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-6, 1e-4, 1.0, 1e8])
+def test_points_are_found_in_units_of_their_size(size):
+    """Points of K of size 1e-5, as weights of dollars are, were moved by a tenth, and those of size 1e-6 by their length."""
+    inside = size * np.array([0.9, 0.5, 0.3, 0.1])
+    monotone = set_of(([X], [X[:-1] >= X[1:], X >= 0, cp.sum(X) <= 2 * size]))
+    assert not monotone.has_projection
+    np.testing.assert_allclose(monotone.project(inside), inside, rtol=1e-12)
+    outside = monotone.project(size * np.array([1, 2, 3, -6.0]))
+    np.testing.assert_allclose(outside / size, [2 / 3] * 3 + [0.0], atol=1e-5)
+    with np.errstate(over="ignore"):  # as within a fit
+        assert np.isfinite(monotone.project(np.array([1e200, 0.0, 0.0, -1e300]))).all()
 
 
 def test_without_a_point_inside_nothing_is_certified():
