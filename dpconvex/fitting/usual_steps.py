@@ -9,6 +9,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe
 from dpconvex.mechanisms.recipe import (
     bounded,
+    has_ends,
     has_nonsmooth_loss,
     is_constrained,
     lacks_minimiser,
@@ -16,7 +17,7 @@ from dpconvex.mechanisms.recipe import (
     worth_clipping,
 )
 from dpconvex.model.privacy import Privacy
-from dpconvex.optim.public_slopes import has_ends, known_of
+from dpconvex.optim.public_slopes import known_of
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores

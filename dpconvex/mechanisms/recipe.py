@@ -194,6 +194,16 @@ def has_nonsmooth_loss(form: LossForm) -> bool:
     return any(node.variables and not (hides and hidden) for node, hidden in nonsmooth_parts(form).items())
 
 
+def has_ends(form: LossForm) -> bool:
+    """Say whether losses may be no numbers at some scores, as logarithms are."""
+    return any(
+        domain is not None and argument.variables
+        for node in postorder(form.losses)
+        if node.atom is not None
+        for argument, domain in zip(node.args, node.atom.domain(node), strict=True)
+    )
+
+
 def nonsmooth_parts(form: LossForm) -> dict[Expression, bool]:
     """Return the nonsmooth nodes of the losses, and whether squares or Huber losses hide each: those of hinges."""
     squared = {n: n.atom is HUBER or (n.atom is POWER and n.option("p") >= 2) for n in postorder(form.losses)}

@@ -119,7 +119,8 @@ def model_of(
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, max(start.clip(loud * 4), least_clip)
         moved = min(1.0, clip / max(start.hidden, 1e-300))
-    first = point if told or (start and not public.is_bent) else None
+    together = start and len(start.place) > 1 and not np.ptp(start.place)
+    first = point if told or together or (start and not public.is_bent) else None
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.least if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)

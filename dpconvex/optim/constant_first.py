@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
@@ -94,13 +95,18 @@ def find_constant(
         one, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
-        if not (mixed := parts_of(looks.scores)).size:
+        if (mixed := parts_of(looks.scores)).size:
+            apart = np.linalg.inv(mixed)
+        elif len(looks.scores.form.labels) > 1 and are_apart(
+            looks.scores
+        ):  # Each record has one of them: they move together
+            mixed, apart = np.ones((1, 1)), np.ones((1, columns))
+        else:
             return None
-        apart = np.linalg.inv(mixed)
         wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
-        spent = max(TOLD * columns * (wider * louder / few) ** 2, SURELY)
+        spent = max(TOLD * len(mixed) * (wider * louder / few) ** 2, SURELY)
         most = PART * most - share * (1 + public.vanishes) - (last and last + share)
-        if spent > most and columns > 1:
+        if spent > most and len(mixed) > 1:
             return None
         spent = min(spent, most)
         each, own = number / people, level * math.sqrt(spent / ASKED)
@@ -109,10 +115,11 @@ def find_constant(
             here = begin + np.outer(turn.T, tried @ apart)
             return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
 
-        most_clip = public.most_slope / wider if columns > 1 else math.inf
+        most_clip = public.most_slope / wider if len(mixed) > 1 else math.inf
         half = public.reach or public.slope / bend / 2
-        sharp = each * (public.most_curvature if public.vanishes else bend)
-        down, up = (np.broadcast_to(each * end, len(mixed)).tolist() for end in public.longest)
+        sharp = each * apart.shape[1] / len(mixed) * (public.most_curvature if public.vanishes else bend)
+        ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
+        down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
         sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
         every = [Sought(half, (each * sides[0], each * sides[1]), ends) for ends in zip(down, up, strict=True)]
         spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
@@ -129,7 +136,7 @@ def find_constant(
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
         # Between targets of few values there is no curvature, but where scores spread there is.
-        law = every[0].bend / each if columns == 1 else 0.0
+        law = every[0].bend / (each * columns) if len(every) == 1 else 0.0
         bend = max(bend, LEAST_BEND * law)
         least = min(bend, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
@@ -194,6 +201,11 @@ def widest_clip(bears: float, place: float, public: Public, part: float) -> floa
         min(max(-place, 0.0), FARTHEST) / 2
     )
     return min(allowed, max(public.slope / (part * public.short_side(place)), ENOUGH))
+
+
+def are_apart(scores: LinearScores) -> bool:
+    """Say whether no score is one of two columns."""
+    return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
 
 
 def parts_of(scores: LinearScores) -> Array:

@@ -8,7 +8,9 @@ import scipy.linalg
 import scipy.optimize
 from scipy.special import log_ndtr
 
+from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.jacobians import derivatives
+from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -89,3 +91,12 @@ def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, siz
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
     table[fixed, 0] = shares.best() / lengths
     return table, spent
+
+
+def of_labels(
+    engine: RecordSums, block: Records, plan: SumPlan, scores: LinearScores, place: Array
+) -> tuple[Array, Array]:
+    """Return losses of one record of each label at constants, shape (labels,), and slopes, shape (labels, columns)."""
+    forms = np.repeat((scores.kinds.T @ place)[:, None], plan.size, axis=1)
+    losses, slopes = engine._slopes(forms, block, plan, valued=True)
+    return losses, (scores.kinds @ slopes).T

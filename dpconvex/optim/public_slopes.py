@@ -8,17 +8,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.data.batch import Batch
-from dpconvex.data.columns import dense, flattened
 from dpconvex.errors import DPConvexError
-from dpconvex.expressions.expression import postorder
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.mechanisms.recipe import has_nonsmooth_loss
+from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
-from dpconvex.optim.constant_first import parts_of
+from dpconvex.optim.constant_first import are_apart, parts_of
+from dpconvex.optim.label_shares import of_labels
+from dpconvex.optim.row_metrics import with_constant
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
@@ -28,7 +26,7 @@ from dpconvex.sums.functions_of_records import with_functions
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.sums.public_rows import DomainMetric
-from dpconvex.util.arrays import Array
+from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
@@ -50,7 +48,6 @@ ROUNDED, ENDLESS = 1e-12, 1 - 1e-6
 RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
 POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that neither settle nor are those of a link
 ALIKE = 4.0  # How much wider one column's scores may be than another's
-SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 LABELS = 200  # Of which shares are told, at most
 LINKED = 50.0  # How much longer slopes on one side are at least, where smooth losses are those of links
@@ -68,11 +65,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
     scores = linear_scores(form)
     record = form.template.record
-    labels = len(record.combinations)
+    count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    each = max(min(each, SCORES // labels**2), LEAST)
+    each = max(min(each, SCORES // count**2), LEAST)
     declared = form.made.before if form.made else record
-    batch = declared.sample(each * labels, np.random.default_rng(0))
+    batch = declared.sample(each * count, np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
     batch, is_level = on_grid(batch, ExactRows.of(scores)), False
@@ -85,7 +82,12 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
-    measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level} | of_links(slopes_at, scores)
+    probe = scores.kinds.T @ probe_of(scores, 0)
+    # Slopes may be alike at all scales: K says how large scores are.
+    tied = has_nonsmooth_loss(form) and farthest_kink(slopes_at, probe) == 2.0 ** KINKS[0]
+    labels = tied or (bool(record.discrete) and not has_targets(slopes_at, probe, batch.group))
+    measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
+    measured |= of_links(slopes_at, scores) | {"is_tied": tied}
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)
@@ -93,7 +95,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     lengths = np.linalg.norm(slopes_at(np.zeros((scores.form.forms, 1))), axis=0)
     longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
     measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
-    plain, public = seen_from(form, scores, slopes_at, measured)
+    plain, public = seen_from(form, scores, slopes_at, measured, 0.0, unit_within(form, scores, seen) if tied else 1.0)
     if tells_classes(form, scores.fields):
         some = np.unique(batch.group, return_index=True)[1]
         told = partial(of_labels, engine, *engine._rows(some)[:2], scores) if len(some) <= LABELS else None
@@ -103,7 +105,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    is_link = is_link and not (record.discrete and public.is_flat and not is_lopsided(public.longest))
+    is_link = is_link and not (labels and public.is_flat and not is_lopsided(public.longest))
     if is_link:
         single = len(scores.onto_kinds) == 1
         unit = unit_of_link(slopes_at, scores, found) if single else 1.0
@@ -130,20 +132,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
         moved[:] = False
     middle, unit = np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
-    if not middle.any() and (record.discrete or not (unit := rises or wide_unit(slopes_at, scores))):
+    if not middle.any() and (labels or not (unit := rises or wide_unit(slopes_at, scores))):
         return plain, public
     secant = -np.median(slopes_at(np.zeros((scores.form.forms, 1))), axis=1) / middle
     scores, public = seen_from(form, scores, slopes_at, measured, middle, unit, rises)
     return scores, replace(public, secant=np.where(np.isfinite(secant), secant, 0.0))
-
-
-def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
-    """Return scores with a constant, where rows of levels make one."""
-    if scores.has_constant or scores.is_shared or scores.shape[1] > 1:
-        return scores
-    rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
-    along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
-    return scores.with_constant(along) if np.abs(rows @ along - 1).max() < SAME else scores
 
 
 def seen_from(
@@ -156,8 +149,10 @@ def seen_from(
     rises: float = 0.0,
 ) -> tuple[LinearScores, Public]:
     """Return what is seen from scores in the middle, so many by column, in a unit of scores."""
-    record, along = form.template.record, probe_of(scores, 0)
+    labels, along = measured["has_labels"], probe_of(scores, 0)
     probe = scores.kinds.T @ along
+    levels = not labels and len(scores.form.labels) > 1 and are_apart(scores)  # Of which each record has one column
+    even = scores.kinds.T @ (np.sign(along) / math.sqrt(len(along))) if levels else probe
     away = (scores.kinds.T @ np.broadcast_to(middle, along.shape))[:, None]
 
     def slopes_at(forms: Any) -> Any:
@@ -167,20 +162,20 @@ def seen_from(
         return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
     measured = measured | {"sides": tuple(bend_far_away(slopes_at, along, side * probe) / unit for side in (-1, 1))}
-    far = 1.0 if rises else farthest_kink(slopes_at, probe)
+    far = 1.0 if rises or measured["is_tied"] else farthest_kink(slopes_at, even)
     # Bends that most records are far from are kinks, too.
-    bent = 0.0 if record.discrete else np.median(np.abs(bent_at(0.0)))
-    is_narrow = not record.discrete and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
+    bent = 0.0 if labels else np.median(np.abs(bent_at(0.0)))
+    is_narrow = not labels and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
         # Slopes that never settle are those of squares, whose curvature does.
-        settles = not record.discrete or far < 2.0 ** KINKS[-1]
-        kink = far if settles else farthest_kink(slopes_at, probe, 1)
-        scores = replace(scores, width=(WIDER if record.discrete else WIDTH) * kink)
+        settles = not labels or far < 2.0 ** KINKS[-1]
+        kink = far if settles else farthest_kink(slopes_at, even, 1)
+        scores = replace(scores, width=(WIDER if labels else WIDTH) * kink)
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
     for place in (0.0, -1.0, 1.0, -FAR, FAR):
         steep[place] = np.linalg.norm(slopes_at(place * probe[:, None]), axis=0)
-    for place in PLACES[: 3 if record.discrete else None]:
+    for place in PLACES[: 3 if labels else None]:
         bent = bent_at(place) / unit
         most_bent.append(np.abs(bent[np.isfinite(bent)]).max(initial=0.0))
         least_bent.append(np.abs(bent).min(initial=math.inf))
@@ -193,7 +188,7 @@ def seen_from(
     most = max(map(np.max, steep.values())) if is_flat else math.inf
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
     no_curvature = min(least_bent) <= 1e-9 * max(most_bent)
-    vanishes = is_flat and not record.discrete and (no_curvature or fades(bent_at))
+    vanishes = is_flat and not labels and (no_curvature or fades(bent_at))
     if far < 2.0 ** KINKS[-1] and not rises:
         ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
         several = scores.shape[1] > 1 and (parts := parts_of(scores)).size
@@ -245,6 +240,16 @@ def middles_of(slopes_at: Callable[[Any], Any], scores: LinearScores) -> Middles
     return middle, half, (np.minimum(*near) < SIDED) & (half > 0)
 
 
+def has_targets(slopes_at: Callable[[Any], Any], probe: Array, group: Indices) -> bool:
+    """Say whether slopes of records of one label have both signs at a score, as those of targets have, weights have not."""
+    for place in np.sinh(np.linspace(-FARTHEST, FARTHEST, 2 * BENDS)):
+        slopes = slopes_at(place * probe[:, None])
+        least = ROUNDED * np.abs(slopes).max()
+        if any(np.intersect1d(group[own > least], group[own < -least]).size for own in slopes):
+            return True
+    return False
+
+
 def rises_slowly(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> float:
     """Return half the width of scores at which slopes have both signs, if slopes far away are those of a power, or 0."""
     middle, half, _ = found
@@ -286,8 +291,7 @@ def balances_at(slopes_at: Callable[[Any], Any], scores: LinearScores, usual: bo
 def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, found: Middles) -> list[float]:
     """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
     middle, half, _ = found
-    apart = bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())  # No score is one of two columns
-    if len(half) == 1 or not apart or not np.all(half > 0):
+    if len(half) == 1 or not are_apart(scores) or not np.all(half > 0):
         return []
     away, bends = (scores.kinds.T @ middle)[:, None], list[float]()
     for j, far in enumerate(half / 4):
@@ -360,23 +364,15 @@ def at(
     return scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
 
 
-def of_labels(
-    engine: RecordSums, block: Records, plan: SumPlan, scores: LinearScores, place: Array
-) -> tuple[Array, Array]:
-    """Return losses of one record of each label at constants, shape (labels,), and slopes, shape (labels, columns)."""
-    forms = np.repeat((scores.kinds.T @ place)[:, None], plan.size, axis=1)
-    losses, slopes = engine._slopes(forms, block, plan, valued=True)
-    return losses, (scores.kinds @ slopes).T
-
-
-def has_ends(form: LossForm) -> bool:
-    """Say whether losses may be no numbers at some scores, as logarithms are."""
-    return any(
-        domain is not None and argument.variables
-        for node in postorder(form.losses)
-        if node.atom is not None
-        for argument, domain in zip(node.args, node.atom.domain(node), strict=True)
-    )
+def unit_within(form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Records, SumPlan]) -> float:
+    """Return the root mean square of scores at a far point of K, without parameters that it does not bound; 1 of none."""
+    K, (engine, block, _) = form.feasible, seen
+    with suppress(DPConvexError):
+        far = K.project(FAR * np.random.default_rng(0).normal(size=form.space.dim))
+        inside = np.where(np.isfinite(K.lower) & np.isfinite(K.upper), far, 0.0)
+        found = engine.design.forward(block, scores.coefficients(scores.table(inside)))
+        return float(np.sqrt(np.mean(found**2))) or 1.0
+    return 1.0
 
 
 def start_of(

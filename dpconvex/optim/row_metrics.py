@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpconvex.data.batch import Batch
+from dpconvex.data.columns import dense, flattened
+from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 # The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
 LEVELS, UNSEEN = 0.06, 1e-6
+SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 
 
 @dataclass(frozen=True)
@@ -70,3 +74,12 @@ def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, m
     found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
     found.kept[-1] = found.likely[-1] = 0.0
     return found
+
+
+def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
+    """Return scores with a constant, where rows of levels make one."""
+    if scores.has_constant or scores.is_shared or scores.shape[1] > 1:
+        return scores
+    rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
+    along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+    return scores.with_constant(along) if np.abs(rows @ along - 1).max() < SAME else scores

@@ -45,6 +45,8 @@ class Public:
     # In which rows of the declared domain are about round, where they are far from that.
     metric: DomainMetric | None = None
     is_level: bool = False  # Whether rows say a record's level alone: they are 1 in one place
+    has_labels: bool = False  # Whether records have labels that say all of where their losses bend
+    is_tied: bool = False  # Whether slopes are alike at all scales, as of positive parts without a margin or a target
     of_labels: Callable[[Array], tuple[Array, Array]] | None = None  # Losses and slopes at constants, by label
     apart: float = 1.0  # How much longer slopes at 0 are for one label than for another
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0

@@ -38,7 +38,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
             bounds[own.name] = Box(*(end.reshape(own.shape, order="F") for end in (low, high)))
     losses = tuple(substituted(loss, dict(found)) for loss in form.losses)
     uneven = dict[Expression, Expression]()
-    for field in dict.fromkeys(field for loss in losses for field in loss.fields):
+    for field in sorted({field for loss in losses for field in loss.fields}, key=lambda field: field.name):
         domain = template.record.continuous.get(field.name)
         if isinstance(domain, Box) and len(domain.shape) and field.size <= MOST:
             sizes = np.maximum(np.abs(domain.lower), np.abs(domain.upper))

@@ -73,6 +73,31 @@ def test_quantiles_of_groups_may_have_one_term_for_each_side():
         np.testing.assert_allclose(told, 400 + 100 * LEVELS + 270, atol=40)
 
 
+def test_levels_are_no_labels_where_targets_are_numbers():
+    """Lengths bent over the whole range of targets: a ridge counted 40 times too much, few records were not heard."""
+    a, s, few = cp.Variable(GROUPS, name="a"), cp.Variable(GROUPS, name="s"), slice(500)
+    y = np.clip(200 + 10 * LEVELS[GROUP] - (6 + GROUP / 2) * (AGE - 50) / 10 + 12 * NOISE, 0, 400)
+    record = {"g": WIDE["g"], "t": dp.Box(-4, 6), "y": dp.Box(0, 400)}
+    ridge, data = 1e-5 * (cp.sum_squares(a) + cp.sum_squares(s)), {"g": GROUP, "t": (AGE - 50) / 10, "y": y}
+    found = fit(record, lambda g, t, y: cp.abs(a[g] + s[g] * t - y), data, regularizer=ridge)
+    missed = np.abs(found["a"][GROUP] + found["s"][GROUP] * data["t"] - y).mean()
+    assert missed <= 1.02 * np.abs(12 * NOISE).mean()
+    w = cp.Variable(2, name="w")
+    pays = lambda t, y, c: cp.abs(w[0] + w[1] * t - y) if c else 0.3 * cp.pos(y - w[0] - w[1] * t)  # noqa: E731
+    record = {"t": record["t"], "y": dp.Box(0, 800), "c": dp.Choice([0, 1])}
+    told = {"t": data["t"][few], "y": y[few], "c": (OTHER[few] > 0) * 1}
+    assert fit(record, pays, told)["w"][0] == pytest.approx(200, abs=30)
+
+
+def test_the_unit_of_a_tail_is_that_of_scores_in_the_constraints():
+    """Slopes of shortfalls are alike at all scales: the quantile of a portfolio stayed at the median."""
+    w, a = cp.Variable(3, name="w", nonneg=True), cp.Variable(name="a")
+    earned = np.clip(0.01 * RANDOM.standard_t(5, size=(SIZE, 3)) * [1, 2, 3], -0.3, 0.3)
+    shortfall = lambda r: a + cp.pos(-(r @ w) - a) / 0.1  # noqa: E731
+    found = fit({"r": dp.Box([-0.3] * 3, [0.3] * 3)}, shortfall, {"r": earned}, constraints=[cp.sum(w) == 1])
+    assert found["a"] == pytest.approx(np.quantile(-earned @ found["w"], 0.9), rel=0.1)
+
+
 @pytest.mark.parametrize("loss", ["squares", "counts"])
 @pytest.mark.parametrize("treatment", [dp.Box(0, 1), dp.Choice([0, 1])], ids=["number", "choice"])
 def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
