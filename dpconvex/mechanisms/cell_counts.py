@@ -14,7 +14,7 @@ from dpconvex.util.arrays import Array, Indices
 STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole steps of this part of one
 # Where scores and probabilities are cut, probabilities of the label itself, and mean probabilities to survive; knots for
 # residuals, in parts of the label's range, and, more roughly, by the cell of the prediction; for the label; and for deviances.
-SCORES = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+SCORES = (0.003, 0.015, 0.05, *(k / 10 for k in range(1, 10)), 0.95, 0.985, 0.997)
 LIKELY = (0.001, 0.003, 0.01, 0.03, *(k / 10 for k in range(1, 10)), 0.95, 0.99)
 ALIVE = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 BESIDE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
@@ -22,6 +22,7 @@ RESIDUALS = (*(-far for far in BESIDE[::-1]), 0.0, *BESIDE)
 ROUGHLY = (-1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PREDICTIONS = (0.2, 0.4, 0.6, 0.8)
 SQUARED = "residuals", "targets"  # Shared so that means of squares are exact
+ROOTS = "deviance", "counts"  # Of deviances the roots are lengths, and counts have longer tails than residuals
 CENTRES = tuple(k / 16 for k in range(17))  # Knots by which the middle of the labels is found first,
 CENTRING = 0.125  # ... from this share of the guarantee
 DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
@@ -37,7 +38,9 @@ ALONE = {  # By the kind, and what is asked for
     ("numbers", "deviance"): ("deviance", "counts"),
 }
 FAINT = 2.0**-10  # The smallest prediction of a count, in parts of the largest count, of which a deviance is computed
-SHARED = 0.1  # Records so far on the way to a knot count as beyond it: those before it are shared with it
+# Of the tails of squares, and of roots: from which part of the way to a knot records count as beyond it, as those before it are
+# shared with it; and the largest part of a power in what they fall by.  The least is SLOWER.
+TAILS, SLOWER = ((0.5, 0.95), (0.0, 0.75)), 0.1
 CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot must exceed
 
 
@@ -189,30 +192,38 @@ class Cells:
         if self.released[name].start:
             noisy = np.hstack([(total or 0) - noisy, noisy])
         whole = np.maximum(noisy.sum(axis=1), 1.0) if total is None else np.full(len(noisy), float(total))
-        # Of deviances the roots are lengths, and counts have longer tails than residuals.
-        roots = {"deviance": np.sqrt(DEVIANCES), "counts": np.sqrt(self.count_knots)}
-        knots = roots.get(name, np.array(self.knots[name]) if name in SQUARED else None)
-        if knots is None:
+        if name not in (*SQUARED, *ROOTS):
             return on_simplex(noisy, whole)
-        found = np.maximum(thinned(noisy, whole, spread, knots, name in roots), 0.0)
+        found = np.maximum(thinned(name, noisy, whole, spread, np.array(self.knots[name])), 0.0)
         return np.asarray(found * (whole / np.maximum(found.sum(axis=1), 1e-9))[:, None])
 
 
-def thinned(noisy: Array, total: Array, spread: float, knots: Array, light: bool) -> Array:
-    """Return counts at knots whose tails, where noise hides them, are taken to fall at least as fast as an exponential."""
-    away, side = np.unique(np.abs(knots), return_inverse=True)
+def thinned(name: str, noisy: Array, total: Array, spread: float, knots: Array) -> Array:
+    """Return counts at knots whose tails, where noise hides them, fall at least as fast as a mixture.
+
+    It is one of an exponential and of a power, in logarithms; each row has another, so that replicates differ by it.
+    """
+    shared, slower = TAILS[name in ROOTS]
+    away, side = np.unique(np.sqrt(knots) if name in ROOTS else np.abs(knots), return_inverse=True)
     member = np.eye(len(away))[side]
     beyond = np.cumsum((noisy @ member)[:, ::-1], axis=1)[:, ::-1]
     several = np.cumsum(member.sum(axis=0)[::-1])[::-1]
     clear = np.maximum.accumulate((beyond > CLEAR * spread * np.sqrt(several))[:, ::-1], axis=1)[:, ::-1]
-    shares = np.clip(beyond[:, 1:] / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0)
-    rates = np.where(clear[:, 1:], np.log(shares) / away[1:], 0.0)
-    last = np.take_along_axis(rates, np.maximum(clear.sum(axis=1) - 2, 0)[:, None], axis=1)
-    held, before = np.maximum(noisy, 0.0), away[1:-1] + (0.0 if light else SHARED) * np.diff(away)[1:]
-    rate = rates.min(axis=1, keepdims=True) if light else last
-    most = total[:, None] * np.exp(rate * np.concatenate([np.zeros(2), before]))
-    held *= np.minimum(1.0, most / np.maximum(held @ member, 1e-9))[:, side]
-    return np.where(clear[:, side], noisy, held)
+    shares = np.log(np.clip(beyond[:, 1:] / np.maximum(total, 1e-9)[:, None], 1e-9, 1.0))
+    far, row, last = away[1:], np.arange(len(noisy)), np.maximum(clear.sum(axis=1) - 2, 0)
+    half = np.maximum(np.searchsorted(far, far / 2, side="right") - 1, 0)  # where a power of lengths is measured from
+    fallen, times = np.minimum(shares[row, last] - shares[row, half[last]], 0.0), np.maximum(far / far[half], 1.1)
+    rates = np.where(clear[:, 1:], shares / far, 0.0)
+    before = (away[1:-1] + shared * np.diff(away)[1:])[:, None]
+    fast = (rates.min(axis=1) if name in ROOTS else rates[row, last]) * before
+    slow = np.minimum(shares[row, last] + fallen / np.log(times[last]) * np.log(before / far[last]), 0.0)
+    mix = np.linspace(SLOWER, slower, len(noisy) + 2)[1:-1]
+    most = total * np.exp(np.vstack([np.zeros((2, len(noisy))), np.maximum(fast, fast + mix * (slow - fast))]))
+    seen, held = clear[:, side], np.maximum(noisy, 0.0)
+    if name == "counts":  # Noise above 0 on many knots would raise means
+        held = on_simplex(np.where(seen, -1e18, noisy), np.maximum(np.where(seen, 0.0, noisy).sum(axis=1), 0.0))
+    held *= np.minimum(1.0, most.T / np.maximum(held @ member, 1e-9))[:, side]
+    return np.where(seen, noisy, held)
 
 
 def on_simplex(values: Array, total: Array) -> Array:

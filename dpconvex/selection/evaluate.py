@@ -77,8 +77,8 @@ def evaluate(
     target : int, optional
         Index of the number that is evaluated, if the label has several.
     cells : array_like, optional
-        Public cut points of probabilities, or of scores if there are no probabilities; by default 0.05, multiples of 0.1, and
-        0.95.  For survival, of mean probabilities to survive.
+        Public cut points of probabilities, or of scores if there are no probabilities; by default multiples of 0.1, and 0.003,
+        0.015, 0.05, 0.95, 0.985 and 0.997.  For survival, of mean probabilities to survive.
     measures : sequence of str, optional
         ``("error",)`` spends all on the error: the noise is a sixth or less.  Counts also have ``("deviance",)``.
     group, groups : str and sequence, optional

@@ -194,7 +194,10 @@ class Evaluation(StatedNumbers):
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
         several = max(len(self.groups), 1) if self.chosen is None else 1
         noise = 2 * several * self.scale**2 / self.clusters
-        return share(*measures.label_pairs(*measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges))
+        found = share(*measures.label_pairs(*measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges))
+        # Of a label with so few records that noise in all cells may be as many, nothing is known.
+        few = min(no[0].sum(), yes[0].sum()) <= measures.CLEAR * np.sqrt(noise * self.clusters * no.shape[1])
+        return Estimate(found, (0.0, 1.0), found.most) if few else found
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""

@@ -20,6 +20,7 @@ TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 BINS = 10  # of a calibration curve, at most
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
+CLEAR = 3.0  # Standard deviations of noise above which counts of records are no noise
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
 
@@ -125,7 +126,7 @@ def curve(x: Array, values: Array, at: Array, most: float = 1.0) -> Curve:
 
 def clear(shares: Array, least: float = 0.0) -> Array:
     """Say which shares of records, of shape (1 + replicates, cells), are above a least one and above their noise."""
-    return np.asarray(shares[0] > np.maximum(least, WITHIN * np.std(shares[1:], axis=0)))
+    return np.asarray(shares[0] > np.maximum(least, CLEAR * np.std(shares[1:], axis=0)))
 
 
 def whole(table: Array) -> Array:
@@ -168,8 +169,8 @@ def moments(table: Array, edges: Array) -> Array:
 
 
 def surprise(edges: Array) -> Array:
-    """Return means of minus the logarithm of what is spread evenly over cells."""
-    return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
+    """Return means of minus the logarithm of probabilities in cells, spread evenly but for their own chance to come true."""
+    return np.asarray(0.5 - np.diff(xlogy(edges**2, edges)) / np.diff(edges**2))
 
 
 def between(place: float, edges: Array, values: Array) -> Array:
