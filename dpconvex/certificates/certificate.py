@@ -380,9 +380,10 @@ class QueriesCertificate(Certificate, perturbed="queries"):
 
     def few(self, share: float = 1.0) -> str:
         """Return that records, of which a share tells, are few for each parameter and unit of the level; or an empty text."""
-        each = share * self.size * self.settings.get("level", 0.0) / max(self.noise_dimension, 1)
-        why = f"n mu / p is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
-        return why * (each < FEW)
+        most = self.privacy.most
+        each = share * self.size * self.settings.get("level", 0.0) / (max(self.noise_dimension, 1) * most)
+        why = f"is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
+        return f"n mu / p{f' / {most}' * (most > 1)} {why}" * (each < FEW)
 
     @property
     def error(self) -> str:

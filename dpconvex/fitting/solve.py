@@ -221,7 +221,10 @@ class FitJob:
         for fit in fits:
             if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
                 if few := fit.certificate.few(share := told_share(form_of(fit.template))):
-                    side = f", with {share:.2g} of the records for a loss that is steeper on one side" * (share < 0.99)
+                    side = (
+                        f", with {share:.2g} of the records for a loss that is steeper on one side; quantiles come out"
+                    )
+                    side = f"{side} too near to the median" * (share < 0.99)
                     told = f"{size} records for {fit.certificate.noise_dimension} parameters: {few}{side}"
                     yield f"{told}. More records, a larger epsilon or fewer features help."
                 continue

@@ -272,8 +272,7 @@ class Evaluation(StatedNumbers):
     @property
     def r2(self) -> Estimate:
         """One minus the ratio of the mean squared error to the mean's."""
-        found = measures.quotient(self._squares, self._variances)
-        return Estimate(1 - found, (1 - found.interval[1], 1 - found.interval[0]), most=1.0)
+        return measures.gain(self._squares, self._variances)
 
     @property
     def absolute_error(self) -> Estimate:
@@ -316,7 +315,7 @@ class Evaluation(StatedNumbers):
     @property
     def deviance_gain(self) -> Estimate:
         """One minus the ratio of the mean Poisson deviance to that of the mean of all counts."""
-        return estimate(1 - ratio(self._deviances, self._deviances_of_mean), 1.0, -np.inf)
+        return measures.gain(self._deviances, self._deviances_of_mean)
 
     @property
     def _deviances_of_mean(self) -> Array:

@@ -89,9 +89,8 @@ class Curve(NamedTuple):
 def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     """Return the first value less its bias, as values of records that were drawn anew show it, and its interval.
 
-    It is undetermined if the interval is longer than half of what it may be, or, of parts of 1 without a least one, than 1.
+    It is undetermined if the interval is longer than half of what it may be.
     """
-    longest = (most - least) / 2 if least > -np.inf or most != 1 else 1.0
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
         return Estimate(np.nan, (np.nan, np.nan))
@@ -99,17 +98,15 @@ def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
     reach = np.hypot(spread, WITHIN * bias)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
-    return Estimate(value, (low, high), longest)
+    return Estimate(value, (low, high), (most - least) / 2)
 
 
-def quotient(part: Array, whole: Array) -> Estimate:
-    """Return the ratio of two positive numbers; its interval holds those of the ratio and of its logarithm."""
-    found = (
-        estimate(ratio(part, whole), np.inf),
-        estimate(np.log(np.maximum(ratio(part, whole), 1e-12)), np.inf, -np.inf),
-    )
-    ends = [(one, np.exp(other)) for one, other in zip(*(value.interval for value in found), strict=True)]
-    return Estimate(found[0], (min(ends[0]), max(ends[1])))
+def gain(part: Array, whole: Array) -> Estimate:
+    """Return one minus the ratio of two positive numbers; its interval holds those of the ratio and of its logarithm."""
+    parts = ratio(part, whole)
+    plain, log = estimate(parts, np.inf), estimate(np.log(np.maximum(parts, 1e-12)), np.inf, -np.inf)
+    ends = np.array([plain.interval, np.exp(log.interval)])
+    return Estimate(1 - plain, (1 - ends[:, 1].max(), 1 - ends[:, 0].min()), 1.0)
 
 
 def share(part: Array, table: Array, most: float = 1.0) -> Estimate:

@@ -49,20 +49,24 @@ def test_classes_of_few_records_are_no_more_certain_than_noise_allows(classes):
 
 
 @pytest.mark.parametrize(
-    ("quantile", "size", "said"),
+    ("quantile", "size", "most", "said"),
     [
-        (0.5, 200, r"^200 records for 5 parameters: n mu / p is [0-9.]+ .*constant's\. More"),
-        (0.9, 800, "with 0.2 of the records for a loss that is steeper on one side"),
-        (0.5, 800, ""),
+        (0.5, 200, 1, r"^200 records for 5 parameters: n mu / p is [0-9.]+ .*constant's\. More"),
+        (0.9, 800, 1, "with 0.2 of the records for a loss that is steeper on one side.* too near to the median"),
+        (0.5, 800, 1, ""),
+        (0.5, 800, 4, r"n mu / p / 4 is 3\."),  # noise is four times as large
     ],
 )
-def test_few_records_for_each_parameter_are_said_before_payment(quantile, size, said):
+def test_few_records_for_each_parameter_are_said_before_payment(quantile, size, most, said):
     rng = np.random.default_rng(0)
     x = dp.Ball(5).project(rng.normal(size=(size, 5)))
     learner = dp.load("quantile_regression", features=5, quantile=quantile)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        dp.solve(learner, {"x": x, "y": x[:, 0]}, dp.Privacy(0.3, 1e-6), budget=dp.Budget(dp.Privacy(1.0, 1e-5)))
+        people = {"unit": "person", "most": most} if most > 1 else {}
+        kept, whole = dp.Privacy(0.3, 1e-6, **people), dp.Privacy(1.0, 1e-5, **people)
+        unit = np.arange(size) // most if people else None
+        dp.solve(learner, {"x": x, "y": x[:, 0]}, kept, budget=dp.Budget(whole), unit=unit)
     assert [bool(re.search(said, str(one.message))) for one in found] == [True] * bool(said)
 
 
