@@ -32,11 +32,8 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
 PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
-# Where slopes of labels at 0 are farther apart than ALIKE, as costs of errors are, a short clip weighs labels alike: it is 1
-# where there are EVEN records for each parameter and unit of the level, times how far apart slopes are.
-ALIKE, EVEN = 1.5, 5.0
-# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction, but
-# for several columns, whose classes are told apart no better then.
+# The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
+# column.
 MANY = 50.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
@@ -84,17 +81,14 @@ def class_model_of(
     ridge = np.zeros(form.space.dim) if ridge is None else ridge
     squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
     stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
-    each = size * level / (sides * looks.rows.count * float(np.trace(scores.onto_kinds)))
-    even = public.apart > ALIKE and each > EVEN * public.apart
-    least, most = (1.0, WIDEST) if even or public.slope >= FLAT * public.most_slope else (PART, 1.0)
+    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
     part = min(least * (1 + STIFFER * stiff), most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
     longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
     unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
     noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
     many = size * level / (sides * metric.directions)
-    single = scores.is_shared or len(scores.onto_kinds) == 1
-    wider = min(max(math.sqrt(many / enough), 1.0), max(1 / part, 1.0)) if single else 1.0
+    wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
     part *= wider * math.sqrt(looks.privacy.most)
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)

@@ -92,9 +92,7 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)
         return seen_from(form, scores, slopes_at, measured | {"start": begin}, 0.0, unit)
-    lengths = np.linalg.norm(slopes_at(np.zeros((scores.form.forms, 1))), axis=0)
-    longest = [float(lengths[batch.group == label].max()) for label in np.unique(batch.group)]
-    measured |= {"apart": max(longest) / (min(longest) or math.inf), "begins": unit > 0}
+    measured["begins"] = unit > 0
     plain, public = seen_from(form, scores, slopes_at, measured, 0.0, unit_within(form, scores, seen) if tied else 1.0)
     if tells_classes(form, scores.fields):
         some = np.unique(batch.group, return_index=True)[1]

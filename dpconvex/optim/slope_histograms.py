@@ -48,7 +48,6 @@ class Public:
     has_labels: bool = False  # Whether records have labels that say all of where their losses bend
     is_tied: bool = False  # Whether slopes are alike at all scales, as of positive parts without a margin or a target
     of_labels: Callable[[Array], tuple[Array, Array]] | None = None  # Losses and slopes at constants, by label
-    apart: float = 1.0  # How much longer slopes at 0 are for one label than for another
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores
     start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
