@@ -176,15 +176,11 @@ def model_of(
     if start and constant is not None and start.last:
         fixed = centre(point, metric.kept, constant)
         spread = math.sqrt(float((metric.kept[:, None] * (point - fixed) ** 2).sum()) / number)
-        moving, place = matrix.T @ (point - fixed), float((matrix.T @ fixed)[-1, 0]) * looks.constant
-        place -= float(np.ravel(public.middle)[0])
+        place = float((matrix.T @ fixed)[-1, 0]) * looks.constant - float(np.ravel(public.middle)[0])
         along = metric.kept * constant
         away = math.sqrt(float(along**2 @ variance)) / max(float(along @ constant), 1e-300) * looks.constant
         away /= max(1 - still, 1e-9)
-        table, length = last_steps(
-            looks, table, moving, spread, place, away, start, level, clip, number, bend, lengths, 1 / many, public
-        )
-        shorter *= length
+        table = last_steps(looks, table, spread, place, away, start, level, clip, number, bend, lengths, public)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
 
 

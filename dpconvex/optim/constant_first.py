@@ -43,9 +43,6 @@ ALIKE = 0.7  # The least part of the largest slope on the short side that record
 LAST, FEW, ALL_LAST, EARLY, ROUGHLY = 0.06, 80.0, 0.15, 0.25, 0.5
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
 WIDER, FURTHER = 1.5, 2.0
-# How far the length of all else may be wrong, next to directions for each record and unit of the level, at most, and at least if
-# it is asked for; and by how much it grows in a step at most.
-DOUBT, DOUBTFUL, DOUBTED, GROWS = 8.0, 0.6, 0.3, 0.5
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -262,15 +259,9 @@ class Belief:
         return float(self.places[np.searchsorted(likely, likely[-1] / 2)])
 
 
-def certain(step: float, noise: float, expected: float) -> float:
-    """Return a step, shorter by what of it may be noise, and where noise exceeds what is expected."""
-    return step * max(0.0, 1 - (noise / step) ** 2) / (1 + (noise / expected) ** 2) if step else 0.0
-
-
 def last_steps(
     looks: PrivateLooks,
     table: Array,
-    moving: Array,
     spread: float,
     place: float,
     away: float,
@@ -280,31 +271,25 @@ def last_steps(
     number: float,
     bend: float,
     lengths: LengthHistograms,
-    few: float,
     public: Public,
-) -> tuple[Array, float]:
-    """Move two numbers at the end, the constant and the length of all else: their noise is small, so the clip is wide.
+) -> Array:
+    """Return the table with the constant moved once more, alone: its noise is small, so the clip is wide.
 
-    All else is a table `moving`, whose scores have the root mean square `spread` about their mean, which is `place`, with
-    noise `away`.  Return the table, and the factor of all else.
+    Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
-    last, is_balanced, length, doubt = start.last, lengths.balanced, 1.0, min(DOUBTFUL, DOUBT * few)
-    only = constant_alone(looks).T
+    last, only = start.last, constant_alone(looks).T
     # The clip for the constant: that of all directions loses what is far out on one side.
     own = level * math.sqrt(start.share)
     counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
     asked = there.clip(counts, (LOUD * looks.sides / level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
-    if not is_balanced:
+    if not lengths.balanced:
         own = level * math.sqrt(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
-        step = certain(step, looks.sides * wide / own / (number * bend), math.inf)
-        return table - math.copysign(min(abs(step), public.farthest(bend)), step) * only, 1.0
-    if count := int(doubt > DOUBTED and spread > 0):
-        both = np.zeros((2, looks.rows.count))
-        both[0, -1], both[1] = 1 / looks.constant, moving[:, 0] / spread
-        looks.in_metric(both)
+        # Shorter by what of it may be noise.
+        step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
+        return table - math.copysign(min(abs(step), public.farthest(bend)), step) * only
     belief, more = start.belief, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
     lower = False
     belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
@@ -315,16 +300,10 @@ def last_steps(
             bears = people_of(looks, number) * level * math.sqrt(last) / looks.sides
             wide = max(wide, widest_clip(bears, place + more, public, belief.part) * unit * belief.part)
         own = level * math.sqrt(part * last)
-        slopes = looks.look(table, wide, math.sqrt(1 + count), own).gradient[:, 0] / number
-        noise = looks.sides * wide * math.sqrt(1 + count) / own / number
-        known, lower = belief.log, slopes[0] > max(SURE * noise, LOWER * bend)
-        belief.learn(place + more, float(slopes[0]) / unit, wide / unit, noise / unit)
+        slope = looks.look(table, wide, 1.0, own).gradient[0, 0] / number
+        noise = looks.sides * wide / own / number
+        known, lower = belief.log, slope > max(SURE * noise, LOWER * bend)
+        belief.learn(place + more, float(slope) / unit, wide / unit, noise / unit)
         if lower and not t:  # Unless the clip hides few long slopes
             belief.log = known
-        if count:
-            gain = doubt**2 / (doubt**2 + (noise / bend / spread) ** 2)
-            change = min(max(-gain * slopes[1] / bend / spread, -length), GROWS * length)
-            length, table, count = length + change, table + change * moving, 0
-            more = min(length * spread, MOST) ** 2 / 2
-            constant_alone(looks)
-    return table + (belief.middle - more - place) * only, length
+    return table + (belief.middle - more - place) * only
