@@ -31,9 +31,7 @@ MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: t
 GRID_SLACK = 4e-9  # The scale of integer noise beside that of real noise: tests/mechanisms/test_residual_noise.py
 LOSS_ROUNDING = 4e-15  # Elementary functions of tables of privacy losses: tests/accounting/test_composition.py
 EIGENVALUE_ROUNDING = 1e-15  # A computed eigenvalue or gradient, next to the largest: tests/sensitivity/test_bounds.py
-GRAM_ROUNDING = (
-    2.0**-44
-)  # A sum next to its absolute terms, some five hundred roundings: tests/sensitivity/test_bounds.py
+GRAM_ROUNDING = 2.0**-44  # A sum next to its absolute terms, some 500 roundings: tests/sensitivity/test_bounds.py
 CLIP_ROUNDING = 2.0**-50  # One term of the squared norm by which a gradient is clipped: tests/sums/test_summation.py
 RECORD_TOLERANCE = 1e-6  # A record outside its domain by rounding is put back: tests/data/test_columns.py
 DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tests/noise/test_samplers.py

@@ -138,9 +138,8 @@ class Budget:
 
         content = old.read()
         kept = file_ledger.without_last(content)
-        if content != kept + file_ledger.line_of(
-            {"moved": str(new)}, kept
-        ):  # else an earlier call closed it, and crashed
+        closed = kept + file_ledger.line_of({"moved": str(new)}, kept)
+        if content != closed:  # else an earlier call closed it, and crashed
             kept = file_ledger.without_last(old.append(closing))
         new.create(kept)
         if not new.read().startswith(kept):

@@ -16,11 +16,8 @@ from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.scalar_bounds import Hull, ends_of
 
 SLICES, HALVINGS = 60, 30  # where slopes move
-WIDTH, GROWTH, CUT = (
-    Fraction(1, 400),
-    Fraction(26, 25),
-    Fraction(1, 10**8),
-)  # of cells of the norm's law, and where it is cut
+# Of cells of the norm's law, and where it is cut
+WIDTH, GROWTH, CUT = Fraction(1, 400), Fraction(26, 25), Fraction(1, 10**8)
 SHORT = 36  # bits of lengths: the calculus rounds up more
 NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
 Lengths = tuple[tuple[Fraction, int], ...]  # largest first, and how many there are of each

@@ -136,9 +136,8 @@ def index_of(data: Any) -> Any:
     indexes: list[Any] = [index_of(source.value) if source.local else None for source in data.sources]  # of Partitions
     if any(index is None for index in indexes):
         return None
-    if all(
-        np.array_equal(index, np.arange(len(index))) for index in indexes
-    ):  # parts that all begin at 0 are counted on
+    # Parts that all begin at 0 are counted on.
+    if all(np.array_equal(index, np.arange(len(index))) for index in indexes):
         starts = np.cumsum([0, *map(len, indexes)]).tolist()
         indexes = [index + start for index, start in zip(indexes, starts, strict=False)]
     return indexes[0].append(indexes[1:])

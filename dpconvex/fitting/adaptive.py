@@ -62,8 +62,7 @@ def estimate_with_covariance(
             inverse = np.linalg.inv(whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public)[0].matrix)
             hessian = public.curvature * inverse @ inverse.T
             level *= math.sqrt(1 - MOMENT)
-        known = public, table, hessian, longer, identified
-        found = NewtonStep(looks, basis, level, max(size, 1.0), *known).estimate()
+        found = NewtonStep(looks, basis, level, max(size, 1.0), public, table, hessian, longer, identified).estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
     return found

@@ -89,9 +89,7 @@ def intervals(
     FRACTION.check("intervals", confidence=confidence)
     check_privacy("intervals", privacy, units=True)
     if privacy.pure:
-        raise NotPrivate(
-            "intervals add Gaussian noise, which needs a delta", "delta = 0", "pass dp.Privacy(epsilon, 1e-6)"
-        )
+        raise NotPrivate("intervals add Gaussian noise", "delta = 0", "pass a delta: dp.Privacy(epsilon, 1e-6)")
     check_template(template)
     instance(Release, "such as model.release_, or None").or_none.check("intervals", release=release)
     options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)
@@ -115,7 +113,8 @@ def intervals(
     if job.size < enough:
         why = f"at {privacy} here may be too few records, {job.size:,}: with rare levels some {enough:,} are needed"
         warn(f"intervals: {why}. {DOUBT} A larger epsilon helps.{units}")
-    if release is None and form.feasible.region.has_inequalities:
+    region = form.feasible.region
+    if release is None and (region.blocks or region.curved):
         warn(f"intervals: {ACTIVE} {DOUBT} Leave it out, or pass a release that tells whether it is active.")
     elif touches(form, form.identified[1] if release is None else form.space.pack(release.parameters)):
         where = "" if release is None else " at the release"
@@ -154,8 +153,6 @@ def check_loss(form: LossForm) -> None:
 
 def touches(form: LossForm, theta: Array) -> bool:
     """Say whether a point of K lies on its boundary, but for equations along directions that no loss sees."""
-    if form.feasible.is_space:
-        return False
     reach = math.sqrt(ROUNDING) * (1 + float(np.linalg.norm(theta)))
     moves = reach * np.hstack([form.identified[0], -form.identified[0]]).T
     return any(np.linalg.norm(form.feasible.project(theta + move) - theta - move) > ROUNDING * reach for move in moves)

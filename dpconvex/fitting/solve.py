@@ -221,12 +221,9 @@ class FitJob:
         for fit in fits:
             if isinstance(fit.certificate, QueriesCertificate) and "vertices" not in fit.certificate.settings:
                 if few := fit.certificate.few(share := told_share(form_of(fit.template))):
-                    side = (
-                        f", with {share:.2g} of the records for a loss that is steeper on one side; quantiles come out"
-                    )
-                    side = f"{side} too near to the median" * (share < 0.99)
-                    told = f"{size} records for {fit.certificate.noise_dimension} parameters: {few}{side}"
-                    yield f"{told}. More records, a larger epsilon or fewer features help."
+                    told = f", with {share:.2g} of the records on the steep side: quantiles are too near to the median"
+                    told = f"{few}{told * (share < 0.99)}. More records, a larger epsilon or fewer features help."
+                    yield f"{size} records for {fit.certificate.noise_dimension} parameters: {told}"
                 continue
             if fit.certificate.perturbed in ("objective", "output") and (far := in_natural_units(fit.template.record)):
                 names, more = ", ".join(map(repr, far)), ", or pass a delta" * (not delta)

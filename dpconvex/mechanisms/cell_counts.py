@@ -149,9 +149,7 @@ class Cells:
 
     def sums(self, counts: dict[str, Indices]) -> Array:
         """Return the weighted counts that are released, without noise, those of all groups one after the other."""
-        parts = (
-            self.weights[name] * counts[name].reshape(self.groups, -1)[:, own] for name, own in self.released.items()
-        )
+        parts = (self.weights[k] * counts[k].reshape(self.groups, -1)[:, own] for k, own in self.released.items())
         return np.concatenate([part.ravel() for part in parts]).astype(float)
 
     def middle(self, sums: Array) -> float:

@@ -35,9 +35,7 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 10.0
-ENOUGH_AT_KINKS = (
-    100.0  # ... at kinks, if no features are weighed or the regularizer is no quadratic: there clipped steps go astray
-)
+ENOUGH_AT_KINKS = 100.0  # ... if no features are weighed or the regularizer is no quadratic: clipped steps go astray
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 MOST_CONSTRAINED = 1_000  # Parameters under constraints for which a conic solver takes seconds

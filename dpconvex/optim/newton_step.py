@@ -30,9 +30,7 @@ ROOM = 2.0  # How much longer vectors may be than those in the last bin whose co
 TURNED = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
 LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
-DROWNED = (
-    0.4  # The edge of the noise of a Hessian in its metric, of which all eigenvalues are about 1: longer roots are cut
-)
+DROWNED = 0.4  # The edge of the noise of a Hessian whose eigenvalues are about 1 in its metric: longer roots are cut
 HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
@@ -62,10 +60,6 @@ class NewtonStep:
     def __post_init__(self) -> None:
         self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
 
-    @property
-    def theta(self) -> Array:
-        return self.scores.coordinates(self.table * self.units)
-
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
@@ -82,7 +76,8 @@ class NewtonStep:
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
         if hidden[lift.any(axis=1)].all():  # of what equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        return NewtonPoint(lift @ self.theta + shift, of_records, of_noise, hidden)
+        theta = lift @ self.scores.coordinates(self.table * self.units) + shift
+        return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""

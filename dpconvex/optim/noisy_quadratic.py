@@ -142,9 +142,7 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
 
 def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
     diagonal = hessian.diagonal()
-    units = 1 / np.sqrt(
-        np.where(diagonal > 0, diagonal, 1.0)
-    )  # In which conic solvers see what is short beside what is long
+    units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))  # In which solvers see short beside long
     scale = max(float(np.abs(units * slope).max()), 1.0)
     roots = []
     for mine in components(hessian):

@@ -119,9 +119,8 @@ class RecordCounter:
             return made("survival", self.cuts or ALIVE, labels=domain.shape[0])
         if not isinstance(domain, Choice):
             whole = bool(domain.lower == 0 and domain.upper >= 2)
-            return made(
-                "numbers", labels=0, upper=float(domain.upper) if whole else PARTS, centre=self.centre, whole=whole
-            )
+            upper = float(domain.upper) if whole else PARTS
+            return made("numbers", labels=0, upper=upper, centre=self.centre, whole=whole)
         own, count = release.labels == domain.values, len(domain.values)
         models = own and release.probabilities is not None
         if own and count == 2 and not measures and (models or release.decision is not None):

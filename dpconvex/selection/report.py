@@ -166,7 +166,7 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
         most = max(abs(number) for _, _, *numbers in rows for number in numbers) or 1.0
         means = "a number, over the range that is named; a level, where it is there"
         yield f"<p>What a column adds to {escape(unit_of(release)[1])}: {means}.</p>"
-        hidden = ", ".join(name for name, *_, low, high in rows if not high > low)
+        hidden = ", ".join(name for name, *_, low, high in rows if not high >= low)
         drawn = ((digits(v), f"{digits(a)} to {digits(b)}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
         head = ["column", "effect", "interval" * (coefficients is not None), ""]
         cells = [(": ".join(filter(None, row[:2])), *own) for row, own in zip(rows, drawn, strict=True)]

@@ -90,7 +90,6 @@ class Region:
         # Bounds and rows as one block, before the cones.
         self.blocks = [*([ConeBlock(NONNEGATIVE, *linear)] if len(linear[1]) else []), *self.cones]
         self.is_polyhedral = not self.curved and not self.cones
-        self.has_inequalities = bool(self.blocks or self.curved)
 
     def contradiction(self) -> TemplateError:
         told = " and ".join(dict.fromkeys(self.told))
@@ -318,9 +317,7 @@ class Region:
                     return point
         if deepest < -1e-6:
             raise self.contradiction()
-        remedy = (
-            "write those that can only hold with equality as equations, and make sure that the others can be satisfied"
-        )
+        remedy = "write those that can only hold with equality as equations, and check that others can be satisfied"
         raise NotConverged(f"no point was found at which all constraints hold strictly; {remedy}")
 
     @cached_property

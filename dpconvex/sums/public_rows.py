@@ -42,12 +42,11 @@ class DomainMetric:
         x = dense(flattened(batch.fields[rows.name][:])).astype(float)[:, rows.inside]
         means, spread = x.mean(axis=0), x.var(axis=0)
         moving = spread > EMPTY * (means**2 + spread).max(initial=0.0)
-        far = (means[moving] ** 2 > FAR * spread[moving]).any()
+        wide = spread[moving]
+        far = (means[moving] ** 2 > FAR * wide).any()
         # Products of features are shorter than these, and stay so.
-        uneven = scores.monomials is None and spread[moving].max(initial=0.0) > UNEVEN * spread[moving].min(
-            initial=np.inf
-        )
-        if not moving.any() or not (far or uneven):
+        uneven = scores.monomials is None and wide.max(initial=0.0) > UNEVEN * wide.min(initial=np.inf)
+        if not (far or uneven):
             return None
         constant = rows.constant * rows.grid
         units = np.sqrt(np.where(moving, spread, spread.max()))
