@@ -89,7 +89,7 @@ def intervals(
     FRACTION.check("intervals", confidence=confidence)
     check_privacy("intervals", privacy, units=True)
     if privacy.pure:
-        raise NotPrivate("intervals add Gaussian noise", "delta = 0", "pass a delta: dp.Privacy(epsilon, 1e-6)")
+        raise NotPrivate("intervals: Gaussian noise needs a delta", "delta = 0", "pass dp.Privacy(epsilon, 1e-6)")
     check_template(template)
     instance(Release, "such as model.release_, or None").or_none.check("intervals", release=release)
     options = FitOptions(AdaptiveSteps(), None, None, size, clip, budget, entry, seed, unit=unit, units=True)

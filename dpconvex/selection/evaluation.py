@@ -175,11 +175,11 @@ class Evaluation(StatedNumbers):
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean of minus the logarithm of the label's probability; probabilities are taken as uniform in their cell."""
+        """Mean of minus the logarithm of the label's probability; in a cell all are as likely, and two labels' come true."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
-            return share(table @ measures.surprise(edges), table, np.inf).within(np.log(max(len(self.labels), 2)))
-        no, yes = measures.surprise(1 - edges[::-1])[::-1], measures.surprise(edges)
+            return share(table @ measures.surprise(edges, 1), table, np.inf).within(np.log(max(len(self.labels), 2)))
+        no, yes = measures.surprise(1 - edges[::-1], 2)[::-1], measures.surprise(edges, 2)
         return share(table[:, 1] @ yes + table[:, 0] @ no, table, np.inf).within(np.log(2))
 
     @property

@@ -165,9 +165,9 @@ def moments(table: Array, edges: Array) -> Array:
     return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
 
 
-def surprise(edges: Array) -> Array:
-    """Return means of minus the logarithm of probabilities in cells, spread evenly but for their own chance to come true."""
-    return np.asarray(0.5 - np.diff(xlogy(edges**2, edges)) / np.diff(edges**2))
+def surprise(edges: Array, power: int) -> Array:
+    """Return means of minus the logarithm of probabilities p in cells, whose density is as ``p ** (power - 1)``."""
+    return np.asarray(1 / power - np.diff(xlogy(edges**power, edges)) / np.diff(edges**power))
 
 
 def between(place: float, edges: Array, values: Array) -> Array:

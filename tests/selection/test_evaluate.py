@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, SCORED, X, Y, largest_loss
 from refused import refused
-from scipy.special import expit
+from scipy.special import expit, softmax
 from sklearn.metrics import confusion_matrix, log_loss, mean_poisson_deviance, roc_auc_score
 
 import dpconvex as dp
-from dpconvex.mechanisms.cell_counts import Cells
+from dpconvex.mechanisms.cell_counts import LIKELY, Cells
 
 
 def test_all_measures_follow_from_one_release():
@@ -108,6 +108,22 @@ def test_rare_labels_are_measured_between_the_cuts():
         assert not found.auc.is_undetermined
     few = dp.evaluate(LOGISTIC, model, {"x": x[:2000], "y": y[:2000]}, dp.Privacy(1.0), seed=0)
     assert few.auc.interval == (0.0, 1.0)  # ten records of a label, beside noise of more
+
+
+def test_log_losses_of_ten_labels_are_those_of_even_probabilities():
+    """Weights by which records of two labels lie where they are likely would make it .04 too low."""
+    rng, count = np.random.default_rng(0), 50_000
+    p = softmax(1.5 * rng.normal(size=(count, 10)), axis=1)
+    y = (rng.random(count)[:, None] > p.cumsum(axis=1)).sum(axis=1)
+    own, wrong = p[np.arange(count), y], p.argmax(axis=1) != y
+    cells = Cells("labels", labels=10, likelihood=True, known=True)
+    counts = {
+        "error": np.bincount(wrong, minlength=2),
+        "labels": np.bincount(2 * y + wrong, minlength=20),
+        "likelihood": np.bincount(np.searchsorted(LIKELY, own), minlength=len(LIKELY) + 1),
+    }
+    found = dp.Evaluation(cells, tuple(cells.sums(counts)), 1e-3, count, None, labels=tuple(range(10)))
+    assert found.log_loss == pytest.approx(-np.log(own).mean(), abs=0.01)
 
 
 def test_costs_far_below_their_bounds_are_covered():
