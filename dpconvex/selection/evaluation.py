@@ -190,14 +190,16 @@ class Evaluation(StatedNumbers):
 
     @property
     def auc(self) -> Estimate:
-        """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say."""
+        """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say; at its lower end, not to."""
         no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
         several = max(len(self.groups), 1) if self.chosen is None else 1
         noise = 2 * several * self.scale**2 / self.clusters
-        found = share(*measures.label_pairs(*measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges))
+        counts, edges = measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges
+        found, even = (share(*measures.label_pairs(*counts, edges, ordered)) for ordered in (True, False))
         # Of a label with so few records that noise in all cells may be as many, nothing is known.
         few = min(no[0].sum(), yes[0].sum()) <= measures.CLEAR * np.sqrt(noise * self.clusters * no.shape[1])
-        return Estimate(found, (0.0, 1.0), found.most) if few else found
+        ends = min(found.interval[0], even.interval[0]), found.interval[1]
+        return Estimate(found, (0.0, 1.0) if few else ends, found.most)
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""

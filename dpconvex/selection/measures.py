@@ -242,10 +242,10 @@ def calibrated(no: Array, yes: Array, edges: Array, noise: float) -> tuple[Array
     return np.maximum(no + moved * rate, 0.0), np.maximum(yes - moved * (1 - rate), 0.0)
 
 
-def label_pairs(no: Array, yes: Array, edges: Array) -> tuple[Array, Array]:
-    """Return how many pairs of records with different labels scores put in order, and how many pairs there are."""
+def label_pairs(no: Array, yes: Array, edges: Array, ordered: bool) -> tuple[Array, Array]:
+    """Return how many pairs of records with different labels scores put in order, and how many there are; half if not ordered."""
     place = middles(edges)
-    within = 0.5 + tied(yes, no, logit(place), np.diff(edges) / (place * (1 - place)))
+    within = 0.5 + ordered * tied(yes, no, logit(place), np.diff(edges) / (place * (1 - place)))
     return (yes * (np.cumsum(no, axis=1) - no * (1 - within))).sum(axis=1), no.sum(axis=1) * yes.sum(axis=1)
 
 
