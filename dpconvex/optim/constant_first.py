@@ -33,14 +33,11 @@ PLAIN, NARROW, ENOUGH = 4.0, 1.5, 12.0
 SPREAD, FINEST, WRONG, CUT = 1.5, 50, 0.25, 0.6
 # Where steps end: how near, and how near to a known curvature, in squares; the largest spread, and what it says of doubts.
 NEAR, PARTS, MOST, DOUBTS = 0.02, 0.5, 2.0, 10.0
-# The mean slope there, in deviations of its noise and next to the curvature, that doubts the clip.
-SURE, LOWER = 2.0, 0.2
 # What a curvature costs there, and before all else; the farthest score and the shortest slopes that it may have; the clip if
 # nothing is seen.
 BENDS, PREDICTED, FARTHEST, SHORTEST, USUALLY = 0.015, 0.005, 40, 1e-9, 2.0
 ALIKE = 0.7  # The least part of the largest slope on the short side that records have where all have about as much
-# What the last steps have of the squared level, more where records are few, at most, and the part of it that the first one has.
-LAST, FEW, ALL_LAST, EARLY, ROUGHLY = 0.06, 80.0, 0.15, 0.25, 0.5
+LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
 WIDER, FURTHER = 1.5, 2.0
 
@@ -66,11 +63,6 @@ class Start(NamedTuple):
     edges: Array  # Of the histogram
     belief: "Belief"
 
-    @property
-    def is_rough(self) -> bool:
-        """Whether histograms say little of long slopes: there are few records."""
-        return self.share >= COSTLY
-
 
 def find_constant(
     looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, most: float
@@ -86,8 +78,7 @@ def find_constant(
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief = Belief(public.least_part)
     share = max(min((1 / (FINE * people * level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
-    last = max(LAST, min((FEW / (people * level)) ** 2, ALL_LAST) if public.is_balanced else 0.0)
-    last = last if public.is_bent and columns == 1 else 0.0
+    last = LAST if public.is_bent and columns == 1 else 0.0
     if public.is_balanced:
         one, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
@@ -291,19 +282,11 @@ def last_steps(
         step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.farthest(bend)), step) * only
     belief, more = start.belief, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
-    lower = False
     belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
-    for t, part in enumerate((ROUGHLY, 1 - ROUGHLY) if start.is_rough else (EARLY, 1 - EARLY)):
+    for part in (EARLY, 1 - EARLY):
         before, place = place, seen_from(belief.middle, place + more, public) - more
         table, unit = table + (place - before) * only, public.short_side(place + more)
-        if t and (start.is_rough or lower):
-            bears = people_of(looks, number) * level * math.sqrt(last) / looks.sides
-            wide = max(wide, widest_clip(bears, place + more, public, belief.part) * unit * belief.part)
         own = level * math.sqrt(part * last)
-        slope = looks.look(table, wide, 1.0, own).gradient[0, 0] / number
-        noise = looks.sides * wide / own / number
-        known, lower = belief.log, slope > max(SURE * noise, LOWER * bend)
-        belief.learn(place + more, float(slope) / unit, wide / unit, noise / unit)
-        if lower and not t:  # Unless the clip hides few long slopes
-            belief.log = known
+        slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)
+        belief.learn(place + more, slope / unit, wide / unit, looks.sides * wide / own / number / unit)
     return table + (belief.middle - more - place) * only
