@@ -11,18 +11,16 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.batch import Batch
 from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
-from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import descend, model_of, row_units, whole_rows
-from dpconvex.optim.class_descent import descend_for_classes
+from dpconvex.optim.adaptive_descent import model_of, row_units, whole_rows
+from dpconvex.optim.class_descent import take_steps
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.picked_parameters import with_picked_fields
-from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sums.functions_of_records import Made, with_functions
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
@@ -30,8 +28,6 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
-CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
-PLENTY = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
 MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
 
 
@@ -91,14 +87,7 @@ def release_steps(
         if "vertices" in settings:
             theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
         else:
-            classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
-            # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
-            # curvature that nonsmooth points have by their width is none to step by, where records are many.
-            alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
-            alone = alone or (scores.width > 0 and size * settings["level"] > PLENTY * form.basis.shape[1])
-            alone = alone and not scores.has_mixed_products  # and one second moment says little of rows of products
-            take = descend_for_classes if public.is_flat and classes and alone else descend
-            theta, noise = take(PrivateLooks(*seen, people), form, settings, size, public)
+            theta, noise = take_steps(form, settings, size, (*seen[1:], people))
             theta = form.feasible.project(theta)
         if not np.isfinite(theta).all():
             raise ArithmeticError

@@ -5,19 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.optim.adaptive_descent import (
     ScoreModel,
     alike,
     centre,
     constant_in,
+    descend,
     regularized,
     row_units,
     shorten_rows,
     whole_rows,
 )
 from dpconvex.optim.label_shares import LabelShares
+from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.projections import IntervalSet
 from dpconvex.sums.linear_scores import LinearScores
@@ -54,6 +58,26 @@ SHORTEST, LONGER = 0.5, 1.5  # Of one look
 REACH, NEAR, FARTHEST, BLURRED = 0.7, 1.2, 3.0, 0.1
 SWEEPS = 6  # Of a projection on K, each of which begins where the last one ended
 FAR = 1e3  # How far away K is looked at
+CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
+PLENTY = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
+
+
+def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
+    """Return where steps end, in coordinates, and what noise moved the table's columns by at most; unlike ones step alone."""
+    columns, found = list[int | None]([None]), list[tuple[Array, Array]]()
+    if known_of(form)[1].is_uneven and not pulls(form) and ridge_of(form) is not None:
+        columns = [*range(known_of(form)[0].shape[1])]
+    settings = {**settings, "level": settings["level"] / math.sqrt(len(columns))}
+    for scores, public in (known_of(form, column) for column in columns):
+        classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
+        # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
+        # curvature that nonsmooth points have by their width is none to step by, where records are many.
+        alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
+        alone = alone or (scores.width > 0 and size * settings["level"] > PLENTY * form.basis.shape[1])
+        alone = alone and not scores.has_mixed_products  # and one second moment says little of rows of products
+        take = descend_for_classes if public.is_flat and classes and alone else descend
+        found.append(take(PrivateLooks(scores, *seen), form, settings, size, public))
+    return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 
 def descend_for_classes(

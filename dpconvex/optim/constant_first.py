@@ -40,6 +40,7 @@ ALIKE = 0.7  # The least part of the largest slope on the short side that record
 LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
 WIDER, FURTHER = 1.5, 2.0
+UNEVEN = 4.0  # How much longer slopes by one column are than by another, at least, where they share no steps
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -194,6 +195,20 @@ def widest_clip(bears: float, place: float, public: Public, part: float) -> floa
 def are_apart(scores: LinearScores) -> bool:
     """Say whether no score is one of two columns."""
     return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
+
+
+def are_uneven(
+    slopes_at: Callable[[Any], Any], scores: LinearScores, middles: Callable[[], tuple[Array, Array, Any]]
+) -> bool:
+    """Say whether losses are sums of functions of one column each, some of all, with far longer slopes or wider scores by one."""
+    if scores.is_shared or scores.shape[1] == 1 or not are_apart(scores):
+        return False
+    place, kinds = np.random.default_rng(0).normal(size=scores.shape[1]), scores.kinds.T.toarray()
+    slopes = slopes_at((kinds @ place)[:, None])
+    alone = [slopes_at(far * kinds[:, [j]])[j] for j, far in enumerate(place)]
+    if not ((slopes != 0).all(axis=0).any() and np.allclose(alone, slopes)):
+        return False
+    return any(one.max() > UNEVEN * one.min() for one in (np.abs(slopes).max(axis=1), middles()[1]))
 
 
 def parts_of(scores: LinearScores) -> Array:

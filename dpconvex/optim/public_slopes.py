@@ -14,7 +14,7 @@ from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
-from dpconvex.optim.constant_first import are_apart, parts_of
+from dpconvex.optim.constant_first import are_apart, are_uneven, parts_of
 from dpconvex.optim.label_shares import of_labels
 from dpconvex.optim.row_metrics import with_constant
 from dpconvex.optim.slope_histograms import Public
@@ -61,9 +61,11 @@ Middles = tuple[Array, Array, NDArray[np.bool_]]
 
 @once
 @np.errstate(all="ignore")
-def known_of(form: LossForm) -> tuple[LinearScores, Public]:
-    """Return the scores, and what records of the declared domain say of slopes and curvatures; no data are read."""
-    scores = linear_scores(form)
+def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, Public]:
+    """Return the scores, or one column, and what records of the domain say of slopes and curvatures; no data are read."""
+    scores, one = linear_scores(form), slice(column, None if column is None else column + 1)
+    own: Any = {"places": scores.places[:, one], "scale": scores.scale[:, one], "kinds": scores.kinds[one]}
+    scores = scores if column is None else replace(scores, **own)
     record = form.template.record
     count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
@@ -83,11 +85,11 @@ def known_of(form: LossForm) -> tuple[LinearScores, Public]:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
     probe = scores.kinds.T @ probe_of(scores, 0)
-    # Slopes may be alike at all scales: K says how large scores are.
     tied = has_nonsmooth_loss(form) and farthest_kink(slopes_at, probe) == 2.0 ** KINKS[0]
     labels = tied or (bool(record.discrete) and not has_targets(slopes_at, probe, batch.group))
     measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
-    measured |= of_links(slopes_at, scores) | {"is_tied": tied}
+    uneven = are_uneven(slopes_at, scores, partial(middles_of, slopes_at, scores))
+    measured |= of_links(slopes_at, scores) | {"is_tied": tied, "is_uneven": uneven}
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
         slopes_at = partial(at, *seen, scores=scores, begin=begin)

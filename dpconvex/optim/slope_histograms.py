@@ -46,7 +46,8 @@ class Public:
     metric: DomainMetric | None = None
     is_level: bool = False  # Whether rows say a record's level alone: they are 1 in one place
     has_labels: bool = False  # Whether records have labels that say all of where their losses bend
-    is_tied: bool = False  # Whether slopes are alike at all scales, as of positive parts without a margin or a target
+    is_uneven: bool = False  # Whether losses are sums of functions of one column each, of unlike slopes or widths
+    is_tied: bool = False  # Whether slopes are alike at all scales, so that K alone says how large scores are
     of_labels: Callable[[Array], tuple[Array, Array]] | None = None  # Losses and slopes at constants, by label
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores

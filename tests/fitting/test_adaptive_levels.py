@@ -89,6 +89,28 @@ def test_levels_are_no_labels_where_targets_are_numbers():
     assert fit(record, pays, told)["w"][0] == pytest.approx(200, abs=30)
 
 
+@pytest.mark.parametrize("kind", ["hurdle", "counts"])
+def test_unlike_columns_take_steps_of_their_own(kind):
+    """Of two log links one stayed at 0, and hid what the other said: hurdles lost a hundred times what constants do."""
+    x, noise = RANDOM.uniform(-1, 1, (1000, 3)), RANDOM.normal(size=(1000, 2))
+    W, b, z = cp.Variable((3, 2), name="W"), cp.Variable(2, name="b"), x @ [[1, 0.5], [0, -0.5], [1, 0]]
+    paid = (z[:, 0] + noise[:, 0] > 0) * np.exp(7 + z[:, 1] + 0.5 * noise[:, 1])
+    hurdle, top = kind == "hurdle", [1, 50_000] if kind == "hurdle" else [20, 4000]
+    y = np.stack([paid > 0, paid], axis=1) if hurdle else RANDOM.poisson(np.exp(z) * [1, 200])
+    y = np.minimum(y, top).astype(float)
+
+    def losses(s, y, exp, logistic):
+        if hurdle:
+            return logistic(s[0]) - y[0] * s[0] + y[1] * exp(-s[1]) + y[0] * s[1]
+        return exp(s[0]) - y[0] * s[0] + exp(s[1]) - y[1] * s[1]
+
+    record = {"x": dp.Box([-1] * 3, [1] * 3), "y": dp.Box([0, 0], top)}
+    found = fit(record, lambda x, y: losses(x @ W + b, y, cp.exp, cp.logistic), {"x": x, "y": y})
+    own = lambda s: losses(s.T, y.T, np.exp, lambda m: np.logaddexp(0, m)).mean()  # noqa: E731
+    best = [0.0, np.log(paid[paid > 0].mean())] if hurdle else np.log(y.mean(axis=0))
+    assert own(x @ found["W"] + found["b"]) < own(np.broadcast_to(best, y.shape))
+
+
 def test_the_unit_of_a_tail_is_that_of_scores_in_the_constraints():
     """Slopes of shortfalls are alike at all scales: the quantile of a portfolio stayed at the median."""
     w, a = cp.Variable(3, name="w", nonneg=True), cp.Variable(name="a")
