@@ -74,7 +74,8 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         # curvature that nonsmooth points have by their width is none to step by, where records are many.
         alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
         alone = alone or (scores.width > 0 and size * settings["level"] > PLENTY * form.basis.shape[1])
-        alone = alone and not scores.has_mixed_products  # and one second moment says little of rows of products
+        # One second moment says little of rows of products, unless slopes have one sign alone.
+        alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_flat and classes and alone else descend
         found.append(take(PrivateLooks(scores, *seen), form, settings, size, public))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
