@@ -48,6 +48,9 @@ SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # The least length that noise leaves of steps; noise of scores that may stay, next to slope and curvature; and how fast constants
 # become those of labels alone where steps are shortened.
 LEAST, HARMLESS, ALONE = 0.1, 0.2, 2.0
+# From so long slopes near 0 on, next to those far away, scores say no probabilities: they are shortened with their constants.
+MARGIN = 0.9
+SHIFTS, APART = 0.03, 0.7
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
 TURNED, SURE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
@@ -115,7 +118,9 @@ def class_model_of(
     many = size * level / (sides * metric.directions)
     wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
     part *= wider * math.sqrt(looks.privacy.most)
-    clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - spent) / rounds)
+    unlikely = public.slope >= MARGIN * public.most_slope  # Scores say no probabilities
+    shifts = SHIFTS if unlikely and along is not None else 0.0
+    clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - shifts - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)
     step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
     moved = MOVED * (1 + noisy / many)
@@ -124,9 +129,8 @@ def class_model_of(
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
-    shares = (
-        None if along is None or public.of_labels is None else LabelShares(public.of_labels, len(scores.onto_kinds))
-    )
+    labels = None if along is None or unlikely else public.of_labels
+    shares = None if labels is None else LabelShares(labels, len(scores.onto_kinds))
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_columns
@@ -151,7 +155,10 @@ def class_model_of(
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
     factor = length(looks, table, spread, curved, size * public.curvature, look_level)
     inverse = np.linalg.inv(matrix)
-    return ScoreModel(table * factor, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
+    found = table * factor
+    if shifts:
+        found = balanced(looks, found, factor * spread, public, size, level * math.sqrt(shifts / LOOKS))
+    return ScoreModel(found, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
 def shorter(
@@ -159,7 +166,8 @@ def shorter(
 ) -> Array:
     """Shorten the steps by what noise made them longer, by one James-Stein factor.
 
-    They keep a part `least`.  The looser the rest is known, the nearer constants come to the best ones by shares of labels alone.
+    They keep a part `least`.  The looser the rest is known, the nearer constants come to the best
+    ones by shares of labels alone; without these, all is shortened alike, and signs stay.
     """
     fixed, noise = np.zeros_like(point), float(lost.sum())
     if constant is not None:
@@ -168,9 +176,10 @@ def shorter(
     moving = point - fixed
     signal = max(float((weights[:, None] * moving**2).sum()), 1e-300)
     factor = max(least, 1 - max(noise, 0.0) / signal)  # Below 0 is rounding, where only the constant stands out
-    if constant is not None and best is not None:
-        alone = min(1.0, ALONE * (1 - factor))
-        fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
+    if constant is None or best is None:
+        return factor * point
+    alone = min(1.0, ALONE * (1 - factor))
+    fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
     return np.asarray(fixed + factor * moving)
 
 
@@ -193,6 +202,22 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
         variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
         found = nearer
     return found
+
+
+def balanced(looks: PrivateLooks, table: Array, spread: float, public: Public, size: float, level: float) -> Array:
+    """Return scores whose constants make slopes add up to about 0: a Kalman filter of noisy mean slopes."""
+    assert public.of_labels is not None
+    table, most = table.copy(), public.most_slope * math.sqrt(looks.privacy.most)
+    margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
+    curved, variance = public.most_slope / 2 / (margin + spread), (APART * margin) ** 2
+    noise = looks.sides * most / (level * size)
+    looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
+    for _ in range(LOOKS):
+        slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.onto_columns)[0] / size
+        gain = variance * curved / (variance * curved**2 + noise**2)
+        table[-1] -= np.clip(gain * slopes, -margin, margin) / looks.constant
+        variance *= 1 - gain * curved
+    return table
 
 
 class ImplicitSteps:
