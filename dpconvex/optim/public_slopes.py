@@ -18,7 +18,7 @@ from dpconvex.optim.constant_first import are_apart, are_uneven, parts_of
 from dpconvex.optim.label_shares import of_labels
 from dpconvex.optim.row_metrics import with_constant
 from dpconvex.optim.slope_histograms import Public
-from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
@@ -100,8 +100,8 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         some = np.unique(batch.group, return_index=True)[1]
         told = partial(of_labels, engine, *engine._rows(some)[:2], scores) if len(some) <= LABELS else None
         return plain, replace(public, of_labels=told)
-    if public.has_one_side:
-        return plain, public
+    if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
+        return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
     found = middles_of(slopes_at, scores)
     rises = rises_slowly(slopes_at, scores, found)
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)

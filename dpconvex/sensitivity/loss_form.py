@@ -164,7 +164,7 @@ def affine_leaves(expression: Expression) -> list[Expression]:
 
 def nonsmooth_nodes(losses: Sequence[Expression]) -> list[Expression]:
     """Return the subexpressions whose atoms have nonsmooth points."""
-    return [node for node in postorder(losses) if node.atom is not None and node.atom.smoothed is not None]
+    return [node for node in postorder(losses) if node.atom and (node.atom.smoothed or node.atom.kinks)]
 
 
 def check_public(template: Template) -> None:

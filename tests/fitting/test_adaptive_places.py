@@ -239,3 +239,17 @@ def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links(
         constant = size(-np.log(np.exp(-y).mean()) - y)
         kept.append((constant - size(x @ found["w"] + found["b"] - y)) / (constant - best))
     assert np.mean(kept) > 0.5
+
+
+@pytest.mark.parametrize("norm", [cp.normNuc, cp.sigma_max])
+def test_matrix_norms_of_residuals_end_near_their_minimum(norm):
+    """Entries were taken to balance at 1e4, and losses were 100 to 500."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 3)) * [0.6, 0.3, 0.1]
+    x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
+    P = cp.Variable((3, 3), name="P", PSD=True)
+    template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: norm(P - cp.outer(x, x)), 1e-3 * cp.sum_squares(P))
+    found = dp.solve(template, {"x": x}, dp.Privacy(1.0, 1e-5), seed=0)["P"]
+    values = np.linalg.svd(found - x[:, :, None] * x[:, None, :], compute_uv=False)
+    loss = values.sum(axis=1) if norm is cp.normNuc else values[:, 0]
+    assert loss.mean() < (x**2).sum(axis=1).mean()  # That of P = 0
