@@ -1,4 +1,4 @@
-"""Large-margin Gaussian classifier of Pathak and Raj (2010), exactly as printed: refused by the verifier."""
+"""Large-margin Gaussian classifier of Pathak and Raj (2010), exactly as printed: its mechanism is refused."""
 
 import cvxpy as cp
 import numpy as np

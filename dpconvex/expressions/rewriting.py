@@ -278,6 +278,6 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
     result: Expression | None = atom.smoothed(expression, args, width)
     if result is None:
         lines = "" if expression.is_scalar else " along an axis"
-        remedy = "write it entry by entry, or use NoisyGradientDescent, which needs no smoothness"
+        remedy = "write it entry by entry, or give a delta: adaptive steps need no smoothness"
         raise MissingRule(f"the nonsmooth points of {atom.name}{lines} cannot be smoothed", expression, remedy)
     return result

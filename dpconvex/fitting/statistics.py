@@ -266,6 +266,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         Of each interval by itself.
     """
     FRACTION.check("coefficients", confidence=confidence)
+    said = "coefficients: expected what dp.statistics released; intervals of a fit are dp.intervals(release, data, privacy)."
+    require(isinstance(statistics, Statistics), said)
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():

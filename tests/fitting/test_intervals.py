@@ -372,3 +372,11 @@ def test_intervals_cover_the_best_line_where_a_skewed_effect_levels_off():
         found = dp.intervals(line, None, {"x": x[:, None], "y": y}, PRIVACY, seed=seed)
         covered.append((found.lower <= true) & (true <= found.upper))
     assert np.mean(covered) > 0.7
+
+
+def test_coefficients_of_a_fit_name_what_has_intervals():
+    release = dp.solve(
+        dp.load("ridge_regression", features=1), {"x": np.zeros((9, 1)), "y": np.zeros(9)}, dp.Privacy(1.0), seed=0
+    )
+    with pytest.raises(dp.TemplateError, match=r"dp\.intervals"):
+        dp.coefficients(release)
