@@ -119,7 +119,8 @@ def class_model_of(
     wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
     part *= wider * math.sqrt(looks.privacy.most)
     unlikely = public.slope >= MARGIN * public.most_slope  # Scores say no probabilities
-    shifts = SHIFTS if unlikely and along is not None else 0.0
+    told = None if along is None else public.of_labels
+    shifts = SHIFTS if unlikely and told is not None else 0.0
     clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - shifts - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)
     step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
@@ -129,8 +130,7 @@ def class_model_of(
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
-    labels = None if along is None or unlikely else public.of_labels
-    shares = None if labels is None else LabelShares(labels, len(scores.onto_kinds))
+    shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
         gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_columns

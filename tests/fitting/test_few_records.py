@@ -156,3 +156,19 @@ def test_rare_labels_keep_a_constant_where_features_say_nothing():
         ).fit(x, y)
         losses.append(np.mean(np.maximum(0.0, 1 - (2 * y - 1) * model.decision_function(x))))
     assert np.mean(losses) < 0.45  # .1 of a constant, and .62 with shortened ones
+
+
+@pytest.mark.parametrize("strata", [0, 150])
+def test_hinges_without_shares_of_labels_keep_a_constant(strata):
+    """An assertion failed after payment: losses of 300 labels are not told, and of pairs none are."""
+    x, z = drawn(2000, 3, 0.9, 0)
+    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
+    data = {"x": x, "y": np.where(z > 0, 1, -1), "g": np.arange(2000) % strata} if strata else {"x": np.abs(x)}
+    levels = {"y": dp.Choice([-1, 1]), "g": dp.Choice(range(strata))} if strata else {}
+    hinge = lambda x, y=1, g=0: (1 + g % 2) * cp.pos(1 - y * (x @ w + b))  # noqa: E731
+    ridge = 0.01 * (cp.sum_squares(w) + cp.square(b))
+    loss = (lambda x, y, g: hinge(x, y, g)) if strata else hinge
+    template = dp.Template(dp.Record(x=dp.Ball(3), **levels), loss, ridge)
+    found = dp.solve(template, data, dp.Privacy(3.0, 1e-6), dp.AdaptiveSteps(), seed=0)
+    scores = data["x"] @ found["w"] + found["b"]
+    assert np.mean(data.get("y", 1) * scores > 0) > 0.8
