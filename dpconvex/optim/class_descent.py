@@ -157,7 +157,8 @@ def class_model_of(
     inverse = np.linalg.inv(matrix)
     found = table * factor
     if shifts:
-        found = balanced(looks, found, factor * spread, public, size, level * math.sqrt(shifts / LOOKS))
+        stiff = squares[-1] / size / looks.constant**2
+        found = balanced(looks, found, factor * spread, stiff, public, size, level * math.sqrt(shifts / LOOKS))
     return ScoreModel(found, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 
@@ -204,16 +205,19 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     return found
 
 
-def balanced(looks: PrivateLooks, table: Array, spread: float, public: Public, size: float, level: float) -> Array:
-    """Return scores whose constants make slopes add up to about 0: a Kalman filter of noisy mean slopes."""
+def balanced(
+    looks: PrivateLooks, table: Array, spread: float, ridge: Array, public: Public, size: float, level: float
+) -> Array:
+    """Return scores whose constants make slopes add up to about 0, but for a ridge: a Kalman filter of noisy mean slopes."""
     assert public.of_labels is not None
     table, most = table.copy(), public.most_slope * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
-    curved, variance = public.most_slope / 2 / (margin + spread), (APART * margin) ** 2
+    curved, variance = public.most_slope / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
     noise = looks.sides * most / (level * size)
     looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
     for _ in range(LOOKS):
         slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.onto_columns)[0] / size
+        slopes = slopes + ridge * table[-1] * looks.constant
         gain = variance * curved / (variance * curved**2 + noise**2)
         table[-1] -= np.clip(gain * slopes, -margin, margin) / looks.constant
         variance *= 1 - gain * curved
