@@ -86,9 +86,8 @@ def find_constant(
     else:
         if (mixed := parts_of(looks.scores)).size:
             apart = np.linalg.inv(mixed)
-        elif len(looks.scores.form.labels) > 1 and are_apart(
-            looks.scores
-        ):  # Each record has one of them: they move together
+        # Each record has one of them: they move together.
+        elif len(looks.scores.form.labels) > 1 and are_apart(looks.scores):
             mixed, apart = np.ones((1, 1)), np.ones((1, columns))
         else:
             return None

@@ -281,12 +281,8 @@ def test_levels_beside_a_constant_have_the_intervals_of_what_is_determined():
 def test_equations_may_choose_among_equal_answers():
     """They were refused after payment: the estimate is the shortest of equal ones, and lay far from them."""
     rng, slopes = np.random.default_rng(0), np.outer(W, [1.0, 0.0, -1.0])
-    effects, w, a, b = (
-        np.array([1.0, 0.5, -1.5]),
-        cp.Variable((3, 3), name="w"),
-        cp.Variable(3, name="a"),
-        cp.Variable(name="b"),
-    )
+    effects, w = np.array([1.0, 0.5, -1.5]), cp.Variable((3, 3), name="w")
+    a, b = cp.Variable(3, name="a"), cp.Variable(name="b")
     softmax_data, _ = drawn("softmax_regression", 20_000, rng)
     g = rng.integers(0, 3, 20_000)
     grouped = {"g": g, "y": np.where(rng.random(20_000) < expit(effects[g] + 0.3), 1, -1)}
