@@ -216,16 +216,13 @@ class FitOptions:
 
     def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[CertifiedFit | None, Mechanism]:
         """Return the first plan that is proved private; the last one is not tried."""
-        known = partial(form_of, template), partial(analyse, template, self.mechanism)
-        every = plans(self.mechanism, *known, privacy, size)
-        for plan in every:
-            if (
-                self.mechanism is None
-                and isinstance(plan, AdaptiveSteps)
-                and not are_usual(*known, privacy, size, plan)
-            ):
+        if self.mechanism is not None:
+            return None, self.mechanism
+        known = partial(form_of, template), partial(analyse, template, None)
+        for plan in plans(*known, privacy, size):
+            if isinstance(plan, AdaptiveSteps) and not are_usual(*known, privacy, size, plan):
                 continue
-            if self.mechanism is None and type(plan) is not Automatic:  # others follow if this one is refused
+            if type(plan) is not Automatic:  # others follow if this one is refused
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan

@@ -50,16 +50,9 @@ CLEARLY = 0.85
 
 
 def plans(
-    mechanism: Mechanism | None,
-    form: Callable[[], LossForm],
-    analysed: Callable[[], Analysis],
-    privacy: Privacy,
-    size: int,
+    form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
 ) -> Iterator[Mechanism]:
-    """Yield the named mechanism, or default ones, best first.  The first that certifies is used, else the last one's error."""
-    if mechanism is not None:
-        yield mechanism
-        return
+    """Yield default mechanisms, best first.  The first that certifies is used, else the last one's error."""
     with suppress(DPConvexError, OverflowError):  # Squares of labels alone are counts, whatever the guarantee is
         if not form().template.record.continuous and few_statistics(form(), privacy):
             yield SufficientStatistics.usual(privacy)
