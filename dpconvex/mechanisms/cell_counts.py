@@ -41,7 +41,7 @@ FAINT = 2.0**-10  # The smallest prediction of a count, in parts of the largest 
 # Of the tails of squares, and of roots: from which part of the way to a knot records count as beyond it, as those before it are
 # shared with it; and the largest part of a power in what they fall by.  The least is SLOWER.
 TAILS, SLOWER = ((0.5, 0.95), (0.0, 0.75)), 0.1
-CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot must exceed
+CLEAR = 3.0  # Deviations of the noise that the number of records beyond a knot, or in a cell, must exceed
 
 
 @dataclass(frozen=True)

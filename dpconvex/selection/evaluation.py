@@ -13,7 +13,7 @@ from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import StatedNumbers
-from dpconvex.mechanisms.cell_counts import DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, Cells
+from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, Cells
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
@@ -197,7 +197,7 @@ class Evaluation(StatedNumbers):
         counts, edges = measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges
         found, even = (share(*measures.label_pairs(*counts, edges, ordered)) for ordered in (True, False))
         # Of a label with so few records that noise in all cells may be as many, nothing is known.
-        few = min(no[0].sum(), yes[0].sum()) <= measures.CLEAR * np.sqrt(noise * self.clusters * no.shape[1])
+        few = min(no[0].sum(), yes[0].sum()) <= CLEAR * np.sqrt(noise * self.clusters * no.shape[1])
         ends = min(found.interval[0], even.interval[0]), found.interval[1]
         return Estimate(found, (0.0, 1.0) if few else ends, found.most)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
+from dpconvex.mechanisms.cell_counts import CLEAR
 from dpconvex.util.arguments import FRACTION, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
@@ -20,7 +21,6 @@ TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 BINS = 10  # of a calibration curve, at most
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
-CLEAR = 3.0  # Standard deviations of noise above which counts of records are no noise
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
 
