@@ -22,6 +22,7 @@ from dpconvex.numerics import (
     times,
 )
 from dpconvex.sets.blocks import SECOND_ORDER, SEMIDEFINITE, ConeBlock
+from dpconvex.sets.equations import in_units, ranked_svd
 from dpconvex.sets.projections import (
     AxisHull,
     ConvexSet,
@@ -30,8 +31,6 @@ from dpconvex.sets.projections import (
     Slab,
     Spectral,
     close,
-    in_units,
-    row_space,
     smat,
     svec,
     triangle,
@@ -273,7 +272,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
         matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
     if all(row.tight for row in rows):
         matrix, value = in_units(matrix, value)
-        left, singular, right, rank = row_space(matrix)
+        left, singular, right, rank = ranked_svd(matrix)
         level = (left[:, :rank].T @ value) / singular[:rank]
         scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
         missed = float(np.linalg.norm(matrix @ (right[:rank].T @ level) - value))

@@ -23,7 +23,8 @@ from dpconvex.numerics import EPSILON, NORM_SLACK, quotient_ends, root_up, sum_e
 from dpconvex.sets.atom_domains import check, has_kinks, with_domains
 from dpconvex.sets.blocks import ABSOLUTE, EXTENDED, NONNEGATIVE, ROOM, SECOND_ORDER, SEMIDEFINITE, ConeBlock
 from dpconvex.sets.conic_programs import ConicForm, inner_points
-from dpconvex.sets.projections import in_units, row_space, triangle
+from dpconvex.sets.equations import in_units, ranked_svd
+from dpconvex.sets.projections import triangle
 from dpconvex.sets.quadratics import (
     Affine,
     Parts,
@@ -237,7 +238,7 @@ class Region:
     def hull(self) -> tuple[Array, Array, float]:
         """A pseudo-inverse of the equations, a basis of what they leave free, and a bound on the least singular value but 0."""
         matrix, value = self.system
-        left, singular, right, rank = row_space(matrix, full=True)
+        left, singular, right, rank = ranked_svd(matrix, full=True)
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
         nearest = inverse @ value
         nearest = nearest - inverse @ (matrix @ nearest - value)
