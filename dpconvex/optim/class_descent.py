@@ -50,6 +50,7 @@ SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 LEAST, HARMLESS, ALONE = 0.1, 0.2, 2.0
 # From so long slopes near 0 on, next to those far away, scores say no probabilities: they are shortened with their constants.
 MARGIN = 0.9
+# The part of the squared level for looks at their constants, and the deviation of these before, next to the margin.
 SHIFTS, APART = 0.03, 0.7
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
 TURNED, SURE = 0.5, 3.0
@@ -157,8 +158,8 @@ def class_model_of(
     inverse = np.linalg.inv(matrix)
     found = table * factor
     if shifts:
-        stiff = squares[-1] / size / looks.constant**2
-        found = balanced(looks, found, factor * spread, stiff, public, size, level * math.sqrt(shifts / LOOKS))
+        held = squares[-1] / size / looks.constant**2
+        found = balanced(looks, found, factor * spread, held, public, size, level * math.sqrt(shifts / LOOKS))
     return ScoreModel(found, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
 
 

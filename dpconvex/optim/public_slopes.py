@@ -119,10 +119,10 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         away = begins * scores.kinds.T.toarray()
         measured |= of_links(lambda forms: slopes_at(away + forms), scores)
         return seen_from(form, scores, slopes_at, measured, np.array([begins]))
-    if scores.is_shared:  # They have no middles of their own
-        return (
-            seen_from(form, scores, slopes_at, measured, 0.0, rises, rises) if plain.width * rises else (plain, public)
-        )
+    if scores.is_shared and not plain.width * rises:  # They have no middles of their own
+        return plain, public
+    if scores.is_shared:
+        return seen_from(form, scores, slopes_at, measured, 0.0, rises, rises)
     if units := units_of_columns(slopes_at, scores, found):
         scores = scores.in_units(units)
         slopes_at = partial(at, *seen, scores=scores)
