@@ -20,6 +20,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.optim.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss, quadratic_loss
+from dpconvex.sensitivity.public_terms import separated
 from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of, require
 from dpconvex.util.arrays import Array, frozen
 
@@ -89,9 +90,9 @@ class Statistics(Released):
             Ridge added to the noisy Q, in sum form, after projection on positive semidefinite matrices.  By default 0.7 times
             the largest eigenvalue of its noise.
         """
-        chosen = self.matching(template)
+        chosen = separated(self.matching(template))
         NOT_NEGATIVE.or_none.check("fit", ridge=ridge)
-        form, noisy = form_of(chosen), self.quadratic(chosen)
+        form, noisy = form_of(chosen), self.quadratic(template)
         found = form.space.unpack(least_point(form, noisy.convex(ridge, RIDGE), noisy.slope, self.certificate.size))
         known: Any = {"schema": self.schema, "names": self.names, "learnt": self.learnt, **functions_of(chosen)}
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)

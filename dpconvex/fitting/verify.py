@@ -66,8 +66,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     check_template(template)
     if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
-        steps = isinstance(mechanism, AdaptiveSteps)
-        return analysed(separated(template) if steps else template, "nothing about it is asked", not steps)
+        return analysed(separated(template), "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:

@@ -18,6 +18,7 @@ from dpconvex.model.template import Template
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import substituted
+from dpconvex.sensitivity.public_terms import separated
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
@@ -163,7 +164,7 @@ def pattern_basis(coefficient: sp.csr_array) -> Array:
 def quadratic_loss(form: LossForm) -> QuadraticLoss:
     """Read the losses of a template as quadratic functions of the parameters, or refuse and say which part is none."""
     check_size(form)
-    return read_losses(form.template, form.space)
+    return read_losses(separated(form.template), form.space)
 
 
 def read_losses(template: Template, space: Space) -> QuadraticLoss:

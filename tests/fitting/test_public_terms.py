@@ -88,3 +88,18 @@ def test_a_covariance_is_learnt_by_its_likelihood(privacy):
     assert likelihood(np.asarray(found["P"])) - least < 0.05 * (likelihood(np.eye(3)) - least)
     assert any("no record enters" in line for line in found.certificate.advice)
     assert not found.certificate.check().unreplayed
+
+
+@pytest.mark.parametrize("privacy", [dp.Privacy(1.0, 1e-6), ADD])
+def test_a_likelihood_with_its_determinant_in_the_loss_is_fitted_by_statistics(privacy):
+    found = []
+    for inside in (False, True):
+        P = cp.Variable((3, 3), PSD=True, name="P")
+        parts = (0.0, -cp.log_det(P)) if inside else (-cp.log_det(P), 0.0)
+        public = 1e-3 * cp.sum_squares(P) + parts[0]
+        template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x, P=P, parts=parts: x @ P @ x + parts[1], public)
+        release = dp.solve(template, {"x": X}, privacy, seed=1, size=SIZE)
+        assert not release.certificate.check().unreplayed
+        assert "statistics" in release.certificate.mechanism
+        found.append(release.parameters["P"])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
