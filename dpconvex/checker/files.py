@@ -14,7 +14,7 @@ FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `
 SCHEMA = "the schema that was learnt cost what the file says, on top of this guarantee; a file without it says nothing of one"
 ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # In JSON, of any character
 AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
-MARK = re.compile(r'"?not_private_because"? *[:=] *"([^"]+)"')  # In JSON, or in a schema
+MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # In JSON, or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 

@@ -143,7 +143,8 @@ def test_files_say_what_a_schema_cost_and_that_they_are_not_private(tmp_path, ca
     assert main(["check", str(tmp_path / "certificate.json")]) == 0
     assert "the schema that was learnt cost" in capsys.readouterr().out
     whole["certificate"]["learnt"]["not_private_because"] = "a seed"
-    marked = json.dumps(whole).replace("not_private_because", r"not_private_becaus\u0065")
-    (tmp_path / "marked.json").write_text(marked, encoding="utf-8")
-    assert main(["check", str(tmp_path / "marked.json")]) == 1
-    assert "NOT PRIVATE: a seed" in "".join(capsys.readouterr())
+    for mark in (r'"not_private_becaus\u0065": ', '"not_private_because"\n:\t'):
+        marked = json.dumps(whole).replace('"not_private_because": ', mark)
+        (tmp_path / "marked.json").write_text(marked, encoding="utf-8")
+        assert main(["check", str(tmp_path / "marked.json")]) == 1
+        assert "NOT PRIVATE: a seed" in "".join(capsys.readouterr())
