@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from scipy.special import log_ndtr
+from scipy.special import erfcx
 
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.jacobians import derivatives
@@ -31,24 +31,27 @@ class LabelShares:
         self.of_labels, self.columns = of_labels, columns
         self.count = len(of_labels(np.zeros(columns))[0])
         self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
-        self.precision = self.count * (self.count + 1) * np.eye(self.count - 1)
-        self.told = np.zeros(self.count - 1)
+        # Rows and what they say, not their squares, in which many records would drown what else is known.
+        self.rows, self.told = (
+            math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1),
+            np.zeros(self.count - 1),
+        )
 
     def learn(self, place: Array, told: Array, noise: float, clip: float) -> None:
         """Learn from a noisy mean of clipped slopes of records at a constant."""
         slopes = self.of_labels(place)[1]
         slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
         reads = (self.apart.T @ slopes) / noise
-        self.precision = self.precision + reads @ reads.T
-        self.told = self.told + reads @ ((told - slopes.mean(axis=0)) / noise)
+        self.rows = np.concatenate([self.rows, reads.T])
+        self.told = np.append(self.told, (told - slopes.mean(axis=0)) / noise)
 
     @property
     def shares(self) -> Array:
-        covariance = np.linalg.inv(self.precision)
-        found = 1 / self.count + self.apart @ (covariance @ self.told)
-        deviations = np.sqrt(np.diag(self.apart @ covariance @ self.apart.T))
-        far = found / deviations  # None is below 0
-        found = found + deviations * np.exp(-(far**2) / 2 - math.log(math.sqrt(2 * math.pi)) - log_ndtr(far))
+        left, sizes, right = np.linalg.svd(self.rows, full_matrices=False)
+        each = self.apart @ right.T / sizes
+        found, deviations = 1 / self.count + each @ (left.T @ self.told), np.linalg.norm(each, axis=1)
+        # None is below 0.
+        found = found + deviations * math.sqrt(2 / math.pi) / erfcx(-found / deviations / math.sqrt(2))
         return np.asarray(found / found.sum())
 
     def best(self) -> Array:

@@ -142,15 +142,17 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
 
 def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
     diagonal = hessian.diagonal()
-    units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))  # In which solvers see short beside long
-    scale = max(float(np.abs(units * slope).max()), 1.0)
-    roots = []
-    for mine in components(hessian):
-        values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() * np.outer(units[mine], units[mine]) / scale)
-        roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
-    public = form.template.regularizer, size / scale
-    theta, said = least_squares_program(form.space, units, roots, units * slope / scale, public, form.constraints)
-    if theta is None:
-        why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
-        raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
-    return theta
+    diagonal[diagonal <= 0] = 1.0
+    units = 1 / np.sqrt(diagonal)  # In which solvers see short beside long
+    units *= max(float(np.abs(units * slope).max()), 1.0)  # ... and an answer of about 1, unless K is far from it
+    for own in (units, np.ones(len(units))):
+        scale, roots = float((diagonal * own**2).max()), []
+        for mine in components(hessian):
+            values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() * np.outer(own[mine], own[mine]) / scale)
+            roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
+        public = form.template.regularizer, size / scale
+        theta, said = least_squares_program(form.space, own, roots, own * slope / scale, public, form.constraints)
+        if theta is not None:
+            return theta
+    why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
+    raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")

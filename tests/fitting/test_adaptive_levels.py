@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss
 import dpconvex as dp
 from dpconvex.optim.class_descent import shorter
 from dpconvex.optim.constant_search import Sought, search
+from dpconvex.optim.label_shares import LabelShares
 from dpconvex.optim.slope_histograms import LengthHistograms
 
 SIZE, GROUPS = 20_000, 6
@@ -306,3 +307,13 @@ def test_labels_without_slopes_at_zero_make_no_fit_fail():
     template = dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice(range(4))), loss, 1e-3 * cp.sum_squares(w), apart)
     data = {"x": RANDOM.uniform(-0.5, 0.5, (1000, 3)), "y": RANDOM.integers(0, 4, 1000)}
     assert np.isfinite(dp.solve(template, data, PRIVACY, dp.AdaptiveSteps(), seed=0)["w"]).all()
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-8, 1e-11])
+def test_shares_of_labels_are_known_from_any_number_of_records(noise):
+    """Squares of what is known drowned the rest where records are many: shares were no numbers, or paid fits failed."""
+    slopes = np.array([[-1.0], [-0.2], [0.3], [0.7]])
+    shares = LabelShares(lambda place: (np.zeros(4), slopes), 1)
+    for _ in range(20):
+        shares.learn(np.zeros(1), np.array([0.1]), noise, np.inf)
+    np.testing.assert_allclose(shares.shares, [0.159, 0.256, 0.284, 0.301], atol=1e-3)

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sample_problems import logistic
 
 import dpconvex as dp
+from dpconvex.fitting.verify import analyse
 from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
+from dpconvex.optim.noisy_quadratic import least_point
 
 
 def test_losses_of_declared_atoms_are_released():
@@ -161,3 +164,16 @@ def test_solvers_are_silent_whatever_the_data(solver, capfd):
         data = {"x": np.full((20, 2), scale), "y": np.linspace(-1, 1, 20)}
         dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=chosen)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("power", [0, 40, 80])
+@pytest.mark.parametrize("far", [1e-12, 1e-3, 1e6])
+def test_models_of_any_size_have_a_least_point_under_constraints(power, far):
+    """Solvers took models whose curvature is 1e16 and more, as noise makes them, for unbounded: paid fits failed."""
+    w = cp.Variable(3, name="w")
+    record = dp.Record(x=dp.Box(np.zeros(3), np.ones(3)), y=dp.Box(0, 1))
+    template = dp.Template(record, lambda x, y: cp.abs(x @ w - y), constraints=[w >= 0, cp.sum(w) == 1])
+    form, hessian = analyse(template, dp.AdaptiveSteps()).form, sp.csr_array(10.0**power * np.eye(3))
+    target = far * np.array([3, 1, -1])
+    found = least_point(form, hessian, hessian @ target, 1.0)
+    np.testing.assert_allclose(found, form.feasible.project(target), atol=1e-6)
