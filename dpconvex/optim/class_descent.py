@@ -17,7 +17,7 @@ from dpconvex.optim.adaptive_descent import (
     shorten_rows,
     whole_rows,
 )
-from dpconvex.optim.label_shares import LabelShares
+from dpconvex.optim.label_shares import LabelShares, shared_constants
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
@@ -102,6 +102,12 @@ def class_model_of(
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], looks.sides
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
+    begin = np.zeros(scores.shape)
+    if (
+        scores.is_shared and public.of_labels is not None
+    ):  # With many rows, steps are short, and end near where they begin
+        begin, more = shared_constants(looks, public.of_labels, level, size)
+        spent += more
     edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), edge, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
@@ -130,7 +136,8 @@ def class_model_of(
         left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
-    point, average, last = np.zeros(scores.shape), np.zeros(scores.shape), np.zeros(scores.shape)
+    first = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
+    point, average, last = first, np.zeros(scores.shape), np.zeros(scores.shape)
     shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
@@ -150,7 +157,7 @@ def class_model_of(
     lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
     best = None if shares is None else shares.best() / looks.constant
     harmless = HARMLESS * public.slope / (public.curvature * max(math.sqrt(float(lost.sum()) / size), 1e-300))
-    average = shorter(average, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
+    average = first + shorter(average - first, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)

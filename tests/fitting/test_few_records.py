@@ -102,14 +102,17 @@ def test_few_records_are_about_as_good_as_a_constant(rare: float, slope: float, 
     assert relative_loss(rare, slope, epsilon) < most
 
 
-@pytest.mark.parametrize("size", [500, 2000])
-def test_thresholds_of_few_records_are_those_of_shares_of_grades(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "features", "cuts"),
+    [(500, 10, [-1.0, 0.0, 0.5, 1.5]), (2000, 10, [-1.0, 0.0, 0.5, 1.5]), (3000, 20, [-1.2, 0.5])],
+)
+def test_thresholds_of_few_records_are_those_of_shares_of_grades(size: int, features: int, cuts: list[float]) -> None:
     """At epsilon = 0.3: most people were predicted to have the lowest or the highest grade."""
     errors, constants = [], []
     for seed in SEEDS:
-        x, z = drawn(size, 10, 0.6, seed)
-        y = np.digitize(z, [-1.0, 0.0, 0.5, 1.5])
-        model = dp.OrdinalRegressor(epsilon=0.3, delta=1e-5, classes=range(5), seed=seed).fit(x, y)
+        x, z = drawn(size, features, 0.6, seed)
+        y = np.digitize(z, cuts)
+        model = dp.OrdinalRegressor(epsilon=0.3, delta=1e-5, classes=range(len(cuts) + 1), seed=seed).fit(x, y)
         errors.append(np.mean(np.abs(model.predict(x) - y)))
         constants.append(np.mean(np.abs(np.median(y) - y)))
     assert np.mean(errors) < 1.05 * np.mean(constants)
