@@ -97,9 +97,15 @@ class FileRows:
 
 
 def array_of(what: str, column: Any) -> NDArray[Any]:
+    """Return an array; of a list with a few texts, which would make texts of all its entries, one of objects."""
     # What an object does when it is made an array is up to it.
     with retold(f"{what}: not an array of numbers", Exception, kind=DomainError):
-        return np.asarray(column)
+        found = np.asarray(column)
+        if hasattr(column, "dtype") or found.dtype.kind not in "SU":
+            return found
+        objects = np.array(column, dtype=object)
+        texts = np.array([isinstance(entry, str | bytes) for entry in objects.flat]).reshape(objects.shape)
+        return found if texts.all(axis=0).any() else objects  # what a column of nothing but texts is, all entries say
 
 
 def records_of(data: Any) -> int:

@@ -4,7 +4,7 @@ What comes back stays inside: an array that nobody can write to, or a column tha
 """
 
 import datetime
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Number, Real
@@ -80,12 +80,12 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     kind = getattr(column, "dtype", None)
     shape = None if kind is None else tuple(getattr(column, "shape", ()))
     wrong = sp.issparse(column) or isinstance(column, str | bytes | Mapping | set | frozenset)
-    if wrong or not isinstance(column, Sized) or (shape is not None and len(shape) != 1):
+    if wrong or not hasattr(column, "__len__") or (shape is not None and len(shape) != 1):
         what = f"a {type(column).__name__}" if shape is None else f"an array of shape {shape}"
         raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
-    if shape is None:
-        label_entries(name, column)
-    elif len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
+    if shape is None and not any(isinstance(entry, Hashable) for entry in column):
+        label_entries(name, column)  # a few of them are values
+    elif shape is not None and len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
         dates = any(isinstance(value, TIMES) for value in declared)

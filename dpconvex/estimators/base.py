@@ -24,7 +24,7 @@ from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
-from dpconvex.data.tables import entries, text_of
+from dpconvex.data.tables import text_of
 from dpconvex.data.validation import length_of_labels, unnumbered
 from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
@@ -231,10 +231,6 @@ class Private(BaseEstimator):
         rows, labels = self._read(X, y)
         if hasattr(self, "_labels") and unnumbered(y):  # NumPy forgets types of columns of texts
             length_of_labels("y", self._labels(), y)
-        known: Any = self.schema_ or self.encoder_
-        learnt = known is not None and known.learnt is not None
-        if learnt and set(known.labels or ()) == set(getattr(self, "classes", [0])):
-            labels = known.targets(entries("y", labels))
         return {"x": carrying(turned(rows, self._features), X, *schemas), "y": self._target(labels)}
 
     @unquoted()

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import d2_tweedie_score
 
+from dpconvex.data.columns import array_of
 from dpconvex.data.domains import Box
 from dpconvex.data.validation import check_column
 from dpconvex.errors import DomainError, warn
@@ -93,7 +94,7 @@ class LogLinkRegressor(PrivateRegressor):
             require(fits, f"fit: pass {said}; left out, it is 1, above the bound {name}={largest:g}.")
             if largest:
                 plain("fit", said, column, cells=False)
-                values = np.ones(x.shape[0]) if column is None else np.asarray(column)
+                values = np.ones(x.shape[0]) if column is None else array_of(said, column)
                 wrong = f"fit: {said} is one number for each record, not an array of shape {values.shape}."
                 require(values.ndim == 1, wrong, DomainError)
                 unit = largest if name == "exposure" else 1.0

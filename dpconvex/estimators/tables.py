@@ -17,7 +17,7 @@ from sklearn.preprocessing import PolynomialFeatures, SplineTransformer
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from dpconvex.data.columns import FileRows, Stored, records_of
+from dpconvex.data.columns import FileRows, Stored, array_of, records_of
 from dpconvex.data.dask_columns import has_partitions, is_frame
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.schema import Schema
@@ -62,7 +62,7 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
     if values is None or sp.issparse(values):
         return ""
     try:
-        array = np.asarray(values)
+        array = array_of(name, values)
     except Exception:  # what is no array, scikit-learn refuses with its own words
         return ""
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)

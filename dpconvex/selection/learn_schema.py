@@ -284,7 +284,8 @@ class Counts:
         self.covered(inside, len(common) * sigma * -float(ndtri(0.05 / self.people)))
         if len(common) < 2:
             return None
-        first, other = common[0][1], self.people - found[0] - inside > SOME * spread
+        first = next(name for _, name in common if name != INDICATOR)  # which is no level beside `missing`
+        other = self.people - found[0] - inside > SOME * spread
         missing = INDICATOR if found[0] > SOME * sigma else first
         return Categorical(sorted(name for _, name in common), bool(other), missing, first)
 

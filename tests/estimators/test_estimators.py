@@ -67,6 +67,8 @@ def test_values_are_looked_at_when_they_are_paid_for():
         (dp.LogisticRegression(**given), gap, y),
         (dp.LogisticRegression(**given), x, other),
         (dp.LogisticRegression(**given), x, np.where(y, np.nan, 0.0)),
+        (dp.LogisticRegression(**given), [["0.1", 0.1], *x[1:].tolist()], y),
+        (dp.HuberRegressor(**given, bounds=(-1, 1)), x, ["0.1", *x[1:, 0].tolist()]),
         (dp.KernelSVC(**given), gap, y),
         (dp.KernelSVC(**given), scipy.sparse.csr_array(gap), y),
         (dp.LargeMarginGaussianMixture(**given), x, other),

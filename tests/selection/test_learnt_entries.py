@@ -68,6 +68,33 @@ def test_what_is_beyond_is_clipped_on_every_path(tmp_path):
     assert np.isfinite(additive.predict(odd)).all()
 
 
+@pytest.mark.parametrize("odd", [None, "rare", [1]], ids=str)
+def test_estimators_read_learnt_labels_as_encode_does(odd):
+    table = table_of(4000)
+    schema = dp.learn_schema(table, dp.Privacy(3.0, 1e-6), label="ward")
+    wards, budget, options = (
+        [odd, *table["ward"][1:]],
+        dp.Budget(dp.Privacy(9.0, 1e-3)),
+        {"epsilon": 1.0, "delta": 1e-6},
+    )
+    make_pipeline(dp.SchemaEncoder(schema), dp.SoftmaxRegression(classes=schema.labels, **options)).fit(table, wards)
+    two = dp.learn_schema(table | {"old": np.array(table["age"]) > 50}, PRIVACY, label="old", known={"old": "category"})
+    old = [odd, *(age > 50 for age in table["age"][1:])]
+    dp.AdditiveClassifier(two, **options).fit(table, old)
+    declared = dp.learn_schema(table, PRIVACY, label="ward", labels=sorted({*table["ward"]}))
+    model = dp.SoftmaxRegression(classes=declared.labels, budget=budget, **options)
+    with pytest.raises(dp.DomainError, match=r"not declared|one value"):
+        make_pipeline(dp.SchemaEncoder(declared), model).fit(table, wards)
+    assert len(budget.entries) == 2  # with that of the schema: a value is looked at when it is paid for
+
+
+def test_a_level_called_indicator_is_a_level():
+    ward = ["indicator"] * 3000 + ["west"] * 999 + [None]
+    table = {"age": np.arange(4000) % 90, "ward": ward}
+    schema = dp.learn_schema(table, PRIVACY, label="ward")
+    assert set(schema.encode(table)[1]) == {"indicator", "west"}
+
+
 def test_numbers_that_stand_for_missing_values_never_make_it_fail():
     marked = np.array([2.0**25, *np.arange(3999)], dtype=np.float32)  # which single precision may have rounded
     table = {"x": marked, "y": np.arange(4000.0)}
