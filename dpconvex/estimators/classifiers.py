@@ -1,5 +1,6 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
@@ -8,9 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
 from dpconvex.certificates.certificate import Certificate
+from dpconvex.data.columns import array_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.record import in_one_place
-from dpconvex.data.tables import entries
+from dpconvex.data.tables import entries, number
 from dpconvex.data.validation import check_labels
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
@@ -334,7 +336,9 @@ class MetricLearner(
 
 @unquoted()
 def differences_of(X: ArrayLike, features: int | None = None) -> Array:
-    plain("MetricLearner", "X", X)
+    plain("MetricLearner", "X", X, cells=features is not None)
+    if features is None and (given := array_of("X", X)).dtype == object:
+        X = np.reshape([math.nan if isinstance(entry, str) else number(entry) for entry in given.flat], given.shape)
     options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}
     # What is no number in a fit is refused like all that lies outside the domain.
     pairs = check_array(X, ensure_all_finite=features is not None, **options)

@@ -74,6 +74,7 @@ def test_values_are_looked_at_when_they_are_paid_for():
         (dp.LargeMarginGaussianMixture(**given), x, other),
         (dp.MetricLearner(**given), pairs, other),
         (dp.MetricLearner(**given), np.where(pairs == x[3, 0], np.nan, pairs), y),
+        (dp.MetricLearner(**given), np.where(pairs == x[3, 0], "0.1", pairs.astype(object)), y),
         (dp.HuberRegressor(**given, bounds=(-1, 1)), x, other),
         (dp.HuberRegressor(**given, bounds=(-1, 1)), x, np.where(y, np.nan, 0.0)),
         (dp.LinearRegression(**given, bounds=(-1, 1)), far, y),
