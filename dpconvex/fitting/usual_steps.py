@@ -13,6 +13,8 @@ from dpconvex.mechanisms.recipe import (
     has_nonsmooth_loss,
     is_constrained,
     lacks_minimiser,
+    nonsmooth_parts,
+    plenty,
     weighs_features,
     worth_clipping,
 )
@@ -23,20 +25,23 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 from dpconvex.sums.public_rows import in_natural_units
 
+MANY_AT_HINGES = 20.0  # Records for each parameter and unit of the level, from which steps of held hinges are better
+
 
 def are_usual(
     read: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int, plan: AdaptiveSteps
 ) -> bool:
     """Say whether steps are usual; those of whole gradients are taken only if they are asked for.
 
-    So are those of classes under constraints, unless scores read products of scalars, share parameters or weigh nothing,
-    or minimisers are refused or learn little: in natural units, and where slopes grow faster than scores.
+    So are those of hinges under constraints or with other penalties than squares, unless there are many records, scores read
+    products of scalars, share parameters or weigh nothing, or minimisers are refused or learn little.
     """
     with suppress(DPConvexError):  # told when they are proved
         form = read()
         scores, bends = linear_scores(own_form(form)[0]), not has_nonsmooth_loss(form)
         usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)
         usual = usual or bool(in_natural_units(form.template.record))
+        usual = usual or not nonsmooth_parts(form) or plenty(form, privacy, size) >= MANY_AT_HINGES
         if not usual and bends:
             usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
         if not usual and (bends or not scores.is_shared):

@@ -52,13 +52,15 @@ LEAST_CLIP = 0.5
 class ScoreModel(NamedTuple):
     """The end of the steps: the table of the scores, the Hessian by one of its columns, and how far noise of the steps moved it.
 
-    The table's columns are moved by ``noise @ z`` for standard normal z, at most.  `longer` is the table before it is shortened.
+    The table's columns are moved by ``noise @ z`` for standard normal z, at most.  `longer` is the table before it is shortened,
+    and `pull` what the regularizer and K held steps by, where these know it.
     """
 
     table: Array
     hessian: Array
     noise: Array
     longer: Array
+    pull: Array | None = None
 
 
 def descend(
@@ -66,7 +68,7 @@ def descend(
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     pulled, begin = pulls(form) or public.start is not None, 0.0 if public.start is None else public.start
-    table, hessian, noise, _ = model_of(looks, settings, size, public, begin, form if pulled else None)
+    table, hessian, noise, *_ = model_of(looks, settings, size, public, begin, form if pulled else None)
     if pulled:
         return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
     return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
@@ -332,9 +334,15 @@ def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
 
 
 def regularized(
-    table: Array, hessian: Array, form: LossForm, scores: LinearScores, constant: float, size: float, held: bool = False
+    table: Array,
+    hessian: Array,
+    form: LossForm,
+    scores: LinearScores,
+    constant: float,
+    size: float,
+    pull: Array | None = None,
 ) -> Array:
-    """Minimise a quadratic model of the loss about the end of steps, which squares may have `held`, with the regularizer."""
+    """Minimise a quadratic model of the loss about the end of steps, which a `pull` has held, with the regularizer."""
     units, ridge = row_units(scores, constant), ridge_of(form)
     theta = scores.coordinates(table * units)
     if ridge is not None and not ridge.any():
@@ -347,5 +355,4 @@ def regularized(
             found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return scores.coordinates(found)
     whole = sp.csr_array(scores.reading.T @ sp.kron(scores.onto_columns, block, format="csr") @ scores.reading)
-    squares = ridge_of(form, False) if held else None
-    return least_point(form, whole, whole @ theta + (0.0 if squares is None else size * squares * theta), size)
+    return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

@@ -1,6 +1,8 @@
 """The steps of `AdaptiveSteps` for classes, post-processing: long steps of clipped slopes, then looks for the length."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,6 @@ import numpy as np
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.optim.adaptive_descent import (
     ScoreModel,
-    alike,
     centre,
     constant_in,
     descend,
@@ -17,14 +18,13 @@ from dpconvex.optim.adaptive_descent import (
     shorten_rows,
     whole_rows,
 )
+from dpconvex.optim.implicit_steps import ImplicitSteps, longest_in, slopes_of, stiffness
 from dpconvex.optim.label_shares import LabelShares, shared_constants
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sets.projections import IntervalSet
-from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -36,6 +36,10 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
 PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
+HELD, BOUND = (
+    0.7,
+    1.4,
+)  # At most, with another regularizer than squares; and by how much wider it is where K holds scores
 # The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
 # column.
 MANY = 50.0
@@ -60,8 +64,6 @@ SHORTEST, LONGER = 0.5, 1.5  # Of one look
 # The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
 # Where scores tell little, slopes are long on both sides, and the clip is near 1: a shorter one hides that scores are too long.
 REACH, NEAR, FARTHEST, BLURRED = 0.7, 1.2, 3.0, 0.1
-SWEEPS = 6  # Of a projection on K, each of which begins where the last one ended
-FAR = 1e3  # How far away K is looked at
 CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
 PLENTY = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
 
@@ -90,10 +92,13 @@ def descend_for_classes(
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     scores = looks.scores
-    table, hessian, moved, _ = class_model_of(looks, form, settings, size, public)
+    table, hessian, moved, _, pull = class_model_of(looks, form, settings, size, public)
+    theta, ridge = scores.coordinates(table * row_units(scores, looks.constant)), ridge_of(form, free=False)
     if ridge_of(form) is not None:
-        return scores.coordinates(table * row_units(scores, looks.constant)), moved
-    return regularized(table, hessian, form, scores, looks.constant, size, True), moved
+        return theta, moved
+    if pull is None and ridge is not None:
+        pull = size * ridge * theta
+    return regularized(table, hessian, form, scores, looks.constant, size, pull), moved
 
 
 def class_model_of(
@@ -111,12 +116,15 @@ def class_model_of(
     edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), edge, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
-    units, ridge = row_units(scores, looks.constant), ridge_of(form, False)
-    along = constant_in(matrix, looks)
-    ridge = np.zeros(form.space.dim) if ridge is None else ridge
-    squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
-    stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
-    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
+    units, ridge = row_units(scores, looks.constant), ridge_of(form, free=False)
+    along, most = constant_in(matrix, looks), 1.0
+    squares = np.zeros(scores.shape)
+    if ridge is not None:
+        squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
+        stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
+    else:
+        stiff, most = stiffness(form, scores, metric, matrix, units, size) / public.curvature, HELD
+    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
     part = min(least * (1 + STIFFER * stiff), most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
     longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
@@ -124,7 +132,9 @@ def class_model_of(
     noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
     many = size * level / (sides * metric.directions)
     wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
-    part *= wider * math.sqrt(looks.privacy.most)
+    implicit = ImplicitSteps(form, scores, matrix, units, size, many)
+    bound = least == PART and ridge is not None and not implicit.is_plain
+    part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
     unlikely = public.slope >= MARGIN * public.most_slope  # Scores say no probabilities
     told = None if along is None else public.of_labels
     shifts = SHIFTS if unlikely and told is not None else 0.0
@@ -135,9 +145,9 @@ def class_model_of(
     for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
         left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
-    implicit = ImplicitSteps(form, scores, matrix, units, size * ridge)
     first = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     point, average, last = first, np.zeros(scores.shape), np.zeros(scores.shape)
+    slopes = np.zeros(form.space.dim)
     shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
@@ -153,6 +163,7 @@ def class_model_of(
             way = implicit.direction(point, gradient, pace * step)
         point, last = point + pace * step * way, way
         average += point * ((t >= rounds - averaged) / averaged)
+        slopes += implicit.pull * ((t >= rounds - averaged) / averaged)
     holds = 2 * (WEAK if scores.is_shared else CURVED) * rounds * public.curvature * step
     lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
     best = None if shares is None else shares.best() / looks.constant
@@ -160,14 +171,20 @@ def class_model_of(
     average = first + shorter(average - first, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
-    curved, look_level = float((squares * table**2).sum()), level * math.sqrt(LENGTHS / LOOKS)
-    factor = length(looks, table, spread, curved, size * public.curvature, look_level)
+    look_level = level * math.sqrt(LENGTHS / LOOKS)
+    theta = scores.coordinates(table * units)
+    slopes_at, most = partial(slopes_of, form, theta, size), longest_in(form, theta)
+    factor = length(looks, table, spread, slopes_at, size * public.curvature, look_level, most)
     inverse = np.linalg.inv(matrix)
     found = table * factor
     if shifts:
-        held = squares[-1] / size / looks.constant**2
-        found = balanced(looks, found, factor * spread, held, public, size, level * math.sqrt(shifts / LOOKS))
-    return ScoreModel(found, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table)
+        held, fixed = squares[-1] / looks.constant**2, np.zeros(scores.shape[1])
+        if not implicit.is_plain:
+            held, fixed = 0 * held, (scores.shortest.T @ slopes).reshape(scores.shape[::-1])[:, -1]
+        shift_level = level * math.sqrt(shifts / LOOKS)
+        found = balanced(looks, found, factor * spread, (held / size, fixed / size), public, size, shift_level)
+    pull = None if implicit.is_plain else slopes
+    return ScoreModel(found, public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T, table, pull)
 
 
 def shorter(
@@ -192,7 +209,15 @@ def shorter(
     return np.asarray(fixed + factor * moving)
 
 
-def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend: float, level: float) -> float:
+def length(
+    looks: PrivateLooks,
+    table: Array,
+    spread: float,
+    slopes_at: Callable[[float], tuple[float, float]],
+    bend: float,
+    level: float,
+    most: float,
+) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
     found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
     if not spread > 0:
@@ -204,19 +229,30 @@ def length(looks: PrivateLooks, table: Array, spread: float, ridge: float, bend:
     noise = looks.counted(reach, 2.0) / level
     for _ in range(LOOKS):
         answer = looks.look(table * found, cap=reach * found, along_level=level)
-        slope = float(answer.along[0]) / found + ridge * found
-        curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + ridge
+        pulled, held = slopes_at(found)
+        slope = (float(answer.along[0]) + pulled) / found
+        curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + held / found**2
         gain = variance * curved / (variance * curved**2 + noise**2)
-        nearer = min(max(found - gain * slope, SHORTEST * found), LONGER * found)
+        nearer = min(max(found - gain * slope, SHORTEST * found), LONGER * found, most)
         variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
         found = nearer
     return found
 
 
 def balanced(
-    looks: PrivateLooks, table: Array, spread: float, ridge: Array, public: Public, size: float, level: float
+    looks: PrivateLooks,
+    table: Array,
+    spread: float,
+    held: tuple[Array, Array],
+    public: Public,
+    size: float,
+    level: float,
 ) -> Array:
-    """Return scores whose constants make slopes add up to about 0, but for a ridge: a Kalman filter of noisy mean slopes."""
+    """Return scores whose constants make slopes add up to about 0, but for a ridge and what else they are `held` by.
+
+    A Kalman filter of noisy mean slopes.
+    """
+    ridge, pull = held
     assert public.of_labels is not None
     table, most = table.copy(), public.most_slope * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
@@ -225,57 +261,8 @@ def balanced(
     looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
     for _ in range(LOOKS):
         slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.onto_columns)[0] / size
-        slopes = slopes + ridge * table[-1] * looks.constant
+        slopes = slopes + ridge * table[-1] * looks.constant + pull
         gain = variance * curved / (variance * curved**2 + noise**2)
         table[-1] -= np.clip(gain * slopes, -margin, margin) / looks.constant
         variance *= 1 - gain * curved
     return table
-
-
-class ImplicitSteps:
-    """Steps in a metric: against a gradient, then implicit ones of squares, then to scores that K allows."""
-
-    def __init__(self, form: LossForm, scores: LinearScores, matrix: Array, units: Array, ridge: Array) -> None:
-        every = alike(scores.squares(ridge) * units**2)
-        self.stiff: Any = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
-        self.pieces, self.project = form.feasible.pieces, form.feasible.project
-        self.inside, self.off = np.zeros((2, form.space.dim))
-        self.bound, self.ridge, self.step = is_bound(form, scores), ridge, 0.0
-        if self.bound:
-            self.table = np.kron(scores.onto_columns, np.linalg.inv(matrix.T) / units.T) @ scores.reading
-
-    def direction(self, point: Array, gradient: Array, step: float) -> Array:
-        """Return by how much a step moves a point, next to the length of the step."""
-        moved = point - step * gradient
-        if self.bound:
-            return np.asarray((self.allowed(moved, step) - point) / step)
-        for at, values, vectors in self.stiff:
-            moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
-        return np.asarray((moved - point) / step)
-
-    def allowed(self, point: Array, step: float) -> Array:
-        """Return about the best point that parameters in K have: by the alternating direction method of multipliers."""
-        if step != self.step:
-            hessian = self.table.T @ self.table + np.diag(step * self.ridge)
-            self.weight, self.step = np.diag(hessian).copy(), step
-            for piece in self.pieces:
-                if not isinstance(piece, IntervalSet):  # whose projection has no weights
-                    self.weight[piece.coordinates] = self.weight[piece.coordinates].mean()
-            self.inverse = np.linalg.inv(hessian + np.diag(self.weight))
-        pull = self.table.T @ point.T.ravel()
-        for _ in range(SWEEPS):
-            theta = self.inverse @ (pull + self.weight * (self.inside - self.off))
-            self.inside = self.project(theta + self.off)
-            self.off += theta - self.inside
-        return np.asarray((self.table @ self.inside).reshape(point.shape[::-1]).T)
-
-
-def is_bound(form: LossForm, scores: LinearScores) -> bool:
-    """Say whether K bounds scores of all parameters; a part that all matrices share, which no score sees, may free them of it."""
-    K, (one, other) = form.feasible, np.random.default_rng(0).normal(size=(2, form.space.dim))
-    if K.is_space or not K.has_projection or scores.places.size < scores.lift.shape[1]:
-        return False
-    deep = K.project(FAR * one) + K.project(-FAR * one)
-    unseen = deep - scores.coordinates(scores.table(deep) @ scores.onto_columns)
-    point = FAR / max(float(np.linalg.norm(unseen)), 1e-300) * unseen + other
-    return not np.allclose(K.project(point), point)

@@ -19,36 +19,44 @@ from dpconvex.util.silence import silence
 
 @dataclass(frozen=True, eq=False)
 class ConicForm:
-    """A public set in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones."""
+    """A public set in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones; and a cost, ``x' P x / 2 + c' x``."""
 
     matrix: sp.csc_array
     offset: Array
     cones: list[Any]
     columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
+    cost: tuple[Any, Array]  # P and c
 
     @classmethod
-    def of(cls, space: Space, constraints: Sequence[Constraint]) -> Self:
+    def of(cls, space: Space, constraints: Sequence[Constraint], cost: Expression | None = None) -> Self:
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
-        theta, _, limits = posed(space, constraints)
-        data, _, _ = cp.Problem(cp.Minimize(cp.sum(theta)), limits).get_problem_data(cp.CLARABEL)
-        start = data["param_prob"].var_id_to_col[theta.id]
+        theta, writer, limits = posed(space, constraints)
+        goal = cp.sum(theta) + (0.0 if cost is None else writer.expression(cost))
+        data, _, _ = cp.Problem(cp.Minimize(goal), limits).get_problem_data(cp.CLARABEL)
+        start, slope = data["param_prob"].var_id_to_col[theta.id], np.array(data["c"])
+        columns, curved = slice(start, start + space.dim), data.get("P", sp.csc_array((len(slope), len(slope))))
+        slope[columns] -= 1
         cones = dims_to_solver_cones(data["dims"])
-        return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, slice(start, start + space.dim))
+        return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, columns, (sp.csc_array(curved), slope))
 
-    def minimise(self, hessian: Array, slope: Array, unit: float = 1.0) -> Array | None:
-        """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails.
+    def minimise(self, hessian: Array, slope: Array, unit: Any = 1.0, cost: float = 0.0) -> Array | None:
+        """Return where ``theta' hessian theta / 2 + slope' theta`` and a multiple of the cost are least, or None if it fails.
 
-        The solver's tolerances are those of numbers of size 1: `unit` is about the size of theta.
+        The solver's tolerances are those of numbers of size 1: `unit` is about the size of theta, or of its coordinates.
         """
-        count = self.matrix.shape[1]
+        units = np.ones(self.matrix.shape[1]) * np.max(unit)
+        units[self.columns] = unit
         place = np.arange(self.columns.start, self.columns.stop)
         row, column = np.triu_indices(len(place))
-        curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(count, count))
-        pull = np.zeros(count)
-        pull[self.columns] = slope / unit
-        found = clarabel_answer(curved, pull, self.matrix, self.offset / unit, self.cones)
-        return None if found is None else unit * found[0][self.columns]
+        curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(len(units), len(units)))
+        pull = cost * self.cost[1]
+        pull[self.columns] += slope
+        scale = sp.diags_array(units)
+        curved = sp.csc_array(scale @ (curved + cost * self.cost[0]) @ scale)
+        matrix = sp.csc_array(self.matrix @ (scale / np.max(unit)))
+        found = clarabel_answer(curved, units * pull, matrix, self.offset / np.max(unit), self.cones)
+        return None if found is None else (units * found[0])[self.columns]
 
 
 @silence()  # what a panic says

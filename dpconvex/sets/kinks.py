@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,9 +45,10 @@ class Groups:
     def value(self, theta: Array) -> float:
         return float(self.weights @ self._lengths(theta))
 
-    def proximal(self, theta: Array, step: float) -> Array:
-        point, length = theta.copy(), self._lengths(theta)
-        share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
+    def proximal(self, theta: Array, step: Any) -> Array:
+        point, length, steps = theta.copy(), self._lengths(theta), np.empty(len(self.weights))
+        steps[self.labels] = np.broadcast_to(step, theta.shape)[self.support]
+        share = np.maximum(length - steps * self.weights, 0.0) / np.where(length > 0, length, 1.0)
         point[self.support] *= share[self.labels]
         return point
 
@@ -72,8 +74,11 @@ class Nuclear:
         ends = np.full(min(self.shift.shape), step * self.weight)
         return Spectral(self.support, self.shift, IntervalSet(np.arange(len(ends)), -ends, ends), self.is_symmetric)
 
-    def proximal(self, theta: Array, step: float) -> Array:
-        point, ball = theta.copy(), self._ball(step)  # J.-J. Moreau, Bull. Soc. Math. France 1965
+    def proximal(self, theta: Array, step: Any) -> Array:
+        point, ball = (
+            theta.copy(),
+            self._ball(np.broadcast_to(step, theta.shape)[self.support[0]]),
+        )  # J.-J. Moreau, Bull. Soc. Math. France 1965
         point[self.support] += ball.center - ball.project(theta[self.support])
         return point
 
@@ -126,8 +131,11 @@ class Kinks:
         start = 0.0 if self.epigraph is None else self.epigraph.value(theta)
         return start + sum(term.value(theta) for term in self.terms)
 
-    def proximal(self, theta: Array, step: float) -> Array:
-        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x; to project on K afterwards makes it that with K."""
+    def proximal(self, theta: Array, step: Any) -> Array:
+        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x; to project on K afterwards makes it that with K.
+
+        Coordinates may have steps of their own, which those of one group or matrix share.
+        """
         for term in self.terms:
             theta = term.proximal(theta, step)
         return theta

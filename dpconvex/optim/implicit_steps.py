@@ -1,0 +1,142 @@
+"""Steps of classes in a metric that hold to the public part of a problem: squares, other penalties, and constraints."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dpconvex.expressions.evaluate import evaluate
+from dpconvex.optim.adaptive_descent import alike
+from dpconvex.optim.row_metrics import Metric
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sensitivity.regularizer import ridge_of
+from dpconvex.sets.conic_programs import ConicForm
+from dpconvex.sets.kinks import Groups, Kinks, split_kinks
+from dpconvex.sets.projections import IntervalSet
+from dpconvex.sets.quadratics import quadratic
+from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.util.arrays import Array
+
+SWEEPS = 6  # Of the method of multipliers, each of which begins where the last one ended
+# Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
+# which sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
+MOST_IN_CONES, MANY = 150, 30.0
+FAR = 1e3  # How far away K is looked at
+SMALLEST = 1e-9  # Weight of parameters that no score reads, next to the largest
+NEARBY = 1e-3  # Where the regularizer is looked at, next to where parameters are
+
+
+def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> tuple[float, float]:
+    """Return the slope of the regularizer, in sum form, along parameters, at a part of them, and its curvature there."""
+    theta, near = part * theta, (1 - NEARBY, 1.0, 1 + NEARBY)
+    low, here, high = (float(evaluate(form.template.regularizer, form.space.leaves(step * theta))) for step in near)
+    if not np.isfinite([low, high]).all():
+        return 0.0, 0.0
+    return size * (high - low) / (2 * NEARBY), size * (low - 2 * here + high) / NEARBY**2
+
+
+def stiffness(form: LossForm, scores: LinearScores, metric: Metric, matrix: Array, units: Array, size: float) -> float:
+    """Return how steep the regularizer is where scores have a root mean square of 1: of squares, their curvature."""
+    points = np.random.default_rng(0).normal(size=(8, *scores.shape)) * np.sqrt(metric.kept)[:, None]
+    points *= np.sqrt(size / np.einsum("k,skc->s", metric.kept, points**2))[:, None, None]
+    slopes = [slopes_of(form, scores.coordinates(matrix.T @ point * units), size)[0] for point in points]
+    return float(np.mean(slopes)) / size
+
+
+def longest_in(form: LossForm, theta: Array) -> float:
+    """Return how much longer parameters of K can be in K, at most `FAR` times; those outside of K may be as long as they like."""
+    K, near = form.feasible, 1e-6 * float(np.abs(theta).max(initial=0.0))
+
+    def is_inside(part: float) -> bool:
+        return np.allclose(K.project(part * theta), part * theta, atol=near)
+
+    if K.is_space or not K.has_projection or not is_inside(1.0):
+        return FAR
+    low, high = 1.0, FAR
+    for _ in range(30):
+        part = math.sqrt(low * high)
+        low, high = (part, high) if is_inside(part) else (low, part)
+    return low
+
+
+class ImplicitSteps:
+    """Steps in a metric: against a gradient, then implicit ones of the regularizer, to scores that K allows."""
+
+    def __init__(
+        self, form: LossForm, scores: LinearScores, matrix: Array, units: Array, size: float, many: float
+    ) -> None:
+        ridge, K, regularizer = ridge_of(form, free=False), form.feasible, form.template.regularizer
+        self.size, self.step = size, 0.0
+        self.kinks: Kinks | None = None
+        self.cones: ConicForm | None = None
+        # What the regularizer and K have pulled parameters by, in the last step.
+        self.inside, self.off, self.pull = np.zeros((3, form.space.dim))
+        self.stiff: list[Any] = []
+        if ridge is not None and not is_bound(form, scores, many):
+            every = alike(size * scores.squares(ridge) * units**2)
+            self.stiff = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
+            return
+        rest, kinks = split_kinks(K, regularizer)
+        public = quadratic(rest, form.space)
+        if public is not None and K.has_projection and kinks.epigraph is None:
+            self.squares, self.project, self.kinks = size * public.hessian.toarray(), K.project, kinks
+            even = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
+            self.even = even + [term.support for term in kinks.terms if not (isinstance(term, Groups) and term.singles)]
+        elif form.space.dim <= MOST_IN_CONES:
+            self.cones = ConicForm.of(form.space, form.constraints, regularizer)
+        self.table = np.kron(scores.onto_columns, np.linalg.inv(matrix.T) / units.T) @ scores.reading
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether steps know nothing but squares of the table's entries."""
+        return self.kinks is None and self.cones is None
+
+    def direction(self, point: Array, gradient: Array, step: float) -> Array:
+        """Return by how much a step moves a point, next to the length of the step."""
+        moved = point - step * gradient
+        for at, values, vectors in self.stiff:
+            moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
+        if not self.is_plain:
+            goal = self.table.T @ moved.T.ravel()
+            theta = self.by_multipliers(goal, step) if self.cones is None else self.by_cones(goal, step)
+            moved = moved if theta is None else (self.table @ theta).reshape(point.shape[::-1]).T
+        return np.asarray((moved - point) / step)
+
+    def by_cones(self, goal: Array, step: float) -> Array | None:
+        assert self.cones is not None
+        hessian = self.table.T @ self.table / step
+        unit = 1 / np.sqrt(np.maximum(np.diag(hessian), 1e-300))
+        unit *= max(1.0, float(np.abs(unit * goal / step).max()))
+        theta = self.cones.minimise(hessian, -goal / step, unit, self.size)
+        if theta is not None:
+            self.pull = goal / step - hessian @ theta
+        return theta
+
+    def by_multipliers(self, goal: Array, step: float) -> Array:
+        """Return about the best parameters, in K: by the alternating direction method of multipliers."""
+        assert self.kinks is not None
+        if step != self.step:
+            hessian = self.table.T @ self.table + step * self.squares
+            self.weight, self.step = np.maximum(np.diag(hessian), SMALLEST * np.diag(hessian).max()), step
+            for support in self.even:  # whose maps have no weights
+                self.weight[support] = self.weight[support].mean()
+            self.inverse = np.linalg.inv(hessian + np.diag(self.weight))
+        for _ in range(SWEEPS):
+            theta = self.inverse @ (goal + self.weight * (self.inside - self.off))
+            self.inside = self.project(self.kinks.proximal(theta + self.off, step * self.size / self.weight))
+            self.off += theta - self.inside
+        self.pull = self.squares @ self.inside + self.weight * self.off / step
+        return self.inside
+
+
+def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
+    """Say whether K bounds scores of all parameters; a part that all matrices share, which no score sees, may free them of it."""
+    K, (one, other) = form.feasible, np.random.default_rng(0).normal(size=(2, form.space.dim))
+    if K.is_space or scores.places.size < scores.lift.shape[1]:
+        return False
+    if not K.has_projection:
+        return many >= MANY and form.space.dim <= MOST_IN_CONES
+    deep = K.project(FAR * one) + K.project(-FAR * one)
+    unseen = deep - scores.coordinates(scores.table(deep) @ scores.onto_columns)
+    point = FAR / max(float(np.linalg.norm(unseen)), 1e-300) * unseen + other
+    return not np.allclose(K.project(point), point)
