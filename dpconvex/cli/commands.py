@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -362,7 +363,7 @@ def privacy_of(chosen: argparse.Namespace) -> dp.Privacy:
     """Return the guarantee that the options state."""
     further = {key: getattr(chosen, key, None) for key in ("delta", "adjacency", "most", "keep")}
     column = getattr(chosen, "privacy_unit", None)
-    further["unit"] = None if column is None else column if column.isidentifier() else "person"
+    further["unit"] = column and re.sub(r"\W|^(?=\d)", "_", column)  # a word that says whom it protects
     return dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
 
 

@@ -183,17 +183,17 @@ def test_categories_missing_values_and_truth_values_are_fitted(run):
 def test_a_model_about_people_is_evaluated_about_people(run, monkeypatch):
     read, reads = Path.open, []
     monkeypatch.setattr(Path, "open", lambda path, *how, **more: reads.append(path.name) or read(path, *how, **more))
-    SHOP.assign(customer=[f"c{k // 2}" for k in ROW]).to_csv("visits.csv", index=False)
-    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer"'), "utf-8")
+    SHOP.assign(**{"customer no.": [f"c{k // 2}" for k in ROW]}).to_csv("visits.csv", index=False)
+    Path("visits.toml").write_text(SCHEMA.replace('ignore = ["customer"]', 'privacy_unit = "customer no."'), "utf-8")
     run("fit logistic_regression visits.csv --schema visits.toml --epsilon 9 --most 2 --out model.npz", ends=0)
-    budget = dp.Budget(dp.Privacy(9.0, unit="customer", most=2), "people.jsonl")
+    budget = dp.Budget(dp.Privacy(9.0, unit="customer_no_", most=2), "people.jsonl")
     asked = "evaluate model.npz visits.csv --epsilon 5 --ledger people.jsonl --json --group member"
     assert run(asked, ends=0).json["records"] == 400
-    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer", most=2)]
+    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(5.0, unit="customer_no_", most=2)]
     asked = "coefficients model.npz --table visits.csv --epsilon 9 --delta 1e-6 --json --seed 1"
     told, more = run(asked).json, run(f"{asked} --most 1").json  # 400 records, or too many of one person
     assert told["error"] == "NotConverged"
-    assert "unit: one customer has more records than the 1" in more["message"]
+    assert "unit: one customer_no_ has more records than the 1" in more["message"]
     assert reads.count("visits.csv") == 4  # Each command once: a file may change between two readings
 
 
