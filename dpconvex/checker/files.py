@@ -39,6 +39,7 @@ def replayed(path: str) -> Report:
             header = decoded(text.encode())
             certificate = header["certificate"]
             compare(proof, certificate)
+            require(header["spent"] == certificate["privacy"], "the file states another cost than its certificate")
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None

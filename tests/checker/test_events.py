@@ -1,8 +1,10 @@
 """Events that say less than the proof they come with: differences left out, other noise, or a smaller level."""
 
 import json
+from dataclasses import replace
 
 import cvxpy as cp
+import numpy as np
 import pytest
 from command_line import main
 from refused import refused
@@ -148,3 +150,12 @@ def test_files_say_what_a_schema_cost_and_that_they_are_not_private(tmp_path, ca
         (tmp_path / "marked.json").write_text(marked, encoding="utf-8")
         assert main(["check", str(tmp_path / "marked.json")]) == 1
         assert "NOT PRIVATE: a seed" in "".join(capsys.readouterr())
+
+
+def test_files_that_state_another_cost_than_their_certificate_are_rejected(tmp_path, capsys):
+    learner, data = dp.load("logistic_regression", features=1), {"x": np.zeros((9, 1)), "y": np.ones(9)}
+    release, path = dp.solve(learner, data, dp.Privacy(1.0, 1e-6)), str(tmp_path / "fit.npz")
+    for spent in (release.spent, dp.Privacy(0.5, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove")):
+        replace(release, spent=spent).save(path)
+        assert main(["check", path]) == (spent != release.spent)
+        assert ("another cost" in "".join(capsys.readouterr())) == (spent != release.spent)
