@@ -24,7 +24,7 @@ from dpconvex.data.columns import check_names, names_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.encoded import carrying, most_paid
 from dpconvex.data.schema import Schema, check_encoded, check_inside, check_unit
-from dpconvex.data.tables import text_of
+from dpconvex.data.tables import entries, text_of
 from dpconvex.data.validation import length_of_labels, unnumbered
 from dpconvex.errors import shorten
 from dpconvex.estimators.options import as_candidate, explained, warn_of_more
@@ -247,7 +247,11 @@ class Private(BaseEstimator):
         return y
 
     def _target(self, y: Any) -> Any:
-        return y
+        """Return labels; where a schema learnt them, its own, which no entry lacks."""
+        known: Any = vars(self).get("schema_") or vars(self).get("encoder_")
+        labels: Any = hasattr(self, "_labels") and known is not None and self._labels()
+        learnt = labels and known.learnt is not None and known.label in known.learnt.columns
+        return known.targets(entries("y", y)) if learnt and {*labels} == {*(known.labels or ())} else y
 
     def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
         """Return further fields of the record, from what is given for them."""

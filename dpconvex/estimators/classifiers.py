@@ -12,7 +12,7 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.data.columns import array_of
 from dpconvex.data.domains import Choice
 from dpconvex.data.record import in_one_place
-from dpconvex.data.tables import entries, number
+from dpconvex.data.tables import number
 from dpconvex.data.validation import check_labels
 from dpconvex.estimators.base import Private, sorted_places
 from dpconvex.estimators.options import scored
@@ -69,12 +69,6 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
         check_labels("y", declared, labels)
         self._order = sorted_places(declared)
         self.classes_ = Choice(declared).array[self._order]
-
-    def _target(self, y: Any) -> Any:
-        """Return labels; where a schema learnt them, its own, which no entry lacks."""
-        known: Any = vars(self).get("schema_") or vars(self).get("encoder_")
-        learnt = known is not None and known.learnt is not None and known.label in known.learnt.columns
-        return known.targets(entries("y", y)) if learnt and {*(known.labels or ())} == {*self._labels()} else y
 
     @property
     def coef_(self) -> Array:

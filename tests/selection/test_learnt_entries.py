@@ -77,7 +77,9 @@ def test_estimators_read_learnt_labels_as_encode_does(odd):
         dp.Budget(dp.Privacy(9.0, 1e-3)),
         {"epsilon": 1.0, "delta": 1e-6},
     )
-    make_pipeline(dp.SchemaEncoder(schema), dp.SoftmaxRegression(classes=schema.labels, **options)).fit(table, wards)
+    own = dp.load("softmax_regression", features=len(schema.feature_names), classes=3, labels=list(schema.labels))
+    for model in (dp.SoftmaxRegression(classes=schema.labels, **options), dp.PrivateEstimator(own, **options)):
+        make_pipeline(dp.SchemaEncoder(schema), model).fit(table, wards)
     two = dp.learn_schema(table | {"old": np.array(table["age"]) > 50}, PRIVACY, label="old", known={"old": "category"})
     old = [odd, *(age > 50 for age in table["age"][1:])]
     dp.AdditiveClassifier(two, **options).fit(table, old)
