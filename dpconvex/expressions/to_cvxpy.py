@@ -47,7 +47,8 @@ class Writer:
             raise MissingRule(
                 f"{atom.name} has no conic form",
                 node,
-                "bound the parameters, as by constraints=[cp.norm(w) <= 10], for a first-order method",
+                "bound all parameters, as by constraints=[cp.norm(w) <= 10], and add 1e-6 * cp.sum_squares(w) of each "
+                "to the regularizer, for a first-order method",
             )
         return atom.to_cvxpy(cp, node, [self.expression(argument) for argument in node.args])
 

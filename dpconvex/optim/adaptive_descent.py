@@ -13,7 +13,17 @@ from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.label_shares import shared_constants
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
+from dpconvex.optim.slope_histograms import (
+    ENDLESS,
+    HISTOGRAMS,
+    LOOKS,
+    LOUD,
+    RISING,
+    USUAL,
+    LengthHistograms,
+    Public,
+    people_of,
+)
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -108,7 +118,8 @@ def model_of(
     histogram_level, signed = level * math.sqrt(histograms), len(scores.onto_kinds) == 1
     edges = start.edges if start else public.edges_near(math.inf)
     deviation, balanced = looks.deviation_of_counts(histogram_level), bool(start) and public.is_balanced
-    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced)
+    longest = start.longest if start else ENDLESS
+    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced, longest)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
     slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
@@ -141,6 +152,8 @@ def model_of(
             seen = float(answer.along[0]) / number
             doubt = (1.0 if public.is_bent else STEADY) * looks.counted(RISING * bend, 1.0) / (curvature_level * number)
             least = lowest if public.vanishes and not t else max(bend / FALLING**each, lowest)
+            if not t and start is None and RISING * (max(seen, 0.0) + STEADY * doubt) < bend:
+                least = max(STEADY * doubt, lowest)  # Records of the declared domain bend far more
             bend = max(min(max(bend, seen - doubt), seen + doubt), least)
         gradient = answer.gradient @ share
         if constant is not None and moved < 1:  # Cut slopes would move the constant most

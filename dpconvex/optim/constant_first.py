@@ -10,7 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
+from dpconvex.optim.slope_histograms import (
+    ENDLESS,
+    HISTOGRAMS,
+    LOOKS,
+    LOUD,
+    RISING,
+    LengthHistograms,
+    Public,
+    people_of,
+)
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -62,6 +71,7 @@ class Start(NamedTuple):
     last: float  # Of the squared level, for the last steps of a constant, if there is one
     hidden: float  # The least length of slopes that nothing is seen of
     edges: Array  # Of the histogram
+    longest: tuple[float, float]  # Slopes there that records of the domain have, up and down
     belief: "Belief"
 
 
@@ -117,7 +127,8 @@ def find_constant(
         )
     own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
     edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
-    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced)
+    longest = public.both_sides(float(place[0])) if public.is_balanced else ENDLESS
+    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced, longest)
     cap = public.most_curvature
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
@@ -136,7 +147,7 @@ def find_constant(
         return near(loud) if is_told else max(min(near(loud), usual), usual / 2)
 
     hidden = lengths.hidden(answer.histogram, size)[1]
-    return Start(place, bend, least or bend, spent, share, clip, last, hidden, edges, belief)
+    return Start(place, bend, least or bend, spent, share, clip, last, hidden, edges, longest, belief)
 
 
 def balanced(

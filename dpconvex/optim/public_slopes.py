@@ -313,7 +313,7 @@ def wide_unit(slopes_at: Callable[[Any], Any], scores: LinearScores) -> float:
 @np.errstate(all="ignore")
 def of_links(slopes_at: Callable[[Any], Any], scores: LinearScores) -> dict[str, Any]:
     """Return what links say: slopes and curvatures on their short side, and the least part of the largest that a record has."""
-    found = {one.__name__: partial(one, slopes_at, scores) for one in (short_side, short_bend)}
+    found = {one.__name__: partial(one, slopes_at, scores) for one in (both_sides, short_bend)}
     return found | {"least_part": least_part(slopes_at, scores, LARGE) if len(scores.onto_kinds) == 1 else 0.0}
 
 
@@ -326,10 +326,11 @@ def least_part(slopes_at: Callable[[Any], Any], scores: LinearScores, place: flo
 
 
 @np.errstate(all="ignore")
-def short_side(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> float:
-    """Return the largest slope at one score on the side where slopes are shorter."""
+def both_sides(slopes_at: Callable[[Any], Any], scores: LinearScores, place: float) -> tuple[float, float]:
+    """Return the largest slopes at one score, up and down."""
     slopes = slopes_at(place * scores.kinds.T.toarray())[0]
-    return float(min(max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes)))
+    up, down = (max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes))
+    return float(up), float(down)
 
 
 @np.errstate(all="ignore")

@@ -18,6 +18,8 @@ LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 BINS, LARGEST, USUAL, SHORTER = 24, 2.0, 0.27, 10
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
+# How much longer slopes are where steps end, at most, than near 0, where neither targets nor the loss bound them.
+STEEPER = 16.0
 UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
@@ -26,6 +28,7 @@ BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one s
 # Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
 TAILED, FALLS = 80.0, 0.5
 LEAST_SEEN = 0.1  # The least part of records that is seen
+ENDLESS = (math.inf, math.inf)  # Of slopes up and down
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Public:
     most_slope: float = math.inf  # The largest slope and curvature, where slopes, or curvatures, stay within bounds
     most_curvature: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
-    short_side: Callable[[float], float] = abs  # The largest slope at a score on the side where they are shorter
+    both_sides: Callable[[float], tuple[float, float]] = lambda place: (place, place)  # The largest slopes up and down
     short_bend: Callable[[float], float] = abs  # The curvature of the record that slopes most, next to that slope
     least_part: float = 0.0  # Of the slopes on that side, where they are large, the least next to the largest
     # In which rows of the declared domain are about round, where they are far from that.
@@ -57,6 +60,10 @@ class Public:
     longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
     sides: tuple[float, float] = (0.0, 0.0)  # The mean curvature far below and far above, if it stays there
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
+
+    def short_side(self, place: float) -> float:
+        """Return the largest slope at a score on the side where they are shorter."""
+        return min(self.both_sides(place))
 
     @property
     def of_steps(self) -> "Public":
@@ -81,7 +88,8 @@ class Public:
 
     def edges_near(self, usual: float) -> Array:
         """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
-        longest = LARGEST * min(self.slope, usual * 2.0 ** (BINS - SHORTER))
+        steepest = STEEPER * self.slope if self.has_labels and not self.is_flat else self.slope
+        longest = LARGEST * min(steepest, usual * 2.0 ** (BINS - SHORTER))
         return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
 
@@ -94,6 +102,7 @@ class LengthHistograms:
     number: float  # Of records, or of people at least
     signed: bool  # Whether sides are those of one slope, which cancel
     balanced: bool = False  # Whether all slopes add up to about 0, so that seen ones tell of hidden ones
+    longest: tuple[float, float] = ENDLESS  # Public, where they do, up and down
 
     def sides(self, counts: Array) -> tuple[float, float, float]:
         """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
@@ -128,7 +137,9 @@ class LengthHistograms:
         side = math.copysign(1.0, float((up - down).sum()))
         unseen = UNSEEN * self.deviation
         missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0) if self.balanced else 0.0
-        missing = min(missing, unseen * float(self.edges[-1]))  # None is longer
+        if missing > unseen * RISING * self.longest[side > 0]:  # None are so long: seen slopes balance elsewhere
+            missing = 0.0
+        missing = min(missing, unseen * float(self.edges[-1]))
         return -side * missing, missing / unseen
 
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:

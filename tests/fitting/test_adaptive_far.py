@@ -1,0 +1,71 @@
+"""Adaptive steps that end where slopes or curvatures are unlike those that the declared domain shows in its middle."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+SIZE, PRIVACY = 5000, dp.Privacy(3.0, 1e-5)
+
+
+def ratios():
+    """Ratios of two densities by least squares: slopes at the end are ten times those near scores of 0."""
+    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(3), known=dp.Choice([0, 1]))
+    loss = lambda x, known: cp.square(x @ w + b) if known else -2 * (x @ w + b)  # noqa: E731
+    rng = np.random.default_rng(0)
+    known = rng.integers(0, 2, SIZE)
+    x = dp.Ball(3).project(rng.normal(size=(SIZE, 3)) / 4 + np.outer(1 - known, [0.4, -0.3, 0.2]))
+    return dp.Template(record, loss, 1e-3 * cp.sum_squares(w)), {"x": x, "known": known}
+
+
+def lifetimes():
+    """Weibull lifetimes with censoring: exponentials of the declared domain bend a hundred times as much as those of records."""
+    w, b, s = cp.Variable(3, name="w"), cp.Variable(name="b"), cp.Variable(name="s", nonneg=True)
+
+    def loss(x, log_time, seen):
+        u = s * log_time - x @ w - b
+        return cp.exp(u) - seen * u - seen * cp.log(s)
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(SIZE, 3))
+    time, end = 1.5 + x @ [0.6, -0.6, 0.3] + 0.7 * np.log(rng.exponential(size=SIZE)), rng.uniform(0, 4.5, SIZE)
+    record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), log_time=dp.Box(-3, 6), seen=dp.Box(0, 1))
+    data = {"x": x, "log_time": np.clip(np.minimum(time, end), -3, 6), "seen": (time < end).astype(float)}
+    return dp.Template(record, loss, 1e-6 * cp.sum_squares(w)), data
+
+
+def trips():
+    """Counts over exposures, of two fields: nine in ten slopes had one sign, and unseen ones were taken to balance them."""
+    w, v, b = cp.Variable(3, name="w"), cp.Variable(4, name="v"), cp.Variable(name="b")
+
+    def loss(x, s, km, y):
+        score = x @ w + s @ v + b
+        return km * cp.exp(score) - y * score
+
+    rng = np.random.default_rng(0)
+    x, s = rng.uniform(-1, 1, (SIZE, 3)), rng.uniform(-1, 1, (SIZE, 4))
+    km = rng.gamma(2, 7, SIZE).clip(0.1, 60)
+    y = rng.poisson(km * np.exp(x @ [-0.5, 0.6, 0.3] + s @ [0.5, 0, 0, -0.3] - 2.8)).clip(0, 20)
+    fields = {"x": dp.Box(-np.ones(3), np.ones(3)), "s": dp.Box(-np.ones(4), np.ones(4))}
+    record = dp.Record(**fields, km=dp.Box(0, 60), y=dp.Box(0, 20))
+    return dp.Template(record, loss, 1e-6 * cp.sum_squares(w)), {"x": x, "s": s, "km": km, "y": y.astype(float)}
+
+
+def objective(template, data, found):
+    problem = template.problem(data)
+    for variable in problem.variables():
+        variable.save_value(np.asarray(found[variable.name()]))
+    return float(problem.objective.value) / SIZE
+
+
+@pytest.mark.parametrize(("kind", "lost"), [(ratios, 0.5), (lifetimes, 0.3), (trips, 0.1)])
+def test_steps_end_near_the_minimum(kind, lost):
+    """They lost more than a constant does, with any epsilon."""
+    template, data = kind()
+    flat = {"x": 0 * data["x"], **({"s": 0 * data["s"]} if "s" in data else {})}
+    least = objective(template, data, dp.solve_without_privacy(template, data))
+    constant = objective(template, data, dp.solve_without_privacy(template, data | flat))
+    ends = [objective(template, data, dp.solve(template, data, PRIVACY, seed=seed)) for seed in range(4)]
+    assert np.median(ends) - least < lost * (constant - least)
