@@ -24,6 +24,13 @@ OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_i
 TOO_LARGE = "the solver fails: losses are too large for it. Use other units, such as thousands of dollars"
 # Else residuals of 1e5 pass for constraints that nothing satisfies.
 STRICT = {"tol_infeas_abs": 1e-14, "tol_infeas_rel": 1e-14}
+# What else is tried where the last digits defeat the solver; the gap is measured afterwards, whatever it says.
+OTHERWISE: tuple[dict[str, float], ...] = (
+    {},
+    {"max_step_fraction": 0.9},
+    {"static_regularization_constant": 1e-10},
+    {"tol_gap_abs": 1e-8, "tol_gap_rel": 1e-8},
+)
 
 
 class SolverFailed(NotConverged):
@@ -127,10 +134,15 @@ def least(problem: Problem) -> tuple[Array, float]:
     """Return a point, shape (dim,), and how far its objective (a sum) is above the least one at most."""
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)
-    try:
-        data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, **STRICT, "accept_unknown": True})
-    except (cp.SolverError, ValueError) as error:
-        raise NotConverged(f"the solver failed: {error}. Check that the constraints can be satisfied.") from error
+    said: Exception | None = None
+    for more in OTHERWISE:
+        try:
+            data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, **STRICT, **more, "accept_unknown": True})
+            break
+        except (cp.SolverError, ValueError) as error:
+            said = error
+    else:
+        raise NotConverged(f"the solver failed: {said}. Use other units, or check the constraints.") from said
     if program.status == cp.INFEASIBLE:
         free = problem.feasible.is_space
         raise NotConverged(f"{TOO_LARGE if free else 'nothing satisfies the constraints'}.")
