@@ -36,6 +36,8 @@ CLIPPED, TOO_LONG = 1.2, 8.0
 LEAST_BEND, TIED = 0.5, 2.0
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
+# Records and unit of the level below which they cost more, and how much more at most.
+SCARCE, DEARER = 100.0, 3.0
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
 PLAIN, NARROW, ENOUGH = 4.0, 1.5, 12.0
 # Before anything is asked, how far constants are from 0; their grid; how wrong the model of mean slopes is, and what clips cut.
@@ -163,7 +165,8 @@ def balanced(
     few, spent = people_of(looks, number) * level / looks.sides, 0.0
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
-    bears = few * math.sqrt(sum(SHARES))
+    more = min(max(SCARCE / few, 1.0), DEARER)
+    bears = few * math.sqrt(more * sum(SHARES))
 
     def bends(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
@@ -175,10 +178,12 @@ def balanced(
         (told, doubt), unit = bends(PREDICTED, 1.0), public.short_side(place)
         belief.learn_bend(place, told / unit, doubt / unit, public.short_bend(place))
         spent += PREDICTED
-    for most in SHARES:
+    for count, most in enumerate(SHARES):
         place, part = seen_from(belief.middle, place, public), belief.part
         unit, allowed = public.short_side(place), widest_clip(bears, place, public, part)
-        clip, share = allowed * part, most * min((LOOSE * allowed / few) ** 2, 1.0)
+        share = more * most * min((LOOSE * allowed / few) ** 2, 1.0)
+        narrow = min(NARROW * widening(place), allowed)  # It tells which way to go, and wide ones where to stay
+        clip = part * narrow * (allowed / narrow) ** (count / (len(SHARES) - 1))
         slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, level * math.sqrt(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
@@ -196,10 +201,12 @@ def seen_from(place: float, before: float, public: Public) -> float:
 
 def widest_clip(bears: float, place: float, public: Public, part: float) -> float:
     """Return as wide a clip as noise allows, next to a part of the short side; below 0 targets are rarer, and fall slower."""
-    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * math.exp(
-        min(max(-place, 0.0), FARTHEST) / 2
-    )
+    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * widening(place)
     return min(allowed, max(public.slope / (part * public.short_side(place)), ENOUGH))
+
+
+def widening(place: float) -> float:
+    return math.exp(min(max(-place, 0.0), FARTHEST) / 2)
 
 
 def are_apart(scores: LinearScores) -> bool:
