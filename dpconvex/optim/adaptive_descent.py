@@ -47,7 +47,8 @@ LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mea
 ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 4, 40.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
-OPPOSED, SLOWER = -0.3, 1.5  # Below this cosine of two gradients in a row steps become so much shorter
+# Below this cosine of two gradients in a row, longer than so many deviations of noise, steps become so much shorter.
+OPPOSED, HEARD, SLOWER = -0.3, 2.0, 1.5
 # How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
 TRUSTED, NOISY = 0.5, 0.1
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
@@ -158,9 +159,11 @@ def model_of(
         gradient = answer.gradient @ share
         if constant is not None and moved < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - moved) * np.outer(constant, constant @ gradient) / (constant @ constant)
-        slow *= SLOWER if opposed(gradient, before) else 1.0
-        before, here = gradient, point
-        deviation = sides * wide * unit / step_level / bend
+        deviation = sides * wide * unit / step_level
+        # Beside a regularizer gradients may be nothing but noise.
+        is_heard = form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
+        slow *= SLOWER if is_heard and opposed(gradient, before) else 1.0
+        before, here, deviation = gradient, point, deviation / bend
         rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
@@ -173,8 +176,7 @@ def model_of(
             point = point - rate / bend * gradient
         if form is not None:
             point = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
-        if public.start is not None:  # K holds most of a gradient back
-            slow *= SLOWER if opposed(point - here, way) else 1.0
+            slow *= SLOWER if opposed(point - here, way) else 1.0  # The regularizer and K hold most of a gradient back
             way = point - here
         still *= abs(1 - rate * moved)
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2

@@ -69,3 +69,15 @@ def test_steps_end_near_the_minimum(kind, lost):
     constant = objective(template, data, dp.solve_without_privacy(template, data | flat))
     ends = [objective(template, data, dp.solve(template, data, PRIVACY, seed=seed)) for seed in range(4)]
     assert np.median(ends) - least < lost * (constant - least)
+
+
+def test_noise_does_not_stop_steps_that_a_public_price_pulls():
+    """Beside a price that no record enters, gradients are noise where all demands are met; it took turns, and steps shrank."""
+    q, cost = cp.Variable(8, name="q", nonneg=True), np.array([1.0, 5, 2, 8, 3, 1, 4, 2])
+    loss = lambda d: cost @ cp.pos(d - q) + 0.2 * cp.sum(q)  # noqa: E731
+    record = dp.Record(d=dp.Box(np.zeros(8), 300 * np.ones(8)))
+    template = dp.Template(record, loss, 1e-6 * cp.sum_squares(q), [cp.sum(q) <= 400])
+    data = {"d": np.random.default_rng(0).gamma(3, np.array([7, 13, 20, 3, 7, 27, 13, 17]), (SIZE, 8)).clip(0, 300)}
+    least = objective(template, data, dp.solve_without_privacy(template, data))
+    ends = [objective(template, data, dp.solve(template, data, PRIVACY, seed=seed)) for seed in range(4)]
+    assert np.median(ends) - least < 0.05 * (objective(template, data, {"q": np.full(8, 50.0)}) - least)
