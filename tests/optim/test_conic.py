@@ -191,3 +191,14 @@ def test_baselines_without_a_proved_minimiser_are_found(held):
         x = dp.Ball(6).project(rng.normal(size=(500, 6)) / 5)
         y = np.where(x @ [8, -8, 4, 0, 0, 0] + 0.5 + 0.6 * rng.logistic(size=500) > 0, 1, -1)
         assert dp.solve_without_privacy(template, {"x": x, "y": y}).gap < 1e-6
+
+
+def test_baselines_of_counts_are_least_or_refused():
+    """A point from which the solver made no progress came back: .20 to .99 above the least, as the gap alone said."""
+    w, b = cp.Variable(6, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(6), y=dp.Box(0, 20))
+    template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), 0.003 * cp.norm1(w))
+    rng = np.random.default_rng(8000)
+    x = dp.Ball(6).project(rng.normal(size=(8000, 6)) / np.sqrt(24))
+    y = rng.poisson(np.exp(x @ [4, 2.4, 0.8, 0, 0, 0] - 0.25)).clip(0, 20)
+    assert dp.solve_without_privacy(template, {"x": x, "y": y}).gap < 1e-6
