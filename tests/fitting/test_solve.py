@@ -154,7 +154,7 @@ def test_what_cannot_be_run_is_refused_before_it_is_paid():
         template = dp.Template(dp.Record(x=dp.Ball(3)), loss, cp.sum_squares(w), [w[0] >= 0, cp.exp(w[0]) <= 1])
         with pytest.raises((dp.NotConverged, dp.MissingRule), match=r"projection|projected on"):
             dp.solve(template, {"x": np.zeros((50, 3))}, promise, budget=budget)
-    data, learner = {"x": [[0.5, 0.0], ["", 0.0]], "y": [0.0, 0.0]}, dp.load("ridge_regression", features=2)
+    data, learner = {"x": [["a", 0.0], ["", 0.0]], "y": [0.0, 0.0]}, dp.load("ridge_regression", features=2)
     with pytest.raises(dp.DomainError, match=r"entries of type [^.]*\.$"):  # and not that it stays paid for
         dp.statistics(learner, data, promise, budget=budget)
     assert budget.spent.epsilon == 0
