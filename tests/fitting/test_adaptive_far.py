@@ -53,6 +53,23 @@ def trips():
     return dp.Template(record, loss, 1e-6 * cp.sum_squares(w)), {"x": x, "s": s, "km": km, "y": y.astype(float)}
 
 
+def risks():
+    """Days until one of two ends: both constants are far from 0, where slopes are 3,650 times as long on one side."""
+    w, b, v, c = cp.Variable(3, name="w"), cp.Variable(name="b"), cp.Variable(3, name="v"), cp.Variable(name="c")
+
+    def loss(x, days, one, two):
+        first, second = x @ w + b, x @ v + c
+        return days * cp.exp(first) - one * first + days * cp.exp(second) - two * second
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (SIZE, 3))
+    ends = [rng.exponential(np.exp(6.5 - x @ way)) for way in ([1, 1.5, -1], [-1, 0.5, 1])] + [np.full(SIZE, 3000.0)]
+    days, which = np.min(ends, axis=0), np.argmin(ends, axis=0)
+    record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), days=dp.Box(0, 3650), one=dp.Box(0, 1), two=dp.Box(0, 1))
+    data = {"x": x, "days": days, "one": (which == 0).astype(float), "two": (which == 1).astype(float)}
+    return dp.Template(record, loss, 1e-6 * (cp.sum_squares(w) + cp.sum_squares(v))), data
+
+
 def objective(template, data, found):
     problem = template.problem(data)
     for variable in problem.variables():
@@ -60,7 +77,7 @@ def objective(template, data, found):
     return float(problem.objective.value) / SIZE
 
 
-@pytest.mark.parametrize(("kind", "lost"), [(ratios, 0.5), (lifetimes, 0.3), (trips, 0.1)])
+@pytest.mark.parametrize(("kind", "lost"), [(ratios, 0.5), (lifetimes, 0.3), (trips, 0.1), (risks, 0.1)])
 def test_steps_end_near_the_minimum(kind, lost):
     """They lost more than a constant does, with any epsilon."""
     template, data = kind()
