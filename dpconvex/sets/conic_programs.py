@@ -43,7 +43,8 @@ class ConicForm:
     def minimise(self, hessian: Array, slope: Array, unit: Any = 1.0, cost: float = 0.0) -> Array | None:
         """Return where ``theta' hessian theta / 2 + slope' theta`` and a multiple of the cost are least, or None if it fails.
 
-        The solver's tolerances are those of numbers of size 1: `unit` is about the size of theta, or of its coordinates.
+        Without a cost it is as far as the solver came.  Its tolerances are those of numbers of size 1: `unit` is about the
+        size of theta, or of its coordinates.
         """
         units = np.ones(self.matrix.shape[1]) * np.max(unit)
         units[self.columns] = unit
@@ -55,15 +56,24 @@ class ConicForm:
         scale = sp.diags_array(units)
         curved = sp.csc_array(scale @ (curved + cost * self.cost[0]) @ scale)
         matrix = sp.csc_array(self.matrix @ (scale / np.max(unit)))
-        found = clarabel_answer(curved, units * pull, matrix, self.offset / np.max(unit), self.cones)
+        found = clarabel_answer(curved, units * pull, matrix, self.offset / np.max(unit), self.cones, solved=cost > 0)
         return None if found is None else (units * found[0])[self.columns]
 
 
 @silence()  # what a panic says
 def clarabel_answer(
-    hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any]
+    hessian: sp.csc_array,
+    slope: Array,
+    matrix: sp.csc_array,
+    offset: Array,
+    cones: Sequence[Any],
+    *,
+    solved: bool = False,
 ) -> tuple[Array, Array] | None:
-    """Minimise ``x' hessian x / 2 + slope' x`` with ``offset - matrix x`` in cones; return x and multipliers, or None."""
+    """Minimise ``x' hessian x / 2 + slope' x`` with ``offset - matrix x`` in cones; return x and multipliers, or None.
+
+    If it must be `solved`, an answer that the solver calls neither right nor almost right is none.
+    """
     import clarabel
 
     kinds = {
@@ -84,8 +94,9 @@ def clarabel_answer(
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
             raise
         return None
-    x, z = np.asarray(found.x), scale * np.asarray(found.z)
-    return (x, z) if np.isfinite(x).all() and np.isfinite(z).all() and "nfeasible" not in str(found.status) else None
+    x, z, status = np.asarray(found.x), scale * np.asarray(found.z), str(found.status)
+    known = "Solved" in status if solved else "nfeasible" not in status
+    return (x, z) if known and np.isfinite(x).all() and np.isfinite(z).all() else None
 
 
 def least_squares_program(
