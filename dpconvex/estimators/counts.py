@@ -112,7 +112,7 @@ class LogLinkRegressor(PrivateRegressor):
             Between 0 and the declared bounds `weight` and `exposure`.
         """
         if needs_bound(self):
-            why = "without a delta, coefficients are bounded by 1 and noise is large, and a fit may be near a constant"
+            why = "without a delta, coefficients are bounded by 1 and noise is large, and a fit may be far worse than a constant"
             warn(f"{type(self).__name__}: {why}. Pass a delta, such as delta=1e-6, or a bound of your own.")
         data = self._records(X, y, exposure=exposure, sample_weight=sample_weight)
         self.release_ = self._fitted(solve, data, backend=self.backend, unit=unit)
