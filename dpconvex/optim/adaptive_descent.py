@@ -13,17 +13,7 @@ from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.label_shares import shared_constants
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import (
-    ENDLESS,
-    HISTOGRAMS,
-    LOOKS,
-    LOUD,
-    RISING,
-    USUAL,
-    LengthHistograms,
-    Public,
-    people_of,
-)
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -118,9 +108,8 @@ def model_of(
     step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
     histogram_level, signed = level * math.sqrt(histograms), len(scores.onto_kinds) == 1
     edges = start.edges if start else public.edges_near(math.inf)
-    deviation, balanced = looks.deviation_of_counts(histogram_level), bool(start) and public.is_balanced
-    longest = start.longest if start else ENDLESS
-    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, balanced, longest)
+    deviation, longest = looks.deviation_of_counts(histogram_level), start.longest if start else None
+    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, longest)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
     slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
@@ -128,7 +117,7 @@ def model_of(
     before, ahead = np.zeros(scores.shape), np.ones(len(metric.kept))
     variance, likely = np.zeros((2, len(ahead)))
     constant = constant_in(matrix, looks)
-    least_clip = LEAST_CLIP * start.bend if start and balanced else 0.0
+    least_clip = LEAST_CLIP * start.bend if start and longest else 0.0
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
         bend, clip = start.bend, max(start.clip(loud * 4), least_clip)

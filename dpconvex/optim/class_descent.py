@@ -36,10 +36,8 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
 PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
-HELD, BOUND = (
-    0.7,
-    1.4,
-)  # At most, with another regularizer than squares; and by how much wider it is where K holds scores
+# At most, with another regularizer than squares; and by how much wider it is where K holds scores.
+HELD, BOUND = 0.7, 1.4
 # The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
 # column.
 MANY = 50.0

@@ -10,16 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
-from dpconvex.optim.slope_histograms import (
-    ENDLESS,
-    HISTOGRAMS,
-    LOOKS,
-    LOUD,
-    RISING,
-    LengthHistograms,
-    Public,
-    people_of,
-)
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -75,7 +66,7 @@ class Start(NamedTuple):
     last: float  # Of the squared level, for the last steps of a constant, if there is one
     hidden: float  # The least length of slopes that nothing is seen of
     edges: Array  # Of the histogram
-    longest: tuple[float, float]  # Slopes there that records of the domain have, up and down
+    longest: tuple[float, float] | None  # Public slopes there, up and down, where slopes balance
     belief: "Belief"
 
 
@@ -131,8 +122,8 @@ def find_constant(
         )
     own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
     edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
-    longest = public.both_sides(float(place[0])) if public.is_balanced else ENDLESS
-    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, public.is_balanced, longest)
+    longest = public.both_sides(float(place[0])) if public.is_balanced else None
+    lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, longest)
     cap = public.most_curvature
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
@@ -315,7 +306,7 @@ def last_steps(
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
     asked = there.clip(counts, (LOUD * looks.sides / level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
-    if not lengths.balanced:
+    if lengths.longest is None:
         own = level * math.sqrt(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.

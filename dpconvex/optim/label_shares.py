@@ -32,10 +32,8 @@ class LabelShares:
         self.count = len(of_labels(np.zeros(columns))[0])
         self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
         # Rows and what they say, not their squares, in which many records would drown what else is known.
-        self.rows, self.told = (
-            math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1),
-            np.zeros(self.count - 1),
-        )
+        self.rows = math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1)
+        self.told = np.zeros(self.count - 1)
 
     def learn(self, place: Array, told: Array, noise: float, clip: float) -> None:
         """Learn from a noisy mean of clipped slopes of records at a constant."""

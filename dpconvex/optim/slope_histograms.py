@@ -28,7 +28,6 @@ BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one s
 # Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
 TAILED, FALLS = 80.0, 0.5
 LEAST_SEEN = 0.1  # The least part of records that is seen
-ENDLESS = (math.inf, math.inf)  # Of slopes up and down
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ class LengthHistograms:
     deviation: float  # Of a count
     number: float  # Of records, or of people at least
     signed: bool  # Whether sides are those of one slope, which cancel
-    balanced: bool = False  # Whether all slopes add up to about 0, so that seen ones tell of hidden ones
-    longest: tuple[float, float] = ENDLESS  # Public, where they do, up and down
+    # The largest public slopes, up and down, where all add up to about 0, so that seen ones tell of hidden ones.
+    longest: tuple[float, float] | None = None
 
     def sides(self, counts: Array) -> tuple[float, float, float]:
         """Return how far slopes are on one side, from 0 to 1, their sum, and their mean length, but for a few long ones."""
@@ -133,12 +132,13 @@ class LengthHistograms:
 
     def hidden(self, counts: Array, last: float) -> tuple[float, float]:
         """Return the sum of unseen slopes, on the side of few, that balance seen ones, and their least length."""
+        if self.longest is None:
+            return 0.0, 0.0
         up, down = self.standing_out(counts, last)
-        side = math.copysign(1.0, float((up - down).sum()))
-        unseen = UNSEEN * self.deviation
-        missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0) if self.balanced else 0.0
+        side, unseen = math.copysign(1.0, float((up - down).sum())), UNSEEN * self.deviation
+        missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0)
         if missing > unseen * RISING * self.longest[side > 0]:  # None are so long: seen slopes balance elsewhere
-            missing = 0.0
+            return 0.0, 0.0
         missing = min(missing, unseen * float(self.edges[-1]))
         return -side * missing, missing / unseen
 
@@ -149,7 +149,7 @@ class LengthHistograms:
         seen = float((up + down).sum())
         if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual
-        if not self.balanced and self.number > TAILED * math.sqrt(loud):
+        if self.longest is None and self.number > TAILED * math.sqrt(loud):
             up, down = self.with_tail(up), self.with_tail(down)
         middle = self.edges / math.sqrt(2)
         excess = np.maximum(middle - self.edges[:, None], 0.0)

@@ -75,10 +75,8 @@ class Nuclear:
         return Spectral(self.support, self.shift, IntervalSet(np.arange(len(ends)), -ends, ends), self.is_symmetric)
 
     def proximal(self, theta: Array, step: Any) -> Array:
-        point, ball = (
-            theta.copy(),
-            self._ball(np.broadcast_to(step, theta.shape)[self.support[0]]),
-        )  # J.-J. Moreau, Bull. Soc. Math. France 1965
+        # J.-J. Moreau, Bull. Soc. Math. France 1965
+        point, ball = theta.copy(), self._ball(np.broadcast_to(step, theta.shape)[self.support[0]])
         point[self.support] += ball.center - ball.project(theta[self.support])
         return point
 
