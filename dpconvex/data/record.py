@@ -121,7 +121,9 @@ class Record(Sealed):
         names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
-            raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+            said = f"the data must have exactly the declared fields (missing: {missing}, extra: {extra})"
+            learnt = " If the missing one is the component of a mixture, `solve_mixture` learns it."
+            raise DomainError(f"{said}.{learnt * (not extra and set(missing) <= self.discrete.keys())}")
         if not isinstance(data, Partitions):
             check_aligned({name: data[name] for name in self.fields})
         schema = data.schema if isinstance(data, Partitions) and not data.turns else None
