@@ -69,10 +69,11 @@ def descend(
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     pulled, begin = pulls(form) or public.start is not None, 0.0 if public.start is None else public.start
-    table, hessian, noise, *_ = model_of(looks, settings, size, public, begin, form if pulled else None)
+    held = form if ridge_of(form, free=False) is None else None
+    table, hessian, noise, _, pull = model_of(looks, settings, size, public, begin, form if pulled else None, held)
     if pulled:
         return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
-    return regularized(table, hessian, form, looks.scores, looks.constant, size), noise
+    return regularized(table, hessian, form, looks.scores, looks.constant, size, pull), noise
 
 
 def model_of(
@@ -82,6 +83,7 @@ def model_of(
     public: Public,
     begin: Array | float = 0.0,
     form: LossForm | None = None,
+    held: LossForm | None = None,
 ) -> ScoreModel:
     """Take steps, from a table where they begin; each is followed by one of the regularizer of a form, if that is given."""
     scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
@@ -127,7 +129,9 @@ def model_of(
     lowest = 0.0 if public.is_bent else public.curvature / RISING
     lowest = (start.least if start else public.curvature) if public.vanishes else lowest
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
-    leaps = np.any(public.secant > 0) and constant is None
+    # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
+    held = held if many >= ENOUGH and (public.is_bent or scores.width > 0) else None
+    leaps, pull = np.any(public.secant > 0) and constant is None, None
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
@@ -163,8 +167,10 @@ def model_of(
             point = first = point - gradient / np.where(public.secant > 0, cut * public.secant, bend)
         else:
             point = point - rate / bend * gradient
+        if form is None and held is not None and t >= rounds // 2:
+            point, pull = pulled_by(held, point, bend / rate, matrix, inverse, looks, size)
         if form is not None:
-            point = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
+            point, _ = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
             slow *= SLOWER if opposed(point - here, way) else 1.0  # The regularizer and K hold most of a gradient back
             way = point - here
         still *= abs(1 - rate * moved)
@@ -187,7 +193,7 @@ def model_of(
         away = math.sqrt(float(along**2 @ variance)) / max(float(along @ constant), 1e-300) * looks.constant
         away /= max(1 - still, 1e-9)
         table = last_steps(looks, table, spread, place, away, start, level, clip, number, bend, lengths, public)
-    return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer)
+    return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer, pull)
 
 
 def opposed(one: Array, other: Array) -> bool:
@@ -196,14 +202,16 @@ def opposed(one: Array, other: Array) -> bool:
 
 def pulled_by(
     form: LossForm, point: Array, curvature: float, matrix: Array, inverse: Array, looks: PrivateLooks, size: float
-) -> Array:
-    """Return the point after a proximal step of the regularizer and the constraints; as it was, if none is found."""
-    scores = looks.scores
+) -> tuple[Array, Array | None]:
+    """Return the point after a proximal step of the regularizer and the constraints, if one is found, and what they pulled by."""
+    scores, units = looks.scores, row_units(looks.scores, looks.constant)
     with suppress(NotConverged):
-        theta = regularized(matrix.T @ point, curvature * inverse @ inverse.T, form, scores, looks.constant, size)
-        table = scores.table(theta) / row_units(scores, looks.constant)
-        return np.asarray(np.linalg.solve(matrix.T, table))
-    return point
+        hessian = curvature * inverse @ inverse.T
+        theta = regularized(matrix.T @ point, hessian, form, scores, looks.constant, size)
+        table = scores.table(theta) / units
+        moved = (hessian @ (matrix.T @ point - table) / units) @ scores.onto_columns.T
+        return np.asarray(np.linalg.solve(matrix.T, table)), scores.reading.T @ moved.T.ravel()
+    return point, None
 
 
 def whole_rows(

@@ -27,8 +27,7 @@ CLIPPED, TOO_LONG = 1.2, 8.0
 LEAST_BEND, TIED = 0.5, 2.0
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
-# Records and unit of the level below which they cost more, and how much more at most.
-SCARCE, DEARER = 100.0, 3.0
+WIDENED = 3  # Looks until clips, short at first, are wide
 # The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
 PLAIN, NARROW, ENOUGH = 4.0, 1.5, 12.0
 # Before anything is asked, how far constants are from 0; their grid; how wrong the model of mean slopes is, and what clips cut.
@@ -158,8 +157,7 @@ def balanced(
     few, spent = people_of(looks, number) * level / looks.sides, 0.0
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
-    more = min(max(SCARCE / few, 1.0), DEARER)
-    bears = few * math.sqrt(more * sum(SHARES))
+    bears = few * math.sqrt(sum(SHARES))
 
     def bends(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
@@ -174,9 +172,9 @@ def balanced(
     for count, most in enumerate(SHARES):
         place, part = seen_from(belief.middle, place, public), belief.part
         unit, allowed = public.short_side(place), widest_clip(bears, place, public, part)
-        share = more * most * min((LOOSE * allowed / few) ** 2, 1.0)
+        share = most * min((LOOSE * allowed / few) ** 2, 1.0)
         narrow = min(NARROW * widening(place), allowed)  # It tells which way to go, and wide ones where to stay
-        clip = part * narrow * (allowed / narrow) ** (count / (len(SHARES) - 1))
+        clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
         slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, level * math.sqrt(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share

@@ -134,3 +134,16 @@ def test_steps_of_classes_follow_penalties_and_sets(kind, held):
     found = [dp.solve(template, data, dp.Privacy(3.0, 1e-5), seed=seed) for seed in (1, 2)]
     assert all(release.certificate.perturbed == "queries" for release in found)
     assert np.mean([objective(template, data, release) - least for release in found]) < 0.04 * (constant - least)
+
+
+@pytest.mark.parametrize(("held", "times"), [("absolute values", 5), ("a norm", 4), ("differences", 1)])
+def test_steps_of_counts_follow_penalties(held, times):
+    w, b = cp.Variable(3, name="w"), cp.Variable(name="b")
+    record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 20))
+    template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), times * HELD[held][0](w))
+    data = {"x": X, "y": np.random.default_rng(0).poisson(np.exp(X @ [3, -3, 0])).clip(0, 20)}
+    least = objective(template, data, dp.solve_without_privacy(template, data))
+    mean = data["y"].mean()
+    found = [dp.solve(template, data, dp.Privacy(3.0, 1e-5), seed=seed) for seed in (1, 2)]
+    lost = np.mean([objective(template, data, release) - least for release in found])
+    assert lost < 0.02 * (mean - mean * np.log(mean) - least)
