@@ -1,7 +1,7 @@
 """Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from scipy.special import ndtr
@@ -58,13 +58,13 @@ def normal_mass(low: Array, high: Array) -> Array:
     return np.asarray(np.maximum(np.where(mirrored, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)), 0.0))
 
 
-def line_masses(first: Array, second: Array, scale: float, mass: Any = normal_mass) -> Masses:
+def line_masses(first: Array, second: Array, scale: float) -> Masses:
     """Return the masses of cells of answers from the derivatives of two objectives at the cells' ends, rising."""
     found, error = [], np.full(len(first) + 1, LEAST)
     for slope in (first, second):
         slope = np.maximum.accumulate(slope)  # rounding must not turn cells inside out
         ends = np.concatenate([[-np.inf], slope, [np.inf]])
-        found.append(mass(ends[:-1] / scale, ends[1:] / scale))
+        found.append(normal_mass(ends[:-1] / scale, ends[1:] / scale))
         inner = np.diff(slope)
         size = np.abs(slope[1:]) + np.abs(slope[:-1]) + scale
         with np.errstate(divide="ignore"):

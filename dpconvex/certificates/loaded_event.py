@@ -34,8 +34,7 @@ def believed(certificate: Any) -> Event | None:
     epsilon, delta = max(certificate.noise_epsilon + certificate.jacobian_epsilon, rest), certificate.noise_delta
     if certificate.is_gaussian:
         delta = max(delta, certificate.privacy.delta - sum(part.delta for part in beside))
-    perturbed = certificate.curved and certificate.is_gaussian
-    if perturbed:
+    if certificate.curved and certificate.is_gaussian:
         same = any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
     else:  # of a level the proof bounds no more than what it costs; without one, Gaussian noise is that of samples
         least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))

@@ -86,8 +86,7 @@ def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
         return apart
     hulls = (segments(loss.scalar.hulls) for loss in (first, second))
     pairs = sum((most(rows, one, two, True) for one, two in product(*hulls)), ZERO)
-    square = first.length**2 + second.length**2 + 2 * pairs
-    return min(apart, root(max(square, ZERO))[1])
+    return min(apart, root(max(first.length**2 + second.length**2 + 2 * pairs, ZERO))[1])
 
 
 def most(rows: GeneratorRows, one: Hull, two: Hull, cross: bool) -> Fraction:

@@ -184,8 +184,7 @@ class GeneratorRows:
         return self.forms_of(u, u)
 
     def longest(self, u: Vector) -> Fraction:
-        shared = up(sum((self.shared[g] * a * a for g, a in u), ZERO))
-        return min(self.product(u, u)[1], shared)
+        return min(self.product(u, u)[1], up(sum((self.shared[g] * a * a for g, a in u), ZERO)))
 
     @remembered
     def all_apart(self, hulls: frozenset[tuple[Vector, ...]]) -> Counter[Fraction]:

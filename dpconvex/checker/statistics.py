@@ -73,8 +73,7 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
         for k, value in enumerate(values)
         if value
     ]
-    curved = [max(column[2]) > 1 for column in powers]
-    return highest(terms, ranges, curved, claimed)
+    return highest(terms, ranges, [max(column[2]) > 1 for column in powers], claimed)
 
 
 def highest(

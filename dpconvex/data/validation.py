@@ -218,8 +218,7 @@ class Gate:
             if isinstance(domain, Box) or domain.norm == np.inf:
                 lower, upper = domain.bounds
                 inside, excess = np.clip(matrix.data, lower[places], upper[places]), np.zeros(matrix.shape[0])
-                over = relative(np.abs(matrix.data - inside), lower[places], upper[places])
-                np.maximum.at(excess, owners, over)
+                np.maximum.at(excess, owners, relative(np.abs(matrix.data - inside), lower[places], upper[places]))
             else:
                 powers = np.abs(matrix.data / domain.radius) ** domain.norm
                 norms = np.asarray(np.bincount(owners, powers, matrix.shape[0]) ** (1 / domain.norm), dtype=float)

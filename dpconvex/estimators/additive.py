@@ -227,8 +227,7 @@ class AdditiveModel(Private):
         check_unit(self.unit, self.schema)
         self._noted(self.schema)
         plain("fit", "y", y, is_classifier(self), cells=False)
-        rows = self._features_of(X) if x is None else x
-        return {"x": rows, "y": self._target(one_column(self._in_units(y)))}
+        return {"x": self._features_of(X) if x is None else x, "y": self._target(one_column(self._in_units(y)))}
 
     @property
     def intercept_(self) -> Any:

@@ -124,8 +124,7 @@ def as_candidate(
         records, width = model._records(data[features], data[label], **more), np.shape(data[features])[1:]
     template = model.template(model.n_features_in_)
     record = template.record.fields
-    fits = set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width
-    require(fits, said)
+    require(set(record) == {"x", "y"} and getattr(record["x"], "shape", None) == width, said)
     learnt = getattr(getattr(model, "bounds", None), "learnt", None)
     known = origin_of(*origins(data)).learnt
     said = f"tune: the bounds of {name} were learnt, and its features were not encoded by their schema"

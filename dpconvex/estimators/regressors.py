@@ -102,8 +102,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         (middle, half), known = self._scale(), self.bounds
         if isinstance(known, Schema) and known.learnt is not None:
             return np.asarray(known.targets(np.asarray(y)))
-        inside = check_column("y", Box(*self._interval()), y, self.clip)
-        return np.clip((inside[:] - middle) / half, -1.0, 1.0)
+        return np.clip((check_column("y", Box(*self._interval()), y, self.clip)[:] - middle) / half, -1.0, 1.0)
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target and within its bounds; costs no privacy."""
@@ -137,8 +136,7 @@ def needs_bound(estimator: Any) -> bool:
 
 def takes_steps(estimator: Any) -> bool:
     """Say whether adaptive steps are named, or usual."""
-    usual = bool(estimator.delta) and estimator.mechanism is None
-    return usual or isinstance(estimator.mechanism, AdaptiveSteps)
+    return (bool(estimator.delta) and estimator.mechanism is None) or isinstance(estimator.mechanism, AdaptiveSteps)
 
 
 class Ridge(PrivateRegressor, problem="ridge_regression"):

@@ -81,8 +81,7 @@ class SurvivalRegressor(
     def unique_times_(self) -> Array:
         """The times at which the intervals end, shape (intervals,)."""
         name, given = type(self).__name__, self.intervals
-        said = f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10)."
-        require(self.bounds is not None, said)
+        require(self.bounds is not None, f"{name}: declare 0 and the end of the curves, such as bounds=(0, 10).")
         low, high = interval("the time", self.bounds)
         require(low == 0, f"{name}: bounds are 0 and the largest time, not {self.bounds!r}.")
         if isinstance(given, int | np.integer) and is_whole(given, 1):

@@ -214,8 +214,7 @@ def built(atom: Atom) -> PiecewiseQuadratic:
 
 def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
     """Return nodes with values and slopes: on all scales and at random, and halfway where the slope is not linear, repeatedly."""
-    rng = np.random.default_rng(0)
-    outer = np.concatenate([np.logspace(-6, END, 8 * END), 10.0 ** rng.uniform(-6, 9, 2048)])
+    outer = np.concatenate([np.logspace(-6, END, 8 * END), 10.0 ** np.random.default_rng(0).uniform(-6, 9, 2048)])
     inner = np.concatenate([unit * np.linspace(0, 64, 1025), np.linspace(0, 1e3, 2001)])
     right = np.unique(np.concatenate([inner, outer]))
     right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # apart, for what rounds

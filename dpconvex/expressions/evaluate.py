@@ -26,8 +26,7 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -
     found: dict[Expression, tuple[Array, float]] = {}
     for node, value in over_records(roots, given).items():
         known = () if node in given else node.args
-        own = float(np.abs(value).max(initial=0.0))
-        size = max([0.0, own, *(found[argument][1] for argument in known)])
+        size = max([0.0, float(np.abs(value).max(initial=0.0)), *(found[argument][1] for argument in known)])
         found[node] = (np.asarray(np.broadcast_to(value[..., 0], node.shape)), size)
     return found
 

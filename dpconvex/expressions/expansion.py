@@ -106,8 +106,7 @@ class RecordVariables:
         """Bound the entries of a record-only polynomial: the tighter of interval arithmetic and Cauchy-Schwarz by types."""
         monomial = self.monomial_range(polynomial.monomial)
         largest = np.max(np.abs(monomial), axis=0)
-        ends = interval_product(monomial, polynomial.ends)
-        box = interval_sums(polynomial.entry, *ends, polynomial.size)
+        box = interval_sums(polynomial.entry, *interval_product(monomial, polynomial.ends), polynomial.size)
         if polynomial.monomial.shape[1] == 0:  # numbers
             return box
         centre, radius = np.zeros((2, polynomial.size))
@@ -141,8 +140,7 @@ class RecordVariables:
 
     def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
         """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
-        owner = np.append(self.owner, -1)
-        types, number = numbered_rows(np.sort(owner[monomial], axis=1))
+        types, number = numbered_rows(np.sort(np.append(self.owner, -1)[monomial], axis=1))
         return {tuple(int(b) for b in row if b >= 0): np.flatnonzero(number == k) for k, row in enumerate(types)}
 
     def multiplicity(self, monomial: NDArray[np.int64]) -> Array:

@@ -212,8 +212,7 @@ def product(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPart:
     inner = one.ndim - 1
     if (left is None or left.axis == inner) and (right is None or right.axis == 0):
         first = left.expression if left is not None else shared(one, inner, node)
-        second = right.expression if right is not None else shared(two, 0, node)
-        return RecordPart(first @ second, None)
+        return RecordPart(first @ (right.expression if right is not None else shared(two, 0, node)), None)
     if left is not None and right is None:
         return RecordPart(left.expression @ two, 0)
     if right is not None and left is None:

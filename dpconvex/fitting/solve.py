@@ -98,8 +98,7 @@ def solve(
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
     given = (mechanism, residual_noise, backend, size, clip, budget, entry, seed, None, unit, checked)
-    options = FitOptions(*given, units=True)
-    fit = FitJob(data, privacy, [template], options)
+    fit = FitJob(data, privacy, [template], FitOptions(*given, units=True))
     return fit.run(fit.proved_and_paid(), fit.data, fit.source)
 
 

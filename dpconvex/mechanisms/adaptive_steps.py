@@ -111,9 +111,5 @@ def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivat
     parts = "one record's part of a sum is at most the clip"
     apart = "two records' parts differ by at most twice the clip" if privacy.adjacency == "replace-one" else parts
     why = "the sensitivity and the level of each query are known before it is asked; squared levels add up"
-    steps = (
-        Derivation("clipped sums", "", {}, apart),
-        *further,
-        Derivation("adaptive composition", "", {"mu": level}, why),
-    )
-    return Derivation(name, "", privacy.claims, SOURCE, steps)
+    last = Derivation("adaptive composition", "", {"mu": level}, why)
+    return Derivation(name, "", privacy.claims, SOURCE, (Derivation("clipped sums", "", {}, apart), *further, last))

@@ -157,8 +157,7 @@ def start_directions(components: int, features: int) -> Array:
     if components == 1:
         return np.zeros((1, features))
     if components <= features + 1:
-        corners = np.eye(components) - 1 / components
-        left, singular, _ = np.linalg.svd(corners)
+        left, singular, _ = np.linalg.svd(np.eye(components) - 1 / components)
         points = (left * singular)[:, : components - 1]
         turn = np.linalg.qr(rng.normal(size=(features, features)))[0]
         return np.asarray(points / np.linalg.norm(points[0]) @ turn[: components - 1])

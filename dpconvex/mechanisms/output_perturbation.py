@@ -105,8 +105,7 @@ class OutputPerturbation(base.ForUnits):
 
     def _square(self, analysis: Analysis, privacy: Privacy, mu: float) -> float:
         reach = analysis.sensitivity(privacy.adjacency, privacy.person) / mu
-        scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
-        return self.law.square(analysis.form.space.dim, scale)
+        return self.law.square(analysis.form.space.dim, self.law.calibrate(privacy.epsilon, privacy.delta, reach))
 
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, mu: float) -> float:
         """Predict by how much noise of no preferred direction raises the objective, from public numbers."""

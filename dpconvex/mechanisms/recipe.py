@@ -273,8 +273,7 @@ class Automatic(ForUnits):
                 best = certificate
         compared = "; ".join(f"{c.mechanism} {foreseen(c):.4g}" for c in sorted(certificates, key=foreseen))
         how = "objective perturbation, unless another is clearly better; risks of output perturbation count 50 times"
-        said = f"Mechanisms compared by predicted excess risk ({how}): {compared}."
-        return best.advised(said)
+        return best.advised(f"Mechanisms compared by predicted excess risk ({how}): {compared}.")
 
     def others(self, analysis: Analysis, certificate: Certificate) -> list[Candidate]:
         """Return what was not chosen; what needs a delta that the guarantee has not got refuses by itself."""

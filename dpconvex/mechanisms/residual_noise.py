@@ -176,8 +176,7 @@ def hidden(
 
 
 def room_above(analysis: Analysis) -> float:
-    free = analysis.form.feasible.is_space and not kinks_of(analysis.form)
-    return FREE_ROOM if free else ROOM_OF_STEPS
+    return FREE_ROOM if analysis.form.feasible.is_space and not kinks_of(analysis.form) else ROOM_OF_STEPS
 
 
 def usual_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:

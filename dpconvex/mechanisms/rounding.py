@@ -201,5 +201,4 @@ def found(form: LossForm, radius: float) -> Bend:
         return Bend(stiff, math.inf, radius, str(error).splitlines()[0])
     if scalar.kink is not None:
         return Bend(stiff, math.inf, radius, scalar.kink.reason)
-    bend = curvature_bound(scalar.pieces, gram, form.space.dim).eigenvalue
-    return Bend(stiff, determinants + bend, radius)
+    return Bend(stiff, determinants + curvature_bound(scalar.pieces, gram, form.space.dim).eigenvalue, radius)

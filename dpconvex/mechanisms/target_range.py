@@ -206,11 +206,8 @@ def target_of(form: LossForm) -> Target | None:
     factors, fixed, varied = dict[Expression, float](), list[Array](), np.zeros(form.space.dim, dtype=bool)
     for leaf in dict.fromkeys(form.every_leaf):
         found = form.polynomial(leaf)
-        free, degree, reads = (
-            found.coordinate >= 0,
-            (found.monomial >= 0).sum(axis=1),
-            (found.monomial == place).any(axis=1),
-        )
+        free, degree = found.coordinate >= 0, (found.monomial >= 0).sum(axis=1)
+        reads = (found.monomial == place).any(axis=1)
         alone, offset = reads & ~free & (degree == 1), found.coefficient[~free & (degree == 0)].sum()
         known = (free | alone | (degree == 0)).all() and offset in (0.0, moves.get(leaf))
         if found.size != 1 or reads.sum() != 1 or not alone.any() or not known:

@@ -149,8 +149,7 @@ class Template(Sealed):
         Kind("a function of (parameters, x)", callable).or_none.check("Template", **given)
         for name, function in given.items():
             for field in further_fields(function):
-                known = ", ".join(record.fields)
-                said = f"Template: {name} needs {field!r}, and the record's fields are {known}."
+                said = f"Template: {name} needs {field!r}, and the record's fields are {', '.join(record.fields)}."
                 require(field in record.fields, f"{said} Give it a default value.")
         constraints = list(constraints) if isinstance(constraints, Iterable) else [constraints]
         for constraint in constraints:

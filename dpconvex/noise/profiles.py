@@ -49,8 +49,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     )
     rate = a + density / np.maximum(survival[:-1], 1e-300) * (1 - TAIL_SLACK)
     cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
-    total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
-    return min(total * (1 + TAIL_SLACK), 1.0)
+    return min((float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))) * (1 + TAIL_SLACK), 1.0)
 
 
 def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:

@@ -215,12 +215,7 @@ def pulled_by(
 
 
 def whole_rows(
-    looks: PrivateLooks,
-    level: float,
-    ridge: float,
-    public: Public,
-    most: float = math.inf,
-    denoised: bool = False,
+    looks: PrivateLooks, level: float, ridge: float, public: Public, most: float = math.inf, denoised: bool = False
 ) -> tuple[Metric, float, float]:
     """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
     turn: Array | None = None

@@ -39,8 +39,7 @@ class LabelShares:
         """Learn from a noisy mean of clipped slopes of records at a constant."""
         slopes = self.of_labels(place)[1]
         slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
-        reads = (self.apart.T @ slopes) / noise
-        self.rows = np.concatenate([self.rows, reads.T])
+        self.rows = np.concatenate([self.rows, ((self.apart.T @ slopes) / noise).T])
         self.told = np.append(self.told, (told - slopes.mean(axis=0)) / noise)
 
     @property

@@ -59,8 +59,7 @@ class NoisyQuadratic:
         full, number = np.append(theta, 1.0), np.arange(len(a))
         row, column, weight = np.r_[a, b], np.r_[number, number], np.r_[full[b], full[a]]
         kept = row >= 0
-        shape = (self.loss.dim, len(a))
-        return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=shape))
+        return sp.csr_array(sp.coo_array((weight[kept], (row[kept], column[kept])), shape=(self.loss.dim, len(a))))
 
     def gradient_map(self, theta: Array) -> sp.csr_array:
         """Return the linear map from moments to the gradient at a point: what noise on them does to it."""

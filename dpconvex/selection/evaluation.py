@@ -356,8 +356,7 @@ class Evaluation(StatedNumbers):
         table = self._table("targets")
         knots = self.cells.knots["targets"]
         mean = ratio(table @ (np.sign(knots) * measures.lengths(knots)), whole(table))
-        second = ratio(table @ np.square(knots), whole(table))
-        return np.maximum(second - mean**2, 1e-12) * self._range**2
+        return np.maximum(ratio(table @ np.square(knots), whole(table)) - mean**2, 1e-12) * self._range**2
 
     def summary(self) -> dict[str, Estimate]:
         """Return the main numbers that these counts tell, by name; the error, and that of a constant, come first."""

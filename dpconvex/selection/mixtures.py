@@ -71,8 +71,7 @@ def verify_mixture(
 ) -> Certificate:
     """Prove `solve_mixture` private, without data; parameters as there, and errors as for `verify`."""
     plan = MixturePlan(template, privacy, clustering, share, features, group, component)
-    options = FitOptions(mechanism, residual_noise)
-    return plan.whole(options.prove(template, plan.rest, size).certificate)
+    return plan.whole(FitOptions(mechanism, residual_noise).prove(template, plan.rest, size).certificate)
 
 
 @quietly

@@ -111,8 +111,7 @@ def spectral_range(
                         factor = factor * one.power(side.count(b))
                 total = total + Interval(low, high) * factor
             else:
-                norm = math.prod(bases.bases[b].norm for b in first + second)
-                bound = singular_bound(block) * norm * (1 + room)
+                bound = singular_bound(block) * math.prod(bases.bases[b].norm for b in first + second) * (1 + room)
                 total = total + Interval(-bound, bound)
     return total
 

@@ -66,9 +66,7 @@ def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tu
 
 
 def hull(piece: HessianTerm) -> Array | None:
-    if len(piece.terms) == 1 and not piece.terms[0].ball:
-        return piece.terms[0].rows
-    return None
+    return piece.terms[0].rows if len(piece.terms) == 1 and not piece.terms[0].ball else None
 
 
 def trace_bound(

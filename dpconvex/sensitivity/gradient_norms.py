@@ -56,8 +56,7 @@ class Gradients:
             return 0.0
         if self.squares is not None:
             return float(np.sqrt(self.squares.max()))
-        products = largest_products(self, self, cross=False)
-        total = float((self.norms**2).sum() + 2 * np.triu(products, 1).sum())
+        total = float((self.norms**2).sum() + 2 * np.triu(largest_products(self, self, cross=False), 1).sum())
         return float(min(np.sqrt(max(total, 0.0)) + self.slacks[0], self.norms.sum()))
 
     def squared_distances(self, other: "Gradients") -> Array | None:

@@ -41,8 +41,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
     for field in sorted({field for loss in losses for field in loss.fields}, key=lambda field: field.name):
         domain = template.record.continuous.get(field.name)
         if isinstance(domain, Box) and len(domain.shape) and field.size <= MOST:
-            sizes = np.maximum(np.abs(domain.lower), np.abs(domain.upper))
-            units = powers_of_two(sizes)
+            units = powers_of_two(np.maximum(np.abs(domain.lower), np.abs(domain.upper)))
             if LEAST < units.min() * UNEVEN < units.max() < LARGEST:
                 own = Field.of(field.shape, f" own {len(found)}")
                 found[field / units], uneven[field] = own, own * units

@@ -40,8 +40,7 @@ def separated(template: Template) -> Template:
     if not apart:
         return template
     losses = tuple(together([pair for pair in own if pair not in apart]) for own in every)
-    whole = together(apart)
-    parts = template.regularizer, whole
+    parts = template.regularizer, together(apart)
     return template.with_parts(losses=losses, regularizer=add(*parts), public_terms=parts)
 
 

@@ -91,8 +91,7 @@ def layouts(space: Space) -> Iterator[tuple[str, Indices, Indices]]:
         yield f"one {kind} for each class", classes, np.tile(np.arange(blocks[0].dim), len(blocks))
     if any(block.symmetric for block in blocks):
         return
-    counts = sorted({int(side) for block in blocks for side in block.variable.shape})
-    for count in counts:
+    for count in sorted({int(side) for block in blocks for side in block.variable.shape}):
         for first in (True, False):
             found = aligned(space, count, first)
             if found is not None:

@@ -131,8 +131,7 @@ def of_cone(block: ConeBlock, value: Array) -> tuple[float, Array, Array] | None
     left = (value[0] - length) * (value[0] + length)
     if not (value[0] > 0 and left > 0):
         return None
-    turned = np.concatenate([value[:1], -value[1:]])
-    pull = 2 * turned / left
+    pull = 2 * np.concatenate([value[:1], -value[1:]]) / left
     bend = np.outer(pull.astype(float), pull.astype(float)) - 2 / float(left) * np.diag(
         [1.0] + [-1.0] * (len(value) - 1)
     )

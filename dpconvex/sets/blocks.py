@@ -43,8 +43,7 @@ class ConeBlock:
     misread: tuple[sp.csr_array, Array] | None = None
 
     def at(self, x: Array) -> Array:
-        away = x if self.point is None else x - self.point
-        return np.asarray(self.matrix @ away + self.offset)
+        return np.asarray(self.matrix @ (x if self.point is None else x - self.point) + self.offset)
 
     @cached_property
     def size(self) -> sp.csr_array:

@@ -147,8 +147,7 @@ def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tu
 def deeper(limit: Any, depth: Any) -> Any:
     if isinstance(limit, cp.constraints.Inequality):
         low, high = limit.args
-        fixed = low.is_constant() and high.is_constant()
-        return limit if fixed else low + depth <= high
+        return limit if low.is_constant() and high.is_constant() else low + depth <= high
     if isinstance(limit, cp.constraints.PSD):
         return limit.args[0] - depth * np.eye(limit.args[0].shape[0]) >> 0
     if isinstance(limit, cp.SOC):

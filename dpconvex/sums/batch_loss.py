@@ -140,5 +140,4 @@ class BatchedLoss:
             return found.hessian
         lift = self.lift[found.place]
         entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        bent = found.hessian_product(entries, lift.toarray(), [], self.space.dim)
-        return sp.csr_array(lift.T @ bent)
+        return sp.csr_array(lift.T @ found.hessian_product(entries, lift.toarray(), [], self.space.dim))

@@ -142,8 +142,7 @@ class RecordBlock:
             curved = left[k, k] > least[k]
             column[k:] = np.where(curved, left[k, k:] / np.sqrt(np.where(curved, left[k, k], 1.0)), 0.0)
             left -= column[:, None] * column
-        good = np.isfinite(found).all(axis=(0, 1))
-        return np.clip(np.where(good, found, 0.0), -LARGEST, LARGEST)
+        return np.clip(np.where(np.isfinite(found).all(axis=(0, 1)), found, 0.0), -LARGEST, LARGEST)
 
     def sums(self, gradient: Exact, lengths: Array, up: NDArray[np.bool_]) -> Sums:
         """Return sums with curvatures or slopes along the parameters, and counts by length, where a look asks for them.

@@ -123,8 +123,7 @@ def exact_losses(template: Template, space: Space) -> tuple[Expression, ...]:
     done, still = dict[Expression, Expression](), dict[Expression, Expression]()
     leaves = {leaf for loss in template.losses for leaf in affine_leaves(loss)}
     for part in postorder(template.losses):
-        zero = isinstance(part, Variable)
-        still[part] = constant(np.zeros(part.shape)) if zero else rebuilt(part, still)
+        still[part] = constant(np.zeros(part.shape)) if isinstance(part, Variable) else rebuilt(part, still)
         done[part] = own = rebuilt(part, done)
         if part.args and (part in leaves or (part.fields and not part.variables)):
             with suppress(MissingRule, NotPrivate):  # then nothing is claimed of it

@@ -266,8 +266,7 @@ def kron(a: Any, b: Any) -> Expression:
 def convolve(a: Any, b: Any) -> Expression:
     a, b = (vec(b), vec(a)) if constant(a).variables else (vec(a), vec(b))
     shift = np.arange(a.size + b.size - 1)[:, None] - np.arange(b.size)
-    copies = entry_at(hstack(a, 0.0), np.where((shift >= 0) & (shift < a.size), shift, a.size))
-    return matmul(copies, b)
+    return matmul(entry_at(hstack(a, 0.0), np.where((shift >= 0) & (shift < a.size), shift, a.size)), b)
 
 
 def diag_matrix(a: Any, k: int = 0) -> Expression:

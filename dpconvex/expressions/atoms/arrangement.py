@@ -73,8 +73,7 @@ def entry_at(expression: Expression, key: Any) -> Expression:
     if np.array_equal(places, numbers):
         return expression
     parts = [*key] if isinstance(key, tuple) else [key]
-    plain = all(isinstance(p, slice | int | np.integer) and not isinstance(p, bool) for p in parts)
-    if not plain:
+    if not all(isinstance(p, slice | int | np.integer) and not isinstance(p, bool) for p in parts):
         return SELECT(expression, places=tuple(places.ravel(order="F").tolist()), shape=places.shape)
     parts += [slice(None)] * (expression.ndim - len(parts))
     ends = zip(parts, expression.shape, strict=True)

@@ -125,8 +125,7 @@ def log_ratio_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
 
 
 def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    first = np.where(a > 0, np.log(np.where(a > 0, a, 1.0) / b) + 1.0, 0.0)
-    return [slope * first, -slope * a / b]
+    return [slope * np.where(a > 0, np.log(np.where(a > 0, a, 1.0) / b) + 1.0, 0.0), -slope * a / b]
 
 
 def relative_entropy(m: AbstractValue, y: AbstractValue) -> AbstractValue:
@@ -207,8 +206,7 @@ def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
     weights = np.exp(a - value)
-    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
-    return [weights * (slope / total)]
+    return [weights * (slope / np.sum(weights, axis=expression.option("axis"), keepdims=True))]
 
 
 LOG_SUM_EXP = rules.reduction(

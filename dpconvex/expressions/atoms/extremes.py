@@ -37,8 +37,7 @@ def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
     if len(curved) == 1:
         reason = "a hinge (the maximum of a term and a constant) is not differentiable at its corner"
         remedy = f"dp.huber_hinge(m, width) rounds the corner off; {rules.NO_SMOOTHNESS}"
-        kink = NonsmoothPoint(reason, expression, remedy)
-        hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=kink)
+        hinge = curved[0].through(value, Interval(0.0, 1.0), 0.0, kink=NonsmoothPoint(reason, expression, remedy))
         return replace(hinge, behind=curved[0]) if [e.value for e in alive if not e.terms] == [rules.ZERO] else hinge
     return AbstractValue(value, (hull_of(alive),), rules.pieces_of(alive), 1, rules.kink_of(alive) or tie(expression))
 

@@ -150,8 +150,7 @@ def squares_over(expression: Expression, group: rules.Entries, divisor: Abstract
     pieces = []
     for entry, reach in zip(inner, ranges, strict=True):
         ratio = Interval(-reach.high, -reach.low) * Interval(1 / y.high, 1 / low)
-        extra = tuple(term.scaled(ratio) for term in divisor.terms)
-        pieces.append(HessianTerm(entry.terms + extra, 2.0 / low))
+        pieces.append(HessianTerm(entry.terms + tuple(term.scaled(ratio) for term in divisor.terms), 2.0 / low))
         pieces.extend(piece.scaled(2 * reach.size / low) for piece in entry.pieces)
     if divisor.terms:
         bound = Interval(-value.high / low, -value.low / y.high)
