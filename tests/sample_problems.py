@@ -12,6 +12,14 @@ from dpconvex.sets.kinks import split_kinks
 from dpconvex.sets.quadratics import Bend, quadratic
 
 
+def objective(template, data, found):
+    """Return the mean objective at parameters by name."""
+    problem = template.problem(data)
+    for variable in problem.variables():
+        variable.save_value(np.asarray(found[variable.name()]))
+    return float(problem.objective.value) / len(next(iter(data.values())))
+
+
 def build(template, modulus, size=40, seed=0, noise=1.0, **options):
     """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
     rng = np.random.default_rng(seed)

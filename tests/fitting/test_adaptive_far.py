@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from sample_problems import objective
 
 import dpconvex as dp
 
@@ -68,13 +69,6 @@ def risks():
     record = dp.Record(x=dp.Box(-np.ones(3), np.ones(3)), days=dp.Box(0, 3650), one=dp.Box(0, 1), two=dp.Box(0, 1))
     data = {"x": x, "days": days, "one": (which == 0).astype(float), "two": (which == 1).astype(float)}
     return dp.Template(record, loss, 1e-6 * (cp.sum_squares(w) + cp.sum_squares(v))), data
-
-
-def objective(template, data, found):
-    problem = template.problem(data)
-    for variable in problem.variables():
-        variable.save_value(np.asarray(found[variable.name()]))
-    return float(problem.objective.value) / SIZE
 
 
 @pytest.mark.parametrize(("kind", "lost"), [(ratios, 0.5), (lifetimes, 0.3), (trips, 0.1), (risks, 0.1)])

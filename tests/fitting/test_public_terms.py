@@ -4,19 +4,13 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from adaptive_learners import ADD, STEPS, rng
+from sample_problems import objective
 
 import dpconvex as dp
 
 SIZE = 4000
 X = dp.Ball(3).project(rng.normal(size=(SIZE, 3)) / 4 + [0.4, 0.2, 0.0])
 SIGNS = np.where(X @ [3, -2, 1] + rng.logistic(size=SIZE) > 0.8, 1, -1)
-
-
-def objective(template, data, found):
-    problem = template.problem(data)
-    for variable in problem.variables():
-        variable.save_value(np.asarray(found[variable.name()]))
-    return float(problem.objective.value) / SIZE
 
 
 def ridge(place):
