@@ -73,7 +73,7 @@ def descend(
     table, hessian, noise, _, pull = model_of(looks, settings, size, public, begin, form if pulled else None, held)
     if pulled:
         return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
-    return regularized(table, hessian, form, looks.scores, looks.constant, size, pull), noise
+    return regularized(table, hessian, form, looks, size, pull), noise
 
 
 def model_of(
@@ -95,9 +95,7 @@ def model_of(
     told = scores.is_shared and public.start is None and public.of_labels
     if told:
         begin, spent = shared_constants(looks, told, level, size)
-    metric, matrix, number, left, cut, start = metric_of(
-        looks, level, size, columns, public, begin, spent, form is None
-    )
+    metric, matrix, number, left, cut, start = metric_of(looks, level, size, public, begin, spent, form is None)
     form = None if form is None else weighed(form, number / size)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     many, single = number * level / (sides * metric.directions * columns), number * level / (sides * SINGLE)
@@ -207,7 +205,7 @@ def pulled_by(
     scores, units = looks.scores, row_units(looks.scores, looks.constant)
     with suppress(NotConverged):
         hessian = curvature * inverse @ inverse.T
-        theta = regularized(matrix.T @ point, hessian, form, scores, looks.constant, size)
+        theta = regularized(matrix.T @ point, hessian, form, looks, size)
         table = scores.table(theta) / units
         moved = (hessian @ (matrix.T @ point - table) / units) @ scores.onto_columns.T
         return np.asarray(np.linalg.solve(matrix.T, table)), scores.reading.T @ moved.T.ravel()
@@ -247,16 +245,10 @@ def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
 
 
 def metric_of(
-    looks: PrivateLooks,
-    level: float,
-    size: float,
-    columns: float,
-    public: Public,
-    begin: Array,
-    spent: float,
-    starts: bool = True,
+    looks: PrivateLooks, level: float, size: float, public: Public, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
+    columns = float(np.trace(looks.scores.onto_columns))
     alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
@@ -341,16 +333,10 @@ def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
 
 
 def regularized(
-    table: Array,
-    hessian: Array,
-    form: LossForm,
-    scores: LinearScores,
-    constant: float,
-    size: float,
-    pull: Array | None = None,
+    table: Array, hessian: Array, form: LossForm, looks: PrivateLooks, size: float, pull: Array | None = None
 ) -> Array:
     """Minimise a quadratic model of the loss about the end of steps, which a `pull` has held, with the regularizer."""
-    units, ridge = row_units(scores, constant), ridge_of(form)
+    scores, units, ridge = looks.scores, row_units(looks.scores, looks.constant), ridge_of(form)
     theta = scores.coordinates(table * units)
     if ridge is not None and not ridge.any():
         return theta

@@ -96,7 +96,7 @@ def descend_for_classes(
         return theta, moved
     if pull is None and ridge is not None:
         pull = size * ridge * theta
-    return regularized(table, hessian, form, scores, looks.constant, size, pull), moved
+    return regularized(table, hessian, form, looks, size, pull), moved
 
 
 def class_model_of(

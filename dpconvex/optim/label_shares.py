@@ -60,9 +60,8 @@ class LabelShares:
             return float(shares @ losses), shares @ slopes
 
         bounds = [(-LARGEST, LARGEST)] * self.columns
-        return np.asarray(
-            scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds).x
-        )
+        found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)
+        return np.asarray(found.x)
 
 
 def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, size: float) -> tuple[Array, float]:

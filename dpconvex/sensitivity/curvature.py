@@ -70,11 +70,7 @@ def hull(piece: HessianTerm) -> Array | None:
 
 
 def trace_bound(
-    piece: HessianTerm,
-    gram: GradientGram,
-    longest: float | None = None,
-    start: Array | None = None,
-    enough: float = 0.0,
+    piece: HessianTerm, gram: GradientGram, longest: float | None = None, start: Array | None = None, enough: float = 0
 ) -> float:
     """Bound the trace of ``outer g g' + spread Cov(a)``, concave in the weights; below `enough` it need not be sharp."""
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2

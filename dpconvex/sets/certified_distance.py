@@ -48,12 +48,7 @@ class Certified:
 
 
 def certified_distance(
-    function: Smooth,
-    region: Region,
-    x: Array,
-    gradient: Array,
-    blocks: Sequence[ConeBlock],
-    multipliers: Sequence[Array],
+    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[ConeBlock], multipliers: list[Array]
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
     mu, count = function.modulus, len(function.costs)

@@ -62,13 +62,7 @@ class ConicForm:
 
 @silence()  # what a panic says
 def clarabel_answer(
-    hessian: sp.csc_array,
-    slope: Array,
-    matrix: sp.csc_array,
-    offset: Array,
-    cones: Sequence[Any],
-    *,
-    solved: bool = False,
+    hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any], solved: bool = False
 ) -> tuple[Array, Array] | None:
     """Minimise ``x' hessian x / 2 + slope' x`` with ``offset - matrix x`` in cones; return x and multipliers, or None.
 
