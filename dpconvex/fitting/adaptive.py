@@ -51,7 +51,7 @@ def estimate_with_covariance(
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
     with overflows():
         if start is None:
-            table, hessian, _, longer, _ = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
+            table, hessian, _, longer, *_ = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
             level *= math.sqrt(1 - STEPS)
         else:
             table = longer = scores.table(form.space.pack(start)) / row_units(scores, looks.constant)

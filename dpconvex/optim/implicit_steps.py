@@ -17,7 +17,8 @@ from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
 
-SWEEPS = 6  # Of the method of multipliers, each of which begins where the last one ended
+# Of the method of multipliers, each of which begins where the last one ended; at the end, and how close it comes then.
+SWEEPS, MOST_SWEEPS, CLOSE = 6, 3_000, 1e-6
 # Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
 # which sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
 MOST_IN_CONES, MANY = 150, 30.0
@@ -79,7 +80,8 @@ class ImplicitSteps:
         rest, kinks = split_kinks(K, regularizer)
         public = quadratic(rest, form.space)
         if public is not None and K.has_projection and kinks.epigraph is None:
-            self.squares, self.project, self.kinks = size * public.hessian.toarray(), K.project, kinks
+            self.squares, self.slope = size * public.hessian.toarray(), size * public.slope
+            self.project, self.kinks = K.project, kinks
             even = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
             self.even = even + [term.support for term in kinks.terms if not (isinstance(term, Groups) and term.singles)]
         elif form.space.dim <= MOST_IN_CONES:
@@ -98,7 +100,7 @@ class ImplicitSteps:
             moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
         if not self.is_plain:
             goal = self.table.T @ moved.T.ravel()
-            theta = self.by_multipliers(goal, step) if self.cones is None else self.by_cones(goal, step)
+            theta = self.by_multipliers(goal, step)[0] if self.cones is None else self.by_cones(goal, step)
             moved = moved if theta is None else (self.table @ theta).reshape(point.shape[::-1]).T
         return np.asarray((moved - point) / step)
 
@@ -112,8 +114,18 @@ class ImplicitSteps:
             self.pull = goal / step - hessian @ theta
         return theta
 
-    def by_multipliers(self, goal: Array, step: float) -> Array:
-        """Return about the best parameters, in K: by the alternating direction method of multipliers."""
+    def ended(self, theta: Array, pull: Array, curvature: float) -> Array | None:
+        """Return where a model of the loss about the end of steps, which a `pull` has held, is least; None if it is not found."""
+        if self.kinks is None:
+            return None
+        goal = self.table.T @ (self.table @ theta) + pull / curvature
+        self.inside = self.project(theta)
+        self.off = np.zeros_like(theta)
+        found, apart = self.by_multipliers(goal, 1 / curvature, MOST_SWEEPS)
+        return found if apart <= CLOSE * np.linalg.norm(found) else None
+
+    def by_multipliers(self, goal: Array, step: float, sweeps: int = SWEEPS) -> tuple[Array, float]:
+        """Return about the best parameters, in K, and how far they moved last: alternating direction method of multipliers."""
         assert self.kinks is not None
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
@@ -121,12 +133,16 @@ class ImplicitSteps:
             for support in self.even:  # whose maps have no weights
                 self.weight[support] = self.weight[support].mean()
             self.inverse = np.linalg.inv(hessian + np.diag(self.weight))
-        for _ in range(SWEEPS):
-            theta = self.inverse @ (goal + self.weight * (self.inside - self.off))
+        apart, goal = math.inf, goal - step * self.slope
+        for _ in range(sweeps):
+            theta, before = self.inverse @ (goal + self.weight * (self.inside - self.off)), self.inside
             self.inside = self.project(self.kinks.proximal(theta + self.off, step * self.size / self.weight))
-            self.off += theta - self.inside
-        self.pull = self.squares @ self.inside + self.weight * self.off / step
-        return self.inside
+            self.off = self.off + theta - self.inside
+            apart = max(float(np.linalg.norm(theta - self.inside)), float(np.linalg.norm(self.inside - before)))
+            if apart <= CLOSE / 10 * np.linalg.norm(self.inside):
+                break
+        self.pull = self.squares @ self.inside + self.slope + self.weight * self.off / step
+        return self.inside, apart
 
 
 def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
