@@ -261,8 +261,7 @@ class Search:
             for _ in range(1 if self.feasible.is_space else rounds):
                 gap = values - offset - np.einsum("bkd,bd->bk", matrix, theta)
                 gap = np.einsum("bij,bj->bi", vectors, np.einsum("bji,bj->bi", vectors, gap) * inverse)
-                moved = theta + np.einsum("bkd,bk->bd", matrix, gap)
-                theta = self.enter(np.where(free[:, None], theta, moved))
+                theta = self.enter(np.where(free[:, None], theta, theta + np.einsum("bkd,bk->bd", matrix, gap)))
         return Candidates(sides, theta, np.einsum("bkd,bd->bk", matrix, theta) + offset)
 
     def step(self, now: Candidates, size: float) -> Candidates:

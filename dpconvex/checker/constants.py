@@ -139,8 +139,7 @@ def sloped(piece: HessianPart, slopes: Range, rows: GeneratorRows) -> Fraction:
     """Bound that trace for the points 0 and a, with weights of a among the slopes s: ``spread s (1 - s) + outer s^2``."""
     bent = piece.spread - piece.outer
     top = min(max(piece.spread / (2 * bent), slopes[0]), slopes[1]) if bent > 0 else slopes[1]
-    most = max(piece.spread * s - bent * s * s for s in (*slopes, top))
-    return up(most * max(map(rows.square, piece.hull)))
+    return up(max(piece.spread * s - bent * s * s for s in (*slopes, top)) * max(map(rows.square, piece.hull)))
 
 
 def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:

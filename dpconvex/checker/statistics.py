@@ -44,8 +44,7 @@ def check_statistics(
     if adjacency == "add-remove" or most > 1:  # a person's further rows may stand alone
         farthest = max((sum(each, ZERO) for each in own), default=ZERO)
     for y, other in combinations_with_replacement(labels, 2) if adjacency == "replace-one" else ():
-        three = [own[y], own[other], products(y, other)]
-        farthest = max(farthest, farthest_apart(kinds, three, record, claimed))
+        farthest = max(farthest, farthest_apart(kinds, [own[y], own[other], products(y, other)], record, claimed))
     require(farthest <= claimed, f"statistics of neighbours are {float(farthest) ** 0.5:.9g} apart")
 
 

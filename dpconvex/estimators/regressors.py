@@ -328,5 +328,4 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return self
 
     def _ways(self) -> dict[str, Any]:
-        usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
-        return {"mechanism": self.mechanism or usual}
+        return {"mechanism": self.mechanism or replace(SufficientStatistics.usual(self.privacy()), residuals=True)}

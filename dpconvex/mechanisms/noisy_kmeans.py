@@ -166,6 +166,5 @@ def start_directions(components: int, features: int) -> Array:
     ball = normal / np.linalg.norm(normal, axis=1, keepdims=True) * lengths[:, None]
     taken = [0]
     for _ in range(components - 1):
-        distance = np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0)
-        taken.append(int(np.argmax(distance)))
+        taken.append(int(np.argmax(np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0))))
     return np.asarray(ball[taken])

@@ -190,8 +190,7 @@ def removed(losses: Array, multiplier: float, rate: float) -> Array:
 
 def added(losses: Array, multiplier: float, rate: float) -> Array:
     """Return the same of one that is there in the second: ``E[(1 - e^loss (1 - q + q r))_+]`` for r the likelihood ratio."""
-    apart = 1 - np.exp(losses) * (1 - rate)
-    scale = np.maximum(apart, 0.0) + LOSS_ROUNDING  # delta grows with it
+    scale = np.maximum(1 - np.exp(losses) * (1 - rate), 0.0) + LOSS_ROUNDING  # delta grows with it
     more = losses + np.log(rate) - np.log(scale)
     more -= LOSS_ROUNDING * (1 + np.abs(more))
     return np.minimum(scale * gaussian_delta(more, 1 / multiplier) * (1 + LOSS_ROUNDING), 1.0)

@@ -296,8 +296,7 @@ def units_of_columns(slopes_at: Callable[[Any], Any], scores: LinearScores, foun
     away, bends = (scores.kinds.T @ middle)[:, None], list[float]()
     for j, far in enumerate(half / 4):
         probe = far * scores.kinds.T[:, [j]].toarray()
-        rise = slopes_at(away + probe)[j] - slopes_at(away - probe)[j]
-        bends.append(float(rise.mean()) / (2 * far))
+        bends.append(float((slopes_at(away + probe)[j] - slopes_at(away - probe)[j]).mean()) / (2 * far))
     bent = np.array(bends)
     if not (bent > 0).all() or bent.max() < ALIKE**2 * bent.min():
         return []

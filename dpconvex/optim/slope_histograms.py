@@ -151,8 +151,7 @@ class LengthHistograms:
             return usual
         if self.longest is None and self.number > TAILED * math.sqrt(loud):
             up, down = self.with_tail(up), self.with_tail(down)
-        middle = self.edges / math.sqrt(2)
-        excess = np.maximum(middle - self.edges[:, None], 0.0)
+        excess = np.maximum(self.edges / math.sqrt(2) - self.edges[:, None], 0.0)
         both = excess @ (up + down)
         net = excess @ (up - down) if self.signed else both / 2
         missing, length = self.hidden(counts, last)

@@ -50,8 +50,7 @@ def descend_on_vertices(
     clip = usual_length(looks, plain / units, level * math.sqrt(LENGTHS), public.slope * widest, size)
     own = (reach[:, scores.places] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
-    count = int(settings["vertices"])
-    found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), count)
+    found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), int(settings["vertices"]))
     last = part(np.sort(np.array(found, dtype=np.int64)))
     rest = {**settings, "level": level * math.sqrt(left)}
     if public.is_flat and form.template.record.discrete:

@@ -94,8 +94,7 @@ class Analysis:
         gradients = Gradients(scalar.terms, self.gram)
         bound = gradients.bound * (1 + SUM_SLACK)
         rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
-        rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
-        dimension = min(rank, self.form.noise_dimension)
+        dimension = min(self.gram.row_rank(np.concatenate(rows)) if rows else 0, self.form.noise_dimension)
         curvature = curvature_bound(scalar.pieces, self.gram, dimension)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}

@@ -43,8 +43,7 @@ def factor_rows(
 ) -> tuple[Array, list[GradientBasis], Array]:
     """Write every row as a combination of generators, exactly but for errors; returns factors, generators and errors."""
     blocks = list(space.blocks.values())
-    starts = np.array([block.start for block in blocks])
-    owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
+    owner = np.searchsorted(np.array([block.start for block in blocks]), terms.coordinate, side="right") - 1
     generators: list[GradientBasis] = []
     table_parts: list[tuple[Indices, Indices, Array]] = []
     excess = [np.zeros(0)]

@@ -31,8 +31,7 @@ class Gradients:
         grown = 1 + len(self.terms) / 256  # a sum of many terms is rounded more often
         if not self._few:
             return np.array([grown * self.gram.term_slack(self.terms)])
-        masses = combinations([term.masses for term in self.terms], len(self.gram.upper))
-        slack = grown * self.gram.slack(masses)
+        slack = grown * self.gram.slack(combinations([term.masses for term in self.terms], len(self.gram.upper)))
         # One number for all, rounded up, so that losses that are alike but for the order of generators agree on it.
         mantissa, exponent = np.frexp(slack.max())
         return np.where(slack > 0, np.ldexp(np.ceil(16 * mantissa) / 16, exponent), 0.0)

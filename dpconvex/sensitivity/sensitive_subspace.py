@@ -67,8 +67,7 @@ def span(block: Array) -> Array:
 def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the basis of the space nearest to fixed vectors, by the polar factor: a seed draws the same noise everywhere."""
     rows, p = basis.shape
-    fixed = np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1)))
-    left, _, right = np.linalg.svd(basis.T @ fixed)
+    left, _, right = np.linalg.svd(basis.T @ np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1))))
     return np.asarray(basis @ (left @ right))
 
 

@@ -123,8 +123,7 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     if p == 0.5:
         return xp.sqrt(a)
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
-    base = xp.where(a == 0, 1.0, a)
-    return xp.where(a == 0, 0.0 if p > 0 else np.inf, base**p)
+    return xp.where(a == 0, 0.0 if p > 0 else np.inf, xp.where(a == 0, 1.0, a) ** p)
 
 
 def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
