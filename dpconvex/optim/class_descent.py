@@ -18,7 +18,7 @@ from dpconvex.optim.adaptive_descent import (
     shorten_rows,
     whole_rows,
 )
-from dpconvex.optim.implicit_steps import ImplicitSteps, longest_in, slopes_of, stiffness
+from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
 from dpconvex.optim.label_shares import LabelShares, shared_constants
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Public
@@ -147,7 +147,7 @@ def class_model_of(
         step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
     first = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     point, average, last = first, np.zeros(scores.shape), np.zeros(scores.shape)
-    slopes = np.zeros(form.space.dim)
+    slopes, held = np.zeros((2, form.space.dim))
     shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
     averaged, pace = math.ceil(last_part * rounds), 1.0
     for t in range(rounds):
@@ -164,6 +164,7 @@ def class_model_of(
         point, last = point + pace * step * way, way
         average += point * ((t >= rounds - averaged) / averaged)
         slopes += implicit.pull * ((t >= rounds - averaged) / averaged)
+        held += implicit.inside * ((t >= rounds - averaged) / averaged)
     holds = 2 * (WEAK if scores.is_shared else CURVED) * rounds * public.curvature * step
     lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
     best = None if shares is None else shares.best() / looks.constant
@@ -172,17 +173,18 @@ def class_model_of(
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
     look_level = level * math.sqrt(LENGTHS / LOOKS)
-    theta = scores.coordinates(table * units)
-    slopes_at, most = partial(slopes_of, form, theta, size), longest_in(form, theta)
-    factor = length(looks, table, spread, slopes_at, size * public.curvature, look_level, most)
+    # With what no score reads.
+    theta = scores.coordinates(table * units) + held - scores.coordinates(scores.table(held) @ scores.onto_columns)
+    slopes_at, ends = partial(slopes_of, form, theta, size), implicit.lengths(theta)
+    factor = length(looks, table, spread, slopes_at, size * public.curvature, look_level, ends)
     inverse = np.linalg.inv(matrix)
     found = table * factor
     if shifts:
-        held, fixed = squares[-1] / looks.constant**2, np.zeros(scores.shape[1])
+        ridges, fixed = squares[-1] / looks.constant**2, np.zeros(scores.shape[1])
         if not implicit.is_plain:
-            held, fixed = 0 * held, (scores.shortest.T @ slopes).reshape(scores.shape[::-1])[:, -1]
+            ridges, fixed = 0 * ridges, (scores.shortest.T @ slopes).reshape(scores.shape[::-1])[:, -1]
         shift_level = level * math.sqrt(shifts / LOOKS)
-        found = balanced(looks, found, factor * spread, (held / size, fixed / size), public, size, shift_level)
+        found = balanced(looks, found, factor * spread, (ridges / size, fixed / size), public, size, shift_level)
     pull = None if implicit.is_plain else slopes
     ended = implicit.ended(scores.coordinates(found * units), slopes, public.curvature)
     hessian, moved_by = public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T
@@ -218,7 +220,7 @@ def length(
     slopes_at: Callable[[float], tuple[float, float]],
     bend: float,
     level: float,
-    most: float,
+    ends: tuple[float, float],
 ) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
     found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
@@ -235,7 +237,7 @@ def length(
         slope = (float(answer.along[0]) + pulled) / found
         curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + held / found**2
         gain = variance * curved / (variance * curved**2 + noise**2)
-        nearer = min(max(found - gain * slope, SHORTEST * found), LONGER * found, most)
+        nearer = min(max(found - gain * slope, SHORTEST * found, ends[0]), LONGER * found, ends[1])
         variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
         found = nearer
     return found

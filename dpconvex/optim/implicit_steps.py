@@ -22,6 +22,7 @@ SWEEPS, MOST_SWEEPS, CLOSE = 6, 3_000, 1e-6
 # Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
 # which sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
 MOST_IN_CONES, MANY = 150, 30.0
+INSIDE = 1e-5  # How far K moves scores inside, at most
 FAR = 1e3  # How far away K is looked at
 SMALLEST = 1e-9  # Weight of parameters that no score reads, next to the largest
 NEARBY = 1e-3  # Where the regularizer is looked at, next to where parameters are
@@ -44,22 +45,6 @@ def stiffness(form: LossForm, scores: LinearScores, metric: Metric, matrix: Arra
     return float(np.mean(slopes)) / size
 
 
-def longest_in(form: LossForm, theta: Array) -> float:
-    """Return how much longer parameters of K can be in K, at most `FAR` times; those outside of K may be as long as they like."""
-    K, near = form.feasible, 1e-6 * float(np.abs(theta).max(initial=0.0))
-
-    def is_inside(part: float) -> bool:
-        return np.allclose(K.project(part * theta), part * theta, atol=near)
-
-    if K.is_space or not K.has_projection or not is_inside(1.0):
-        return FAR
-    low, high = 1.0, FAR
-    for _ in range(30):
-        part = math.sqrt(low * high)
-        low, high = (part, high) if is_inside(part) else (low, part)
-    return low
-
-
 class ImplicitSteps:
     """Steps in a metric: against a gradient, then implicit ones of the regularizer, to scores that K allows."""
 
@@ -67,7 +52,8 @@ class ImplicitSteps:
         self, form: LossForm, scores: LinearScores, matrix: Array, units: Array, size: float, many: float
     ) -> None:
         ridge, K, regularizer = ridge_of(form, free=False), form.feasible, form.template.regularizer
-        self.size, self.step = size, 0.0
+        self.form, self.scores, self.size, self.step = form, scores, size, 0.0
+        self.turn = np.linalg.inv(matrix.T) / units.T
         self.kinks: Kinks | None = None
         self.cones: ConicForm | None = None
         # What the regularizer and K have pulled parameters by, in the last step.
@@ -82,16 +68,39 @@ class ImplicitSteps:
         if public is not None and K.has_projection and kinks.epigraph is None:
             self.squares, self.slope = size * public.hessian.toarray(), size * public.slope
             self.project, self.kinks = K.project, kinks
-            even = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
-            self.even = even + [term.support for term in kinks.terms if not (isinstance(term, Groups) and term.singles)]
+            self.even = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
+            for term in kinks.terms:
+                labels = term.labels if isinstance(term, Groups) else np.zeros(len(term.support))
+                self.even += [term.support[labels == label] for label in np.unique(labels)]
         elif form.space.dim <= MOST_IN_CONES:
             self.cones = ConicForm.of(form.space, form.constraints, regularizer)
-        self.table = np.kron(scores.onto_columns, np.linalg.inv(matrix.T) / units.T) @ scores.reading
+        self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
 
     @property
     def is_plain(self) -> bool:
         """Whether steps know nothing but squares of the table's entries."""
         return self.kinks is None and self.cones is None
+
+    def lengths(self, theta: Array) -> tuple[float, float]:
+        """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR` times."""
+        K = self.form.feasible
+        known = K.has_projection or (K.obstacle is None and len(theta) <= MOST_IN_CONES)
+
+        def is_inside(part: float) -> bool:
+            points = K.project(part * theta) - part * theta, part * theta
+            moved, whole = (float(np.linalg.norm(self.turn @ self.scores.table(point))) for point in points)
+            return moved <= INSIDE * whole
+
+        if K.is_space or not known:
+            return 1 / FAR, FAR
+        theta, ends = K.project(theta), list[float]()
+        for end in (1 / FAR, FAR):
+            inside, outside = 1.0, end
+            for part in [end] + 20 * [0.0]:
+                part = part or math.sqrt(inside * outside)
+                inside, outside = (part, outside) if is_inside(part) else (inside, part)
+            ends.append(inside)
+        return ends[0], ends[1]
 
     def direction(self, point: Array, gradient: Array, step: float) -> Array:
         """Return by how much a step moves a point, next to the length of the step."""
@@ -107,11 +116,12 @@ class ImplicitSteps:
     def by_cones(self, goal: Array, step: float) -> Array | None:
         assert self.cones is not None
         hessian = self.table.T @ self.table / step
-        unit = 1 / np.sqrt(np.maximum(np.diag(hessian), 1e-300))
-        unit *= max(1.0, float(np.abs(unit * goal / step).max()))
+        diagonal = np.diag(hessian)
+        unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, np.nan))  # No score tells that of others
+        unit *= max(1.0, float(np.nanmax(np.abs(unit * goal / step))))
         theta = self.cones.minimise(hessian, -goal / step, unit, self.size)
         if theta is not None:
-            self.pull = goal / step - hessian @ theta
+            self.inside, self.pull = theta, goal / step - hessian @ theta
         return theta
 
     def ended(self, theta: Array, pull: Array, curvature: float) -> Array | None:
@@ -122,24 +132,27 @@ class ImplicitSteps:
         self.inside = self.project(theta)
         self.off = np.zeros_like(theta)
         found, apart = self.by_multipliers(goal, 1 / curvature, MOST_SWEEPS)
-        return found if apart <= CLOSE * np.linalg.norm(found) else None
+        return found if apart <= CLOSE else None
 
     def by_multipliers(self, goal: Array, step: float, sweeps: int = SWEEPS) -> tuple[Array, float]:
         """Return about the best parameters, in K, and how far they moved last: alternating direction method of multipliers."""
         assert self.kinks is not None
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
-            self.weight, self.step = np.maximum(np.diag(hessian), SMALLEST * np.diag(hessian).max()), step
+            weight = np.diag(hessian).copy()
+            weight[weight <= 0] = SMALLEST * weight.max()
             for support in self.even:  # whose maps have no weights
-                self.weight[support] = self.weight[support].mean()
-            self.inverse = np.linalg.inv(hessian + np.diag(self.weight))
-        apart, goal = math.inf, goal - step * self.slope
+                weight[support] = weight[support].mean()
+            self.weight, self.step, units = weight, step, 1 / np.sqrt(np.diag(hessian) + weight)
+            self.inverse = np.outer(units, units) * np.linalg.inv(np.outer(units, units) * (hessian + np.diag(weight)))
+        apart, goal, root = math.inf, goal - step * self.slope, np.sqrt(self.weight)
         for _ in range(sweeps):
             theta, before = self.inverse @ (goal + self.weight * (self.inside - self.off)), self.inside
             self.inside = self.project(self.kinks.proximal(theta + self.off, step * self.size / self.weight))
             self.off = self.off + theta - self.inside
-            apart = max(float(np.linalg.norm(theta - self.inside)), float(np.linalg.norm(self.inside - before)))
-            if apart <= CLOSE / 10 * np.linalg.norm(self.inside):
+            moved = max(float(np.linalg.norm(root * (self.inside - one))) for one in (theta, before))
+            apart = moved / max(float(np.linalg.norm(root * self.inside)), 1e-300)
+            if apart <= CLOSE / 10:
                 break
         self.pull = self.squares @ self.inside + self.slope + self.weight * self.off / step
         return self.inside, apart

@@ -18,7 +18,7 @@ LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 BINS, LARGEST, USUAL, SHORTER = 24, 2.0, 0.27, 10
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
 STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
-# How much longer slopes are where steps end, at most, than near 0, where neither targets nor the loss bound them.
+# How much longer slopes are where steps end, at most, than near 0, where neither targets, constants nor the loss bound them.
 STEEPER = 16.0
 UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
@@ -87,7 +87,8 @@ class Public:
 
     def edges_near(self, usual: float) -> Array:
         """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
-        steepest = STEEPER * self.slope if self.has_labels and not self.is_flat else self.slope
+        is_steep = self.has_labels and not self.is_flat and not self.is_balanced
+        steepest = STEEPER * self.slope if is_steep else self.slope
         longest = LARGEST * min(steepest, usual * 2.0 ** (BINS - SHORTER))
         return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 

@@ -61,6 +61,6 @@ def pulls(form: LossForm) -> bool:
     rng, zero = np.random.default_rng(0), np.zeros(form.space.dim)
     away = zero if public is None else -public.slope / np.linalg.norm(public.slope)
     points = [zero, *(size * (away + rng.normal(size=(8, len(zero)))) for size in (0.01, 1.0)), 1e-6 * away]
-    inside = [form.feasible.project(p) if form.feasible.has_projection else p for p in np.vstack(points)]
+    inside = [form.feasible.project(p) if form.feasible.obstacle is None else p for p in np.vstack(points)]
     found = np.array([evaluate(form.template.regularizer, form.space.leaves(point)) for point in inside])
     return not (np.isfinite(found[0]) and found[0] <= np.nanmin(found))

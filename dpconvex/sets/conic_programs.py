@@ -40,14 +40,32 @@ class ConicForm:
         cones = dims_to_solver_cones(data["dims"])
         return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, columns, (sp.csc_array(curved), slope))
 
+    def units(self, unit: Any) -> Array:
+        """Return about the sizes of all entries of x from those of theta: unknown ones (NaN) and others as their rows tell."""
+        units, size = np.full(self.matrix.shape[1], np.nan), abs(sp.coo_array(self.matrix))
+        units[self.columns] = unit
+        if np.ndim(unit) == 0:
+            return np.full(len(units), float(unit))
+        size.eliminate_zeros()
+        row, column = size.coords
+        while np.isnan(units).any():
+            known = np.isfinite(units[column])
+            rows, found = np.zeros(self.matrix.shape[0]), np.zeros(len(units))
+            np.maximum.at(rows, row[known], size.data[known] * units[column[known]])
+            np.maximum.at(found, column, rows[row] / size.data)
+            new = np.isnan(units) & (found > 0)
+            if not new.any():
+                new, found = np.isnan(units), np.full(len(units), np.nanmax(units))
+            units[new] = found[new]
+        return units
+
     def minimise(self, hessian: Array, slope: Array, unit: Any = 1.0, cost: float = 0.0) -> Array | None:
         """Return where ``theta' hessian theta / 2 + slope' theta`` and a multiple of the cost are least, or None if it fails.
 
         Without a cost it is as far as the solver came.  Its tolerances are those of numbers of size 1: `unit` is about the
         size of theta, or of its coordinates.
         """
-        units = np.ones(self.matrix.shape[1]) * np.max(unit)
-        units[self.columns] = unit
+        units = self.units(unit)
         place = np.arange(self.columns.start, self.columns.stop)
         row, column = np.triu_indices(len(place))
         curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(len(units), len(units)))
@@ -55,8 +73,9 @@ class ConicForm:
         pull[self.columns] += slope
         scale = sp.diags_array(units)
         curved = sp.csc_array(scale @ (curved + cost * self.cost[0]) @ scale)
-        matrix = sp.csc_array(self.matrix @ (scale / np.max(unit)))
-        found = clarabel_answer(curved, units * pull, matrix, self.offset / np.max(unit), self.cones, solved=cost > 0)
+        matrix = sp.csc_array(self.matrix @ scale)
+        top = float(np.max(unit)) if np.ndim(unit) == 0 else float(abs(matrix).max()) or 1.0
+        found = clarabel_answer(curved, units * pull, matrix / top, self.offset / top, self.cones, solved=cost > 0)
         return None if found is None else (units * found[0])[self.columns]
 
 

@@ -143,7 +143,7 @@ class FeasibleSet:
             for unit in units if (near != y).any() else ():
                 found = self.region.conic.minimise(np.eye(len(y)), -y, unit)
                 others = [] if found is None else [self.region.bring_in(found).astype(float)]
-                near = min(near, *others, key=lambda one: float(np.linalg.norm(one - y)))
+                near = min([near, *others], key=lambda one: float(np.linalg.norm(one - y)))
             return near
         for piece in self.pieces:
             y[piece.coordinates] = piece.project(y[piece.coordinates])
