@@ -20,7 +20,7 @@ from dpconvex.util.arrays import Array
 # Of the method of multipliers, each of which begins where the last one ended; at the end, and how close it comes then.
 SWEEPS, MOST_SWEEPS, CLOSE = 6, 3_000, 1e-6
 # Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
-# which sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
+# which penalties and sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
 MOST_IN_CONES, MANY = 150, 30.0
 INSIDE = 1e-5  # How far K moves scores inside, at most
 FAR = 1e3  # How far away K is looked at
@@ -72,7 +72,7 @@ class ImplicitSteps:
             for term in kinks.terms:
                 labels = term.labels if isinstance(term, Groups) else np.zeros(len(term.support))
                 self.even += [term.support[labels == label] for label in np.unique(labels)]
-        elif form.space.dim <= MOST_IN_CONES:
+        elif many >= MANY and form.space.dim <= MOST_IN_CONES:
             self.cones = ConicForm.of(form.space, form.constraints, regularizer)
         self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
 
