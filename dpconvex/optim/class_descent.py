@@ -106,7 +106,7 @@ def class_model_of(
 ) -> ScoreModel:
     """Take steps; the Hessian is about that of the loss."""
     scores, level, sides = looks.scores, settings["level"], looks.sides
-    spent = shorten_rows(looks, level, size) if ridge_of(form) is None else 0.0
+    spent = shorten_rows(looks, level, size) if ridge_of(form) is None and scores.monomials is not None else 0.0
     begin = np.zeros(scores.shape)
     if (
         scores.is_shared and public.of_labels is not None

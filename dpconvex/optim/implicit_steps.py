@@ -167,5 +167,7 @@ def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
         return many >= MANY and form.space.dim <= MOST_IN_CONES
     deep = K.project(FAR * one) + K.project(-FAR * one)
     unseen = deep - scores.coordinates(scores.table(deep) @ scores.onto_columns)
-    point = FAR / max(float(np.linalg.norm(unseen)), 1e-300) * unseen + other
+    if np.linalg.norm(unseen) < 1e-6 * FAR:  # There is no such part
+        return True
+    point = FAR / float(np.linalg.norm(unseen)) * unseen + other
     return not np.allclose(K.project(point), point)
