@@ -108,9 +108,8 @@ def class_model_of(
     scores, level, sides = looks.scores, settings["level"], looks.sides
     spent = shorten_rows(looks, level, size) if ridge_of(form) is None and scores.monomials is not None else 0.0
     begin = np.zeros(scores.shape)
-    if (
-        scores.is_shared and public.of_labels is not None
-    ):  # With many rows, steps are short, and end near where they begin
+    if scores.is_shared and public.of_labels is not None:
+        # With many rows, steps are short, and end near where they begin.
         begin, more = shared_constants(looks, public.of_labels, level, size)
         spent += more
     edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))

@@ -74,7 +74,8 @@ class ImplicitSteps:
                 self.even += [term.support[labels == label] for label in np.unique(labels)]
         elif many >= MANY and form.space.dim <= MOST_IN_CONES:
             self.cones = ConicForm.of(form.space, form.constraints, regularizer)
-        self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
+        if not self.is_plain:
+            self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
 
     @property
     def is_plain(self) -> bool:
@@ -85,22 +86,23 @@ class ImplicitSteps:
         """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR` times."""
         K = self.form.feasible
         known = K.has_projection or (K.obstacle is None and len(theta) <= MOST_IN_CONES)
+        if K.is_space or not known:
+            return 1 / FAR, FAR
+        theta = K.project(theta)
 
         def is_inside(part: float) -> bool:
             points = K.project(part * theta) - part * theta, part * theta
             moved, whole = (float(np.linalg.norm(self.turn @ self.scores.table(point))) for point in points)
             return moved <= INSIDE * whole
 
-        if K.is_space or not known:
-            return 1 / FAR, FAR
-        theta, ends = K.project(theta), list[float]()
-        for end in (1 / FAR, FAR):
-            inside, outside = 1.0, end
-            for part in [end] + 20 * [0.0]:
-                part = part or math.sqrt(inside * outside)
+        def last_inside(end: float) -> float:
+            inside, outside = (end, end) if is_inside(end) else (1.0, end)
+            for _ in range(20 * (inside != outside)):
+                part = math.sqrt(inside * outside)
                 inside, outside = (part, outside) if is_inside(part) else (inside, part)
-            ends.append(inside)
-        return ends[0], ends[1]
+            return inside
+
+        return last_inside(1 / FAR), last_inside(FAR)
 
     def direction(self, point: Array, gradient: Array, step: float) -> Array:
         """Return by how much a step moves a point, next to the length of the step."""
