@@ -7,13 +7,11 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 
 from dpconvex.errors import MissingRule
 from dpconvex.expressions.atoms.arrangement import repeated, reshape
 from dpconvex.expressions.expression import Constant, Constraint, Expression, Field, Variable, constant
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.silence import silence
 
@@ -62,16 +60,13 @@ def variable_like(variable: Variable) -> cp.Variable:
     return cp.Variable(variable.shape, name=variable.name, **attributes)
 
 
-def posed(
-    space: Space, constraints: Sequence[Constraint], unit: float | Array = 1.0
-) -> tuple[cp.Variable, Writer, list[Any]]:
-    """Pose constraints in coordinates of the parameters in some unit, or in units of their own."""
+def posed(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) -> tuple[cp.Variable, Writer, list[Any]]:
+    """Pose constraints in coordinates of the parameters in some unit."""
     theta = cp.Variable(space.dim)
     writer = Writer()
     limits: list[Any] = []
     for block in space.blocks.values():
-        own = sp.diags_array(np.broadcast_to(unit, space.dim)[block.slice])
-        leaf = cp.reshape((block.lift @ own) @ theta[block.slice], block.variable.shape, order="F")
+        leaf = cp.reshape((unit * block.lift) @ theta[block.slice], block.variable.shape, order="F")
         writer.leaves[block.variable] = leaf
         limits.extend(writer.constraint(constraint) for _, constraint in attribute_constraints(block.variable))
     return theta, writer, [*limits, *(writer.constraint(constraint) for constraint in constraints)]

@@ -1,16 +1,18 @@
 """Steps of classes in a metric that hold to the public part of a problem: squares, other penalties, and constraints."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from dpconvex.errors import NotConverged
 from dpconvex.expressions.evaluate import evaluate
 from dpconvex.optim.adaptive_descent import alike
+from dpconvex.optim.noisy_quadratic import by_cone
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
-from dpconvex.sets.conic_programs import ConicForm
 from dpconvex.sets.kinks import Groups, Kinks, split_kinks
 from dpconvex.sets.projections import IntervalSet
 from dpconvex.sets.quadratics import quadratic
@@ -55,7 +57,7 @@ class ImplicitSteps:
         self.form, self.scores, self.size, self.step = form, scores, size, 0.0
         self.turn = np.linalg.inv(matrix.T) / units.T
         self.kinks: Kinks | None = None
-        self.cones: ConicForm | None = None
+        self.takes_cones = False
         # What the regularizer and K have pulled parameters by, in the last step.
         self.inside, self.off, self.pull = np.zeros((3, form.space.dim))
         self.stiff: list[Any] = []
@@ -73,14 +75,14 @@ class ImplicitSteps:
                 labels = term.labels if isinstance(term, Groups) else np.zeros(len(term.support))
                 self.even += [term.support[labels == label] for label in np.unique(labels)]
         elif many >= MANY and form.space.dim <= MOST_IN_CONES:
-            self.cones = ConicForm.of(form.space, form.constraints, regularizer)
+            self.takes_cones = True
         if not self.is_plain:
             self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
 
     @property
     def is_plain(self) -> bool:
         """Whether steps know nothing but squares of the table's entries."""
-        return self.kinks is None and self.cones is None
+        return self.kinks is None and not self.takes_cones
 
     def lengths(self, theta: Array) -> tuple[float, float]:
         """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR` times."""
@@ -111,20 +113,17 @@ class ImplicitSteps:
             moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
         if not self.is_plain:
             goal = self.table.T @ moved.T.ravel()
-            theta = self.by_multipliers(goal, step)[0] if self.cones is None else self.by_cones(goal, step)
+            theta = self.by_cones(goal, step) if self.takes_cones else self.by_multipliers(goal, step)[0]
             moved = moved if theta is None else (self.table @ theta).reshape(point.shape[::-1]).T
         return np.asarray((moved - point) / step)
 
     def by_cones(self, goal: Array, step: float) -> Array | None:
-        assert self.cones is not None
-        hessian = self.table.T @ self.table / step
-        diagonal = np.diag(hessian)
-        unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, np.nan))  # No score tells that of others
-        unit *= max(1.0, float(np.nanmax(np.abs(unit * goal / step))))
-        theta = self.cones.minimise(hessian, -goal / step, unit, self.size)
-        if theta is not None:
+        with suppress(NotConverged):
+            hessian = self.table.T @ self.table / step
+            theta = by_cone(self.form, hessian, goal / step, self.size)
             self.inside, self.pull = theta, goal / step - hessian @ theta
-        return theta
+            return theta
+        return None
 
     def ended(self, theta: Array, pull: Array, curvature: float) -> Array | None:
         """Return where a model of the loss about the end of steps, which a `pull` has held, is least; None if it is not found."""

@@ -1,7 +1,8 @@
 """Quadratic losses that carry noise, as released: made convex first, then solved exactly or handed to a conic solver."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -10,12 +11,14 @@ import scipy.sparse as sp
 from dpconvex.errors import NotConverged
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.moments import Moments, QuadraticLoss
-from dpconvex.sets.conic_programs import least_squares_program
+from dpconvex.sets.conic_programs import ConicForm
 from dpconvex.sets.quadratics import quadratic
 from dpconvex.util.arrays import Array, Indices, components
+from dpconvex.util.runtime import once
 
 # The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
 RIDGE = 0.7
+SHORT = 1e-2  # Answers of a conic solver so far below about 1 are found again in their own size
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,19 +142,21 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
     return theta
 
 
-def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
+def by_cone(form: LossForm, hessian: Any, slope: Array, size: float) -> Array:
     diagonal = hessian.diagonal()
-    diagonal[diagonal <= 0] = 1.0
-    units = 1 / np.sqrt(diagonal)  # In which solvers see short beside long
-    units *= max(float(np.abs(units * slope).max()), 1.0)  # ... and an answer of about 1, unless K is far from it
-    for own in (units, np.ones(len(units))):
-        scale, roots = float((diagonal * own**2).max()), []
-        for mine in components(hessian):
-            values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() * np.outer(own[mine], own[mine]) / scale)
-            roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
-        public = form.template.regularizer, size / scale
-        theta, said = least_squares_program(form.space, own, roots, own * slope / scale, public, form.constraints)
-        if theta is not None:
-            return theta
-    why = f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver"
+    units = 1 / np.sqrt(np.where(diagonal > 0, diagonal, np.nan)) if (diagonal > 0).any() else np.ones(len(slope))
+    # In which solvers see short beside long, and an answer of about 1, unless K is far from it, or near 0
+    units = units * max(float(np.nanmax(np.abs(units * slope))), 1.0)
+    minimise = partial(cones_of(form).minimise, hessian, -slope, cost=size)
+    for own in (units, 1.0):
+        if (theta := minimise(own)) is not None:
+            length = float(np.nanmax(np.abs(theta / own)))
+            closer = minimise(length * own) if 0 < length < SHORT else None
+            return theta if closer is None else closer
+    why = "a conic solver finds no minimiser of the noisy loss with this regularizer and these constraints"
     raise NotConverged(f"{why}; regularize more, or check that the constraints can be met.")
+
+
+@once
+def cones_of(form: LossForm) -> ConicForm:
+    return ConicForm.of(form.space, form.constraints, form.template.regularizer)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Self
 
 import cvxpy as cp
@@ -59,23 +58,23 @@ class ConicForm:
             units[new] = found[new]
         return units
 
-    def minimise(self, hessian: Array, slope: Array, unit: Any = 1.0, cost: float = 0.0) -> Array | None:
+    def minimise(self, hessian: Any, slope: Array, unit: Any = 1.0, cost: float | None = None) -> Array | None:
         """Return where ``theta' hessian theta / 2 + slope' theta`` and a multiple of the cost are least, or None if it fails.
 
         Without a cost it is as far as the solver came.  Its tolerances are those of numbers of size 1: `unit` is about the
         size of theta, or of its coordinates.
         """
-        units = self.units(unit)
-        place = np.arange(self.columns.start, self.columns.stop)
-        row, column = np.triu_indices(len(place))
-        curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(len(units), len(units)))
-        pull = cost * self.cost[1]
+        units, upper = self.units(unit), sp.coo_array(sp.triu(hessian))
+        place = [self.columns.start + coordinate for coordinate in upper.coords]
+        curved, pull = sp.csc_array((upper.data, place), shape=(len(units), len(units))), (cost or 0.0) * self.cost[1]
         pull[self.columns] += slope
         scale = sp.diags_array(units)
-        curved = sp.csc_array(scale @ (curved + cost * self.cost[0]) @ scale)
+        curved = sp.csc_array(scale @ (curved + (cost or 0.0) * self.cost[0]) @ scale)
         matrix = sp.csc_array(self.matrix @ scale)
         top = float(np.max(unit)) if np.ndim(unit) == 0 else float(abs(matrix).max()) or 1.0
-        found = clarabel_answer(curved, units * pull, matrix / top, self.offset / top, self.cones, solved=cost > 0)
+        found = clarabel_answer(
+            curved, units * pull, matrix / top, self.offset / top, self.cones, solved=cost is not None
+        )
         return None if found is None else (units * found[0])[self.columns]
 
 
@@ -110,33 +109,6 @@ def clarabel_answer(
     x, z, status = np.asarray(found.x), scale * np.asarray(found.z), str(found.status)
     known = "Solved" in status if solved else "nfeasible" not in status
     return (x, z) if known and np.isfinite(x).all() and np.isfinite(z).all() else None
-
-
-def least_squares_program(
-    space: Space,
-    units: Array,
-    roots: Sequence[tuple[Any, Array]],
-    slope: Array,
-    public: tuple[Expression, float],
-    constraints: Sequence[Constraint],
-) -> tuple[Array | None, str]:
-    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>``, theta in some units, plus a multiple of a function.
-
-    Also return the status.
-    """
-    theta, writer, limits = posed(space, constraints, units)
-    function, factor = public
-    goal = factor * writer.expression(function) - slope @ theta
-    goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
-    said = "not solved"
-    for solver, unit in product((cp.CLARABEL, cp.SCS), (1.0, 1e-4, 1e4)):
-        program = cp.Problem(cp.Minimize(unit * goal), limits)
-        with suppress(cp.SolverError):
-            solve_quietly(program, solver)
-            said = str(program.status)
-            if program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None:
-                return np.asarray(units * theta.value), said
-    return None, said
 
 
 def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tuple[Array | None, float]]:
