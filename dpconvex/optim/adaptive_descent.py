@@ -62,7 +62,6 @@ class ScoreModel(NamedTuple):
     noise: Array
     longer: Array
     pull: Array | None = None
-    theta: Array | None = None  # The parameters of the regularizer's and K's model, if steps know them
 
 
 def descend(
@@ -71,7 +70,7 @@ def descend(
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     pulled, begin = pulls(form) or public.start is not None, 0.0 if public.start is None else public.start
     held = form if ridge_of(form, free=False) is None else None
-    table, hessian, noise, _, pull, _ = model_of(looks, settings, size, public, begin, form if pulled else None, held)
+    table, hessian, noise, _, pull = model_of(looks, settings, size, public, begin, form if pulled else None, held)
     if pulled:
         return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
     return regularized(table, hessian, form, looks, size, pull), noise

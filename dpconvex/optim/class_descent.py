@@ -90,9 +90,7 @@ def descend_for_classes(
 ) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
     scores = looks.scores
-    table, hessian, moved, _, pull, ended = class_model_of(looks, form, settings, size, public)
-    if ended is not None:
-        return ended, moved
+    table, hessian, moved, _, pull = class_model_of(looks, form, settings, size, public)
     theta, ridge = scores.coordinates(table * row_units(scores, looks.constant)), ridge_of(form, free=False)
     if ridge_of(form) is not None:
         return theta, moved
@@ -185,9 +183,8 @@ def class_model_of(
         shift_level = level * math.sqrt(shifts / LOOKS)
         found = balanced(looks, found, factor * spread, (ridges / size, fixed / size), public, size, shift_level)
     pull = None if implicit.is_plain else slopes
-    ended = implicit.ended(scores.coordinates(found * units), slopes, public.curvature)
     hessian, moved_by = public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T
-    return ScoreModel(found, hessian, moved_by, table, pull, ended)
+    return ScoreModel(found, hessian, moved_by, table, pull)
 
 
 def shorter(

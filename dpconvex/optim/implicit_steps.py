@@ -19,8 +19,7 @@ from dpconvex.sets.quadratics import quadratic
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
 
-# Of the method of multipliers, each of which begins where the last one ended; at the end, and how close it comes then.
-SWEEPS, MOST_SWEEPS, CLOSE = 6, 3_000, 1e-6
+SWEEPS = 6  # Of the method of multipliers, each of which begins where the last one ended
 # Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
 # which penalties and sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
 MOST_IN_CONES, MANY = 150, 30.0
@@ -113,7 +112,7 @@ class ImplicitSteps:
             moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
         if not self.is_plain:
             goal = self.table.T @ moved.T.ravel()
-            theta = self.by_cones(goal, step) if self.takes_cones else self.by_multipliers(goal, step)[0]
+            theta = self.by_cones(goal, step) if self.takes_cones else self.by_multipliers(goal, step)
             moved = moved if theta is None else (self.table @ theta).reshape(point.shape[::-1]).T
         return np.asarray((moved - point) / step)
 
@@ -125,18 +124,8 @@ class ImplicitSteps:
             return theta
         return None
 
-    def ended(self, theta: Array, pull: Array, curvature: float) -> Array | None:
-        """Return where a model of the loss about the end of steps, which a `pull` has held, is least; None if it is not found."""
-        if self.kinks is None:
-            return None
-        goal = self.table.T @ (self.table @ theta) + pull / curvature
-        self.inside = self.project(theta)
-        self.off = np.zeros_like(theta)
-        found, apart = self.by_multipliers(goal, 1 / curvature, MOST_SWEEPS)
-        return found if apart <= CLOSE else None
-
-    def by_multipliers(self, goal: Array, step: float, sweeps: int = SWEEPS) -> tuple[Array, float]:
-        """Return about the best parameters, in K, and how far they moved last: alternating direction method of multipliers."""
+    def by_multipliers(self, goal: Array, step: float) -> Array:
+        """Return about the best parameters, in K, by the alternating direction method of multipliers."""
         assert self.kinks is not None
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
@@ -146,17 +135,12 @@ class ImplicitSteps:
                 weight[support] = weight[support].mean()
             self.weight, self.step, units = weight, step, 1 / np.sqrt(np.diag(hessian) + weight)
             self.inverse = np.outer(units, units) * np.linalg.inv(np.outer(units, units) * (hessian + np.diag(weight)))
-        apart, goal, root = math.inf, goal - step * self.slope, np.sqrt(self.weight)
-        for _ in range(sweeps):
-            theta, before = self.inverse @ (goal + self.weight * (self.inside - self.off)), self.inside
+        for _ in range(SWEEPS):
+            theta = self.inverse @ (goal - step * self.slope + self.weight * (self.inside - self.off))
             self.inside = self.project(self.kinks.proximal(theta + self.off, step * self.size / self.weight))
             self.off = self.off + theta - self.inside
-            moved = max(float(np.linalg.norm(root * (self.inside - one))) for one in (theta, before))
-            apart = moved / max(float(np.linalg.norm(root * self.inside)), 1e-300)
-            if apart <= CLOSE / 10:
-                break
         self.pull = self.squares @ self.inside + self.slope + self.weight * self.off / step
-        return self.inside, apart
+        return self.inside
 
 
 def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
