@@ -19,7 +19,7 @@ from dpconvex.model.privacy import Privacy, text
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arguments import instance, require, retold
-from dpconvex.util.markup import aligned, bar, paragraph
+from dpconvex.util.markup import aligned, bar, paragraph, upward
 from dpconvex.util.places import replaceable
 from dpconvex.util.plain_data import built, is_real
 from dpconvex.util.runtime import Interrupt, this_process
@@ -261,8 +261,8 @@ class Budget:
     def _repr_html_(self) -> str:
         found, sums = self._now()
         spent, left = self._rule.spent(sums), self._rule.left(sums)
-        rows = [(e.named, text(e.privacy.epsilon), text(e.privacy.delta), str(e.event or "")) for e in found]
-        rows += [(name, text(of.epsilon), text(of.delta), "") for name, of in (("spent in all", spent), ("left", left))]
+        rows = [(e.named, *map(upward, (e.privacy.epsilon, e.privacy.delta)), str(e.event or "")) for e in found]
+        rows += [("spent in all", *map(upward, spent), ""), ("left", *(upward(-part)[1:] for part in left), "")]
         part = spent.epsilon / self.privacy.epsilon
         head = paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
         table = aligned(["release", "epsilon", "delta", "accounted as"], rows, numbers=(1, 2))

@@ -15,6 +15,7 @@ from dpconvex.noise.gaussian import bisect, gaussian_delta, profile_epsilon, sma
 from dpconvex.noise.loss_distributions import Counted, composed_delta, on_grid
 from dpconvex.noise.profiles import LARGEST_LOSS
 from dpconvex.util.arguments import one_of, require
+from dpconvex.util.markup import upward
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
@@ -39,15 +40,16 @@ class Total:
     rule: str
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({NAMES.get(self.rule, f'{self.rule} composition')})"
+        rule = NAMES.get(self.rule, f"{self.rule} composition")
+        return f"epsilon = {upward(self.epsilon, 6)}, delta = {text(self.delta)} ({rule})"
 
 
 def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> list[Total]:
     """Return the total at a delta under every rule that gives one, the smallest first; of equal ones the plainest."""
     whole = Composition(tuple(events))
     found = []
-    if math.fsum(item.delta for item in promises) * (1 - 1e-15) <= delta:
-        found.append(Total(math.fsum(item.epsilon for item in promises) * (1 + 1e-15), delta, "basic"))
+    if sum(exact(item.delta) for item in promises) <= exact(float(delta)):
+        found.append(Total(ceiling(sum(exact(item.epsilon) for item in promises)), delta, "basic"))
     if not (promises and delta > 0):
         return found
     # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
@@ -185,7 +187,7 @@ class Basic:
 
     def spent(self, sums: tuple[Any, ...]) -> Amount:
         """Return the total of the spends, rounded up."""
-        return Amount(*map(float, sums))
+        return Amount(*map(ceiling, sums))
 
     def left(self, sums: tuple[Any, ...]) -> Amount:
         """Return what is left, rounded down."""
@@ -241,7 +243,8 @@ class AdditiveCost(Basic):
     def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
         cost, more = self._lost(self.price(item))
         left = max(self.share - self._lost(sums)[1], 0.0)
-        said = f" under {self.name} accounting, by which this release alone is epsilon = {self.epsilon(cost):.6g} ({item.known})"
+        alone = f"by which this release alone is epsilon = {upward(self.epsilon(cost), 6)} ({item.known})"
+        said = f" under {self.name} accounting, {alone}"
         if more <= left:
             remedy = ". Ask for a smaller epsilon, or keep a ledger with accounting='basic', which counts it as it is"
             return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
@@ -311,7 +314,12 @@ def exact(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
-def floor(value: Fraction) -> float:
+def ceiling(value: Fraction | int) -> float:
+    """Return the smallest float, read as a decimal, that is no less than a fraction."""
+    return 0.0 - floor(-value)
+
+
+def floor(value: Fraction | int) -> float:
     """Return the largest float that does not exceed a fraction, itself read as a decimal."""
     result = float(value)
     while exact(result) > value:

@@ -15,6 +15,7 @@ from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.noise.profiles import LARGEST_LOSS, Orders, Profile, chi_delta, swing, table
 from dpconvex.numerics import SUM_SLACK
 from dpconvex.util.arguments import require
+from dpconvex.util.markup import upward
 from dpconvex.util.plain_data import built, is_real, names_of
 
 SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
@@ -84,7 +85,7 @@ class Approximate(Event):
         return min(more * self.delta * (1 + SUM_SLACK), 1 - 1e-15)
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
+        return f"epsilon = {upward(self.epsilon)}, delta = {upward(self.delta, 3)}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Pure(Event):
         return Pure(people * self.epsilon)
 
     def __str__(self) -> str:
-        return f"pure DP, epsilon = {self.epsilon:.4g}"
+        return f"pure DP, epsilon = {upward(self.epsilon)}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Gaussian(Event):
         return order * self.mu * self.mu / 2, 0.0
 
     def __str__(self) -> str:
-        return f"GDP, mu = {self.mu:.4g}"
+        return f"GDP, mu = {upward(self.mu)}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Tail(Event):
         return Tail(min(people * self.probability, 1 - 1e-16))
 
     def __str__(self) -> str:
-        return f"truncation failure of probability {self.probability:.2g}"
+        return f"truncation failure of probability {upward(self.probability, 2)}"
 
 
 @dataclass(frozen=True)

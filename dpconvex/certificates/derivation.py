@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpconvex.errors import readable, shorten
+from dpconvex.util.markup import upward
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,10 @@ class Derivation:
     children: "tuple[Derivation, ...]" = ()
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        claims = ", ".join(f"{name} = {value:.6g}" for name, value in self.claims.items())
+        costs = ("epsilon", "delta")
+        claims = ", ".join(
+            f"{name} = {upward(value, 6) if name in costs else f'{value:.6g}'}" for name, value in self.claims.items()
+        )
         text = shorten(readable(self.expression), 60)
         parts = self.rule, claims, text and f"«{text}»", self.source and f"[{self.source}]"
         yield "  " * depth + "  ".join(filter(None, parts))

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from dpconvex.accounting.budget import cost_of, sum_text
-from dpconvex.accounting.composition import exact
+from dpconvex.accounting.composition import ceiling, exact
 from dpconvex.accounting.events import Approximate, Composition, Event
 from dpconvex.certificates.derivation import Derivation
 from dpconvex.checker import Report, check
 from dpconvex.model.privacy import Privacy, text
-from dpconvex.util.markup import aligned, brief, details, listing, paragraph
+from dpconvex.util.markup import aligned, brief, details, listing, paragraph, upward
 
 Rows = Iterator[tuple[str, str, str]]
 # How a certificate of the best of several runs names their mean number among its settings.
@@ -49,9 +49,7 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 
 def odds(privacy: Privacy) -> str:
     """Say what a guarantee means to one person, in odds of any conclusion; the factor is rounded up."""
-    factor = math.exp(min(privacy.epsilon, 700.0))
-    unit = 10.0 ** (math.floor(math.log10(factor)) - 2)
-    times = f"{math.ceil(factor / unit) * unit:.3g}" if privacy.epsilon < 700 else "exp(epsilon)"
+    times = upward(math.exp(privacy.epsilon), 3) if privacy.epsilon < 700 else "exp(epsilon)"
     many = privacy.unit is not None
     other = "with other records" if many else "with another record"
     other = f"{other} in place of theirs" if privacy.adjacency == "replace-one" else f"without their record{'s' * many}"
@@ -157,7 +155,7 @@ class CertificateText(Printed):
         if len({(one.adjacency, one.unit) for one in (own, *promises)}) > 1:
             return own, None, f", of the fit alone: {paid}, about other neighbours; these do not add up"
         every = (own, *promises)
-        sums = {name: float(sum(exact(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
+        sums = {name: ceiling(sum(exact(getattr(one, name)) for one in every)) for name in ("epsilon", "delta")}
         keep = own.keep if all(one.keep == own.keep for one in promises) else None
         added = replace(own, **sums, most=min(one.most for one in every), keep=keep)
         return added, Composition(events), f"; of this {paid}" if promises else ""

@@ -18,6 +18,7 @@ from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
 from dpconvex.selection.report import RATES, effects, unit_of
 from dpconvex.util.arguments import one_of, require, within
+from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_whole
 
 PICTURES = ("roc", "calibration", "residuals")  # of an evaluation
@@ -113,7 +114,9 @@ def certificate(chosen: argparse.Namespace) -> None:
     found, learnt = cast(Any, release.certificate), release.learnt
     require(found is not None, f"{chosen.model}: it has no certificate.")
     risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
-    said = [f"  {rate} of those who are not there: finds {part:.3g} of those who are" for rate, part in risks.items()]
+    said = [
+        f"  {rate} of those who are not there: finds {upward(part, 3)} of those who are" for rate, part in risks.items()
+    ]
     data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
     text = [found.explain() if chosen.proof else str(found), "An attacker who wrongly suspects", *said]
     told(chosen, data | {"risk": risks}, "\n".join(text))

@@ -22,7 +22,7 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.util.arguments import instance
 from dpconvex.util.charts import chart, interval
-from dpconvex.util.markup import digits
+from dpconvex.util.markup import digits, upward
 from dpconvex.util.places import replaceable, write_whole
 
 PAGE = Path(__file__).with_name("report.html")
@@ -91,7 +91,7 @@ def report(
         unit=escape((privacy and privacy.unit) or "person"),
         risks=table(
             ["wrongly suspected, of those who are not in the data", "found at most, of those who are"],
-            [(f"{100 * a:g} of 100", f"{100 * (1 - missed):.3g} of 100") for a, missed in risks],
+            [(f"{100 * a:g} of 100", f"{upward(100 * (1 - missed), 3)} of 100") for a, missed in risks],
         ),
         declared=table(["", ""], [line for line in lines if line[0] in UNIT_LINE]),
         size=f"The number of records is {'public' if privacy is None or privacy.adjacency == 'replace-one' else 'protected'}.",
@@ -280,7 +280,7 @@ def spent(budget: Budget, release: Release) -> str:
     used = f"{sum_text(budget.spent)} is spent and {sum_text(budget.remaining)} is left"
     head = f"<p>{escape(f'Of a total of {budget.privacy}, {used} ({budget.accounting} accounting).')}</p>"
     costs = ((item, item.privacy.epsilon, item.privacy.delta) for item in budget.entries)
-    rows = [(e.label, f"{x:g}", f"{d:g}", e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]
+    rows = [(e.label, upward(x, 6), upward(d, 6), e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]
     if missing := ", ".join(unlisted(release, budget)):
         why = "It is the ledger of other people, or somebody did not charge it"
         head = warning(f"This ledger does not list this model; missing: {missing}. {why}.") + head

@@ -3,17 +3,26 @@
 import html
 import re
 from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, Context
 
 # Numbers with decimals; others, such as counts and powers of ten, stay as they are.
 DECIMALS = re.compile(r"(?<![\w.^])\d+\.\d+(e[+-]?\d+)?(?![\w.])")
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
 
+def upward(value: float, places: int = 4) -> str:
+    """Return a number with so many digits, rounded up: less of a cost, or of what bounds a risk, would be a false claim."""
+    rounded = Context(prec=places, rounding=ROUND_CEILING).create_decimal(float(value))
+    return f"{float(rounded):.{places}g}"
+
+
 def brief(text: str) -> str:
-    """Cut every number in a text to four digits, but not those of section 1.2.3 or 2^-27."""
+    """Cut every number in a text to four digits, but not those of section 1.2.3 or 2^-27; costs are rounded up."""
 
     def cut(found: re.Match[str]) -> str:
         value = float(found.group())
+        if text.endswith(("epsilon = ", "delta = "), 0, found.start()):
+            return upward(value)
         return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:.4g}" if 1e-4 <= value < 1000 else f"{value:.3g}"
 
     return DECIMALS.sub(cut, text)

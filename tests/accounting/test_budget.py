@@ -48,6 +48,18 @@ def test_a_spend_that_does_not_fit_is_not_recorded():
 amounts = st.floats(1e-12, 10.0)
 
 
+def test_no_less_is_said_to_be_spent_than_was_spent():
+    budget = Budget(Privacy(3.0, 1e-5))
+    for epsilon, delta in ((0.1, 1e-6), (1e-17, 1e-23), (1.00049, 0.0)):
+        budget.spend(Privacy(epsilon, delta), "one of several")
+    total = Fraction("1.10049") + Fraction("1e-17")
+    assert Fraction(repr(budget.spent.epsilon)) >= total
+    assert Fraction(repr(budget.spent.delta)) >= Fraction("1e-6") + Fraction("1e-23")
+    shown = re.findall(r">spent in all</td><td[^>]*>([^<]*)<", budget._repr_html_())
+    assert [Fraction(text) >= total for text in shown] == [True]
+    assert [Fraction(text) >= total for text in re.findall("epsilon = ([0-9.]+)", str(budget.totals()[0]))] == [True]
+
+
 @given(st.lists(amounts, max_size=30), amounts)
 def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends, total):
     budget = Budget(Privacy(total))

@@ -168,6 +168,14 @@ def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certifica
     assert f"{said}, times 3 on average for the runs {failure}" in found.release.certificate.exceptions
 
 
+def test_no_page_states_a_better_guarantee_than_was_proved():
+    found = dp.verify(LEARNER, dp.Privacy(1.00049, 1.00049e-6), 100)
+    for page in (found._repr_html_(), found.explain(), "\n".join(found.derivation.lines())):
+        stated = re.search(r"epsilon = ([0-9.e-]+), delta = ([0-9.e-]+)", page)
+        assert stated
+        assert (float(stated[1]) >= 1.00049, float(stated[2]) >= 1.00049e-6) == (True, True)
+
+
 LOSSES = {
     "hinge": (lambda m: np.maximum(1 - m, 0.0), lambda m: cp.pos(1 - m)),
     "logistic": (lambda m: np.logaddexp(0.0, -m), lambda m: cp.logistic(-m)),
