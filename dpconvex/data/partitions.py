@@ -24,7 +24,7 @@ from dpconvex.data.dask_columns import cut, has_partitions, is_frame
 from dpconvex.data.domains import Ball
 from dpconvex.data.learnt import Origin, origin_of
 from dpconvex.data.queries import Blocks, Query, together
-from dpconvex.data.tables import PARQUET, Table, of_parquet, path_of, table_of
+from dpconvex.data.tables import PARQUET, Table, identifiers_of, of_parquet, path_of, table_of
 from dpconvex.data.validation import LARGEST_COPY, label_entries, length_of
 from dpconvex.data.workers import Workers
 from dpconvex.errors import DomainError, DPConvexError
@@ -337,7 +337,7 @@ def several(found: Any) -> Iterable[Any]:
 def whose(schema: Any, unit: str, value: Any) -> list[Any]:
     """Return the identifiers in a partition, or in tables of it."""
     parts = (table[unit] if schema is None else schema.units(table) for table in several(taken(value)))
-    return [entry for part in parts for entry in label_entries("unit", part)]
+    return [entry for part in parts for entry in identifiers_of(part)]
 
 
 def mark_of(identifiers: Sequence[Any]) -> int:

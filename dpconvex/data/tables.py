@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.data.columns import check_aligned
-from dpconvex.data.validation import DURATIONS, has_masked
+from dpconvex.data.validation import DURATIONS, has_masked, label_entries
 from dpconvex.errors import DomainError
 from dpconvex.util.arguments import require, retold
 
@@ -300,6 +300,16 @@ def lost_digits(value: Any) -> bool:
     return isinstance(value, (float, *SINGLE)) and bool(abs(float(value)) >= 2 / float(np.finfo(type(value)).eps))
 
 
+def identifiers_of(column: Any) -> list[Hashable]:
+    """Return identifiers of people, as Python has them; refuse numbers that their type may have rounded to those of others."""
+    found, given = label_entries("unit", column), np.asarray(column) if hasattr(column, "__array__") else column
+    numeric = isinstance(given, np.ndarray) and given.dtype.kind in "iuf"
+    lost = lost_digits(np.abs(given).max(initial=0)) if numeric else any(map(lost_digits, given))
+    why = "unit: identifiers are numbers so large that their type may have rounded them to those of others; nothing was spent"
+    require(not lost, f"{why}. Pass whole numbers or texts.", DomainError)
+    return found
+
+
 def values_of(text: str) -> set[Hashable]:
     """Return the values that a text may have in a column: its own, and that of its number in single precision."""
     value, single = value_of(text), []
@@ -314,6 +324,12 @@ def is_missing(value: Any) -> bool:
     if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):
         return not isinstance(value, str) or not value
     return isinstance(value, float | np.generic) and bool(value != value)
+
+
+def reads_as_missing(value: Any) -> bool:
+    """Say whether an entry is missing, or a text that data frames read as missing."""
+    text = value.strip() if isinstance(value, str) else value
+    return is_missing(text) or (isinstance(text, str) and text in MISSING)
 
 
 def number(value: Any) -> float:

@@ -15,8 +15,7 @@ from dpconvex.data.batch import Batch, PartitionedBatch
 from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import Record, in_one_place
-from dpconvex.data.tables import is_missing, value_of
-from dpconvex.data.validation import label_entries
+from dpconvex.data.tables import identifiers_of, reads_as_missing, value_of
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.expressions.from_cvxpy import field_of
 from dpconvex.model.privacy import Privacy
@@ -93,8 +92,8 @@ class People:
 
 def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
     """Return identifiers as numbers, in the order in which they come first, and each once; refuse missing or mixed ones."""
-    entries: list[Any] = label_entries("unit", given)
-    if any(map(is_missing, entries)):
+    entries: list[Any] = identifiers_of(given)
+    if any(map(reads_as_missing, entries)):
         raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
     # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
     entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]

@@ -223,8 +223,7 @@ def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
     if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # the rest takes longer
         return 1, found, math.nan
     entry = tables.plain(entry)
-    missing = tables.is_missing(entry) or (isinstance(entry, str) and entry in tables.MISSING)
-    value = math.nan if missing else tables.value_of(entry)
+    value = math.nan if tables.reads_as_missing(entry) else tables.value_of(entry)
     if value != value or value in marks:
         return 0, math.nan, math.nan
     found, from_origin = number(entry), float(tables.day(entry)) - ORIGIN

@@ -249,6 +249,22 @@ def test_more_records_than_promised_are_refused_before_payment_and_told_without_
     assert " 3 " not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    "ids", [np.array([2.0**53, 1.0]), np.array([2**24, 1], dtype=np.float32), [2**53 + 1, 2.0**53]]
+)
+def test_identifiers_whose_digits_may_be_lost_are_refused(ids):
+    """Two people would be one person, or, in two partitions of other types, one person two people."""
+    refused(DomainError, "may have rounded them", dp.split, ids)
+    schema = dp.Schema({"x": (0, 1)}, "y", ["no", "yes"], privacy_unit="who")
+    parts = dp.Partitions([{"x": [0.5], "y": ["no"], "who": ids[k : k + 1]} for k in range(2)], schema)
+    refused(DomainError, "may have rounded them", parts.identifiers)
+
+
+@pytest.mark.parametrize("text", ["NA", " nan", "None", " "])
+def test_people_of_whom_nothing_is_known_are_no_person(text):
+    refused(DomainError, "without an identifier", dp.split, ["a", text, text])
+
+
 @pytest.mark.parametrize(("keep", "size"), [("first", 50), ("random", 50), ("weights", 30)])
 def test_records_are_cut_or_weighted_by_rules_that_depend_on_nobody_else(keep, size):
     ids = np.where(np.arange(60) < 12, 0, IDS) if keep != "weights" else IDS
