@@ -86,7 +86,7 @@ class StatedNumbers(Stated):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that `save` wrote."""
         with retold(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
-            return cls.from_dict(json.loads(content_of(path)))
+            return cls.from_dict(json.loads(content_of(path), object_pairs_hook=distinct))
 
 
 class Released(Stated):

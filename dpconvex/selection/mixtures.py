@@ -43,7 +43,7 @@ class Mixture:
     components, release : ComponentCenters and Release
         The centres that gave the labels, and the fit, with the certificate of the whole.
     spent : Privacy or None
-        Cost of both together; None if a seed was given.
+        Cost of both together; None if a seed was given, here or to learn the schema.
     """
 
     components: ComponentCenters
@@ -135,7 +135,7 @@ def solve_mixture(
     found = call.run(fit, batch.mapped(labelled, places), call.source.next())
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **call.source.spending(privacy))
-    return Mixture(components, release, release.spent)
+    return Mixture(components, release, release.spent if release.private else None)
 
 
 class MixturePlan:

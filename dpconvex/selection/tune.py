@@ -54,7 +54,7 @@ class Tuning:
     choice, release : str and Release
         Name of the chosen candidate, and its fit.
     spent : Privacy or None
-        What the fits, the choice and the release cost together.  None if a seed was given.
+        What the fits, the choice and the release cost together.  None if a seed was given, here or to learn the schema.
     mistakes : int or None
         From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
         Of a regression: the sum of squared errors, in parts of the squared range of the label.
@@ -248,7 +248,7 @@ def outcome(
     found = replace(release, certificate=certificate, **call.source.spending(call.privacy))
     if (model := models[name]) is not None:
         model.release_ = found
-    return Tuning(name, found, found.spent, mistakes, model)
+    return Tuning(name, found, found.spent if found.private else None, mistakes, model)
 
 
 def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:

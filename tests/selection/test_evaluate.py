@@ -235,8 +235,12 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
         with pytest.raises(dp.DPConvexError):
             dp.Evaluation.load(tmp_path / "two.json")
-    (tmp_path / "two.json").write_text(text[:-9], encoding="utf-8")
-    refused(dp.DPConvexError, r"two\.json", dp.Evaluation.load, tmp_path / "two.json")
+    for damaged in (
+        text[:-9],
+        text.replace('"total":', '"total": 9, "total":'),
+    ):  # readers differ on which of two they see
+        (tmp_path / "two.json").write_text(damaged, encoding="utf-8")
+        refused(dp.DPConvexError, r"two\.json", dp.Evaluation.load, tmp_path / "two.json")
 
 
 def test_intervals_cover():

@@ -138,6 +138,9 @@ def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
         assert [item.label for item in budget.entries][:1] == [schema.learnt.entry]
         assert len(budget.entries) == 2
     assert "to learn the schema" in repr(found[2])
+    assert dp.tune([learner, dp.load("ridge_regression", features=1)], data, dp.Privacy(3.0, 1e-6)).spent is None
+    mixture = dp.load("large_margin_gaussian_mixture", features=1, components=2)
+    assert dp.solve_mixture(mixture, {"x": X, "y": np.arange(4000) % 2}, dp.Privacy(3.0)).spent is None
     (tmp_path / "intervals.json").write_text(json.dumps(found[2].to_dict()), encoding="utf-8")
     again = [dp.Evaluation.from_dict(json.loads(json.dumps(found[0].to_dict())))]
     again.append(dp.ComponentCenters.from_bytes(found[1].to_bytes()))
