@@ -11,7 +11,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.optimize import nnls
 from scipy.special import expit
 from sklearn.base import is_classifier
 
@@ -64,8 +63,6 @@ class AdditiveModel(Private):
 
     own_constant: ClassVar[str] = "a constant"
     kept: ClassVar[float] = KEPT
-    # Whether a fit with a delta is free, and is moved to the shapes after its release; others are constrained to them.
-    moves: ClassVar[bool] = False
 
     schema: Schema | None = field(default=None, kw_only=False)
     knots: Mapping[str, Sequence[float]] | None = None
@@ -122,9 +119,8 @@ class AdditiveModel(Private):
     def _declared(self, features: int) -> dict[str, Any]:
         blocks, columns = self._blocks(), len(self.schema.features) if self.schema else 0
         require(features == columns, f"{type(self).__name__}: the schema has {columns} columns, not {features}.")
-        rows = [] if self.moves and self.delta else self._inequalities().tolist()
         width = sum(root.shape[1] for root in self.encoder.roots(blocks))
-        return super()._declared(width) | {"radius": 1.0, "shapes": rows or None}
+        return super()._declared(width) | {"radius": 1.0, "shapes": self._inequalities().tolist() or None}
 
     # Data
 
@@ -259,12 +255,9 @@ class AdditiveModel(Private):
 
 
 class AdditiveClassifier(
-    AdditiveModel, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True, moves=True
+    AdditiveModel, PrivateClassifier, problem="additive_logistic", weights="w", models_probabilities=True
 ):
-    """Fit additive logistic regression for two classes: `problems/additive_logistic.py`.
-
-    With a `delta` the fit is unconstrained.  Its answer is moved to the nearest one with the declared shapes, in the metric of
-    its noise.  Without a delta the fit is constrained.
+    """Fit additive logistic regression for two classes, with declared shapes as constraints: `problems/additive_logistic.py`.
 
     Parameters
     ----------
@@ -294,14 +287,6 @@ class AdditiveClassifier(
     def _labels(self) -> tuple[Any, ...]:
         known = self.schema and self.schema.labels
         return tuple(known) if self.classes is None and known else super()._labels()
-
-    def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        weights, noise = super()._released_weights(data, unit)
-        rows = self._inequalities() if self.delta else np.zeros((0, len(weights)))
-        if len(rows):  # the nearest point with the shapes: weights + noise noise' rows' m, m >= 0
-            sides = noise.T @ rows.T
-            weights = weights + noise @ sides @ nnls(sides, -np.linalg.solve(noise, weights))[0]
-        return weights, noise
 
     def decision_function(self, X: Any) -> Array:
         """Return scores, shape (n,), above 0 for the second of `classes_`; costs no privacy."""

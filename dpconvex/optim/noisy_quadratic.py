@@ -18,7 +18,7 @@ from dpconvex.util.runtime import once
 
 # The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
 RIDGE = 0.7
-SHORT = 1e-2  # Answers of a conic solver so far below about 1 are found again in their own size
+SHORT = 1e-4  # Answers of a conic solver so far below about 1 are found again in their own size
 
 
 @dataclass(frozen=True, eq=False)
