@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,9 @@ FALLING, STEADY = 2**0.25, 2.0
 SMALLEST_KEPT, FEWER = 1e-3, 8.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
+# Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that
+# noise hides less of it: by this, next to the noise of one; and by so much at most, where steps leap to the middle, too.
+TOLD_APART, WIDENED = 140.0, (3.0, 25.0)
 
 
 class ScoreModel(NamedTuple):
@@ -112,6 +116,11 @@ def model_of(
     lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, longest)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
+    leaps, pull = np.any(public.secant > 0) and not looks.constant, None
+    if public.vanishes and not looks.constant:
+        wider = min(max(looks.counted(TOLD_APART, 1.0) / (curvature_level * number), 1.0), WIDENED[bool(leaps)])
+        looks.scores = scores = replace(scores, width=wider * scores.width)
+        bend /= wider
     slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, ahead = np.zeros(scores.shape), np.ones(len(metric.kept))
@@ -129,7 +138,6 @@ def model_of(
     inverse = np.asarray(np.linalg.inv(matrix), dtype=float)
     # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
     held = held if many >= ENOUGH and (public.is_bent or scores.width > 0) else None
-    leaps, pull = np.any(public.secant > 0) and constant is None, None
     for t in range(rounds):
         if t in LOOKS[bool(start) :]:
             counts = looks.look(matrix.T @ point, edges=edges * unit, histogram_level=histogram_level).histogram
