@@ -222,7 +222,8 @@ def are_uneven(
     rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
     # Constants of links are far from 0, those of targets in the middle.
     far = (most > LOPSIDED * least) & (np.abs(np.subtract(*rises)) > BENT * np.add(*rises))
-    return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (np.abs(slopes).max(axis=1), middles()[1]))
+    steep = np.abs([low, here, high]).max(axis=(0, 2))
+    return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, middles()[1]))
 
 
 def parts_of(scores: LinearScores) -> Array:

@@ -83,10 +83,16 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
         scores = within(scores, partial(at, *seen, scores=scores), batch.size)
+    some, rows = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
+    by_label = (engine, *engine._rows(some)[:2])
+    # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
+    alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
     slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
+    if alike:
+        slopes_at = partial(at, *by_label, scores=scores, rows=rows)
     probe = scores.kinds.T @ probe_of(scores, 0)
     tied = has_nonsmooth_loss(form) and farthest_kink(slopes_at, probe) == 2.0 ** KINKS[0]
-    labels = tied or (bool(record.discrete) and not has_targets(slopes_at, probe, batch.group))
+    labels = tied or (bool(record.discrete) and (alike or not has_targets(slopes_at, probe, batch.group)))
     measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
     uneven = are_uneven(slopes_at, scores, partial(middles_of, slopes_at, scores))
     measured |= of_links(slopes_at, scores) | {"is_tied": tied, "is_uneven": uneven}
@@ -97,8 +103,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     measured["begins"] = unit > 0
     plain, public = seen_from(form, scores, slopes_at, measured, 0.0, unit_within(form, scores, seen) if tied else 1.0)
     if tells_classes(form, scores.fields):
-        some = np.unique(batch.group, return_index=True)[1]
-        told = partial(of_labels, engine, *engine._rows(some)[:2], scores) if len(some) <= LABELS else None
+        told = partial(of_labels, *by_label, scores) if len(some) <= LABELS else None
         return plain, replace(public, of_labels=told)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
@@ -111,7 +116,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         unit = unit_of_link(slopes_at, scores, found) if single else 1.0
         if unit != 1:
             scores = scores.in_units([unit])
-            slopes_at = partial(at, *seen, scores=scores)
+            slopes_at = partial(slopes_at, scores=scores)
         moves = single and scores.has_constant and (unit < 0 or unit == 1)
         begins = balances_at(slopes_at, scores, unit < 0) if moves else 0.0
         if unit == 1 and not begins:
@@ -125,7 +130,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         return seen_from(form, scores, slopes_at, measured, 0.0, rises, rises)
     if units := units_of_columns(slopes_at, scores, found):
         scores = scores.in_units(units)
-        slopes_at = partial(at, *seen, scores=scores)
+        slopes_at = partial(slopes_at, scores=scores)
         plain, public = seen_from(form, scores, slopes_at, measured)
         found = middles_of(slopes_at, scores)
     middle, half, moved = found
@@ -353,12 +358,21 @@ def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array, power: int = 0)
 
 
 def at(
-    engine: RecordSums, block: Records, plan: SumPlan, forms: Any, scores: LinearScores, begin: Array | None = None
+    engine: RecordSums,
+    block: Records,
+    plan: SumPlan,
+    forms: Any,
+    scores: LinearScores,
+    begin: Array | None = None,
+    rows: Any = slice(None),
 ) -> Any:
-    """Return slopes by the columns at forms, next to those at a table if that is given, shape (columns, records); NaN outside."""
+    """Return slopes by the columns at forms, next to those at a table if that is given, shape (columns, records); NaN outside.
+
+    `rows` says which record of the block each record is like.
+    """
     forms = np.repeat(forms, plan.size // forms.shape[1], axis=1)
     if begin is None:
-        return scores.kinds @ engine._slopes(forms, block, plan)[1]
+        return (scores.kinds @ engine._slopes(forms, block, plan)[1])[:, rows]
     forms = forms + engine.design.forward(block, scores.coefficients(begin))
     losses, slopes = engine._slopes(forms, block, plan, valued=True)
     return scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
