@@ -213,8 +213,8 @@ def are_uneven(
         return False
     place, kinds = np.random.default_rng(0).normal(size=scores.shape[1]), scores.kinds.T.toarray()
     slopes = slopes_at((kinds @ place)[:, None])
-    alone = [slopes_at(far * kinds[:, [j]])[j] for j, far in enumerate(place)]
-    if not ((slopes != 0).all(axis=0).any() and np.allclose(alone, slopes)):
+    alone = (slopes_at(far * kinds[:, [j]])[j] for j, far in enumerate(place))
+    if not ((slopes != 0).all(axis=0).any() and all(map(np.allclose, alone, slopes))):
         return False
     below, low, here, high = (slopes_at(far * kinds.sum(axis=1)[:, None]) for far in (-FARTHEST, -1, 0, 1))
     up, down, last = (np.maximum(side.max(axis=1), 0.0) for side in (here, -here, -below))

@@ -57,6 +57,7 @@ STEP, LARGE, TURNED = 0.05, 20.0, 0.5
 NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
 Middles = tuple[Array, Array, NDArray[np.bool_]]
+Seen = tuple[RecordSums, Records, SumPlan]
 
 
 @once
@@ -82,14 +83,13 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     engine = RecordSums(scores.form, batch)
     seen = (engine, *engine._rows(np.arange(batch.size))[:2])
     if scores.is_shared:
-        scores = within(scores, partial(at, *seen, scores=scores), batch.size)
-    some, rows = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
+        scores = within(scores, partial(at, seen, scores=scores), batch.size)
+    some, label = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
     by_label = (engine, *engine._rows(some)[:2])
     # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
     alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
-    slopes_at: Callable[[Any], Any] = partial(at, *seen, scores=scores)
-    if alike:
-        slopes_at = partial(at, *by_label, scores=scores, rows=rows)
+    told, like = (by_label, label) if alike else (seen, ...)
+    slopes_at: Callable[..., Any] = partial(at, told, scores=scores, like=like)
     probe = scores.kinds.T @ probe_of(scores, 0)
     tied = has_nonsmooth_loss(form) and farthest_kink(slopes_at, probe) == 2.0 ** KINKS[0]
     labels = tied or (bool(record.discrete) and (alike or not has_targets(slopes_at, probe, batch.group)))
@@ -98,13 +98,12 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     measured |= of_links(slopes_at, scores) | {"is_tied": tied, "is_uneven": uneven}
     begin, unit = start_of(form, scores, seen) if has_ends(form) else (None, 1.0)
     if begin is not None:
-        slopes_at = partial(at, *seen, scores=scores, begin=begin)
+        slopes_at = partial(at, seen, scores=scores, begin=begin)
         return seen_from(form, scores, slopes_at, measured | {"start": begin}, 0.0, unit)
     measured["begins"] = unit > 0
     plain, public = seen_from(form, scores, slopes_at, measured, 0.0, unit_within(form, scores, seen) if tied else 1.0)
     if tells_classes(form, scores.fields):
-        told = partial(of_labels, *by_label, scores) if len(some) <= LABELS else None
-        return plain, replace(public, of_labels=told)
+        return plain, replace(public, of_labels=partial(of_labels, *by_label, scores) if len(some) <= LABELS else None)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
     found = middles_of(slopes_at, scores)
@@ -357,28 +356,21 @@ def farthest_kink(slopes_at: Callable[[Any], Any], probe: Array, power: int = 0)
     return 1.0
 
 
-def at(
-    engine: RecordSums,
-    block: Records,
-    plan: SumPlan,
-    forms: Any,
-    scores: LinearScores,
-    begin: Array | None = None,
-    rows: Any = slice(None),
-) -> Any:
-    """Return slopes by the columns at forms, next to those at a table if that is given, shape (columns, records); NaN outside.
+def at(seen: Seen, forms: Any, scores: LinearScores, begin: Array | None = None, like: Any = ...) -> Any:
+    """Return slopes by the columns, shape (columns, records), at forms next to a table if that is given; NaN outside.
 
-    `rows` says which record of the block each record is like.
+    `like` says for each record which one of the block has its slopes.
     """
+    engine, block, plan = seen
     forms = np.repeat(forms, plan.size // forms.shape[1], axis=1)
     if begin is None:
-        return (scores.kinds @ engine._slopes(forms, block, plan)[1])[:, rows]
+        return (scores.kinds @ engine._slopes(forms, block, plan)[1])[:, like]
     forms = forms + engine.design.forward(block, scores.coefficients(begin))
     losses, slopes = engine._slopes(forms, block, plan, valued=True)
     return scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
 
 
-def unit_within(form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Records, SumPlan]) -> float:
+def unit_within(form: LossForm, scores: LinearScores, seen: Seen) -> float:
     """Return the root mean square of scores at a far point of K, without parameters that it does not bound; 1 of none."""
     K, (engine, block, _) = form.feasible, seen
     with suppress(DPConvexError):
@@ -389,14 +381,12 @@ def unit_within(form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Re
     return 1.0
 
 
-def start_of(
-    form: LossForm, scores: LinearScores, seen: tuple[RecordSums, Records, SumPlan]
-) -> tuple[Array | None, float]:
+def start_of(form: LossForm, scores: LinearScores, seen: Seen) -> tuple[Array | None, float]:
     """Return a table inside of K at which losses are numbers, if none near scores of 0, and a unit of scores near it, or 0."""
     probe = (scores.kinds.T @ probe_of(scores, 0))[:, None]
 
     def numbers(begin: Array, far: float) -> float:
-        found = [np.isfinite(at(*seen, place * probe, scores, begin)).all(axis=0) for place in (0.0, -far, far)]
+        found = [np.isfinite(at(seen, place * probe, scores, begin)).all(axis=0) for place in (0.0, -far, far)]
         return min(float(number.mean()) for number in found)
 
     if numbers(np.zeros(scores.shape), 1.0) == 1:

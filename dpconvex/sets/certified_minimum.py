@@ -224,7 +224,7 @@ def spectral(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[str
 
 
 def model(
-    region: Region, blocks: Sequence[ConeBlock], x: Array, hessian: Array, gradient: Array, unit: float
+    region: Region, blocks: Sequence[ConeBlock], x: Array, hessian: Any, gradient: Array, unit: float
 ) -> tuple[Array, list[Array]] | None:
     """Minimise ``<gradient, m> + m' hessian m / 2`` over allowed moves m; returns that and vectors for blocks, or None."""
     dim, (equations, values) = region.dim, region.system
@@ -299,7 +299,16 @@ def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, 
     """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
     blocks = [block for block in region.blocks if block.matrix[:, coordinates].nnz]  # others say nothing about these
-    found = [farthest(region, blocks, goal) for goal in np.concatenate([-goals, goals])]
+    away = 1e3 * FAR * np.random.default_rng(0).normal(size=region.dim)
+    seen = [region.conic.minimise(np.eye(region.dim), -side * away, 1e3 * FAR) for side in (-1, 1)]
+    far = np.array([region.bring_in(point).astype(float) for point in seen if point is not None])
+    far = far.reshape(-1, region.dim)[:, coordinates]
+    # Where a point of the set is far away, no multipliers bound it.
+    open_ends = np.concatenate([(side * far > FAR).any(axis=0) for side in (-1, 1)])
+    found = [
+        (np.inf, np.zeros(region.dim)) if is_open else farthest(region, blocks, goal)
+        for is_open, goal in zip(open_ends, np.concatenate([-goals, goals]), strict=True)
+    ]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
     # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
     bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
@@ -326,7 +335,7 @@ def farthest(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[floa
             return np.inf, np.zeros(dim)
         x = region.bring_in(target)
         blocks = [*blocks, *region.cuts(x)]
-    found = model(region, blocks, x, np.zeros((dim, dim)), -goal, 1.0)
+    found = model(region, blocks, x, sp.csc_array((dim, dim)), -goal, 1.0)
     if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
         return np.inf, np.zeros(dim)
     point = region.bring_in((x + found[0]).astype(float))
