@@ -45,9 +45,11 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
     return found
 
 
-def slopes(order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression) -> dict[Expression, Any]:
-    """Return the slopes of the sum of an expression's entries by its nodes in `order`, whose values are known."""
-    known: dict[Expression, Any] = {root: np.ones((*root.shape, 1))}
+def slopes(
+    order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression, weights: Array | None = None
+) -> dict[Expression, Any]:
+    """Return the slopes of a weighted sum of an expression's entries by its nodes in `order`, whose values are known."""
+    known: dict[Expression, Any] = {root: np.ones((*root.shape, 1)) if weights is None else weights}
     for node in reversed(order):
         if node.atom is None or not node.variables or node not in known:
             continue

@@ -13,7 +13,7 @@ from dpconvex.data.domains import Choice, Domain
 from dpconvex.data.record import Record
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.expressions.atoms.norms import QUAD_OVER_LIN
-from dpconvex.expressions.evaluate import over_records
+from dpconvex.expressions.evaluate import over_records, slopes
 from dpconvex.expressions.expression import Expression, Field, Variable
 from dpconvex.expressions.from_cvxpy import Reader, field_of
 from dpconvex.expressions.parameter_space import entries_matrix
@@ -76,26 +76,21 @@ class Rebuilder:
         """Affine in the variables: a matrix of derivatives and a vector of offsets for each entry."""
         leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
         variables = sorted(expression.variables, key=lambda variable: variable.key)
-        leaves |= {variable: np.zeros((*variable.shape, 1)) for variable in variables}
-        offset = self._values(expression, leaves)
-        place, slopes = list[int](), [np.zeros((0, *offset.shape))]
-        for variable in variables:
-            for number, unit in enumerate(np.eye(variable.size)):
-                given = {**leaves, variable: unit.reshape(variable.shape, order="F")[..., None]}
-                place.append(self.starts[variable.name] + number)
-                slopes.append((self._values(expression, given) - offset)[None])
-        found: list[Any] = [np.broadcast_to(numbers, (self.count,)) for numbers in offset]
-        for j, slope in enumerate(np.moveaxis(np.concatenate(slopes), 1, 0)):
-            if slope.any():
-                rows = sp.coo_array(np.broadcast_to(slope.T, (self.count, len(place))))
-                index, shape = (rows.row, np.array(place)[rows.col]), (self.count, self.entries.size)
+        values = over_records(
+            [expression], leaves | {variable: np.zeros((*variable.shape, 1)) for variable in variables}
+        )
+        offset = np.broadcast_to(values[expression], (*expression.shape, self.count)).reshape(expression.size, -1)
+        place = [self.starts[variable.name] + np.arange(variable.size) for variable in variables]
+        found: list[Any] = list(offset)
+        for j, unit in enumerate(np.eye(expression.size) if variables else ()):
+            known = slopes(list(values), values, expression, unit.reshape((*expression.shape, 1)))
+            parts = [np.broadcast_to(known.get(v, 0.0), (*v.shape, self.count)) for v in variables]
+            flat = [np.moveaxis(part, -1, 0).reshape((self.count, -1), order="F") for part in parts]
+            rows = sp.coo_array(np.hstack(flat))
+            if rows.nnz:
+                index, shape = (rows.row, np.concatenate(place)[rows.col]), (self.count, self.entries.size)
                 found[j] = sp.csr_array((rows.data, index), shape=shape) @ self.entries + found[j]
         return found
-
-    def _values(self, expression: Expression, leaves: dict[Expression, Array]) -> Array:
-        """Evaluate an expression for all records, at once if they do not matter; entries in row order, records last."""
-        value = over_records([expression], leaves)[expression]
-        return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
 
     def _atom(self, expression: Expression) -> list[Any]:
         atom, options = expression.operation, dict[str, Any](expression.options)

@@ -15,10 +15,13 @@ import scipy.sparse as sp
 from sample_problems import logistic
 
 import dpconvex as dp
+from dpconvex.expressions.evaluate import over_records
 from dpconvex.fitting.verify import analyse
+from dpconvex.model import batch_program
 from dpconvex.optim.backend import solve
 from dpconvex.optim.certify import FirstOrder
 from dpconvex.optim.noisy_quadratic import least_point
+from dpconvex.sets import certified_minimum
 
 
 def test_losses_of_declared_atoms_are_released():
@@ -202,3 +205,32 @@ def test_baselines_of_counts_are_least_or_refused():
     x = dp.Ball(6).project(rng.normal(size=(8000, 6)) / np.sqrt(24))
     y = rng.poisson(np.exp(x @ [4, 2.4, 0.8, 0, 0, 0] - 0.25)).clip(0, 20)
     assert dp.solve_without_privacy(template, {"x": x, "y": y}).gap < 1e-6
+
+
+def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
+    """Each coordinate of a cone was bounded by a program of its own, in both directions, and none was."""
+    asked, farthest = list[int](), certified_minimum.farthest
+
+    def counted(region, blocks, goal):
+        asked.append(int(abs(goal).argmax()))
+        return farthest(region, blocks, goal)
+
+    monkeypatch.setattr(certified_minimum, "farthest", counted)
+    w, u = cp.Variable(40, name="w"), cp.Variable(name="u")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]
+    )
+    feasible = analyse(template).form.feasible
+    assert np.isinf(feasible.upper).all()
+    assert asked == [40]
+
+
+def test_derivatives_of_a_batch_take_one_evaluation_for_each_score(monkeypatch):
+    """Each of 20 classes' scores was evaluated at each of 600 parameters, for each label."""
+    asked = list[int]()
+    monkeypatch.setattr(batch_program, "over_records", lambda *given: asked.append(1) or over_records(*given))
+    template = dp.load("least_squares_classifier", features=10, classes=3)
+    data = {"x": np.random.default_rng(0).normal(size=(60, 10)) / 10, "y": np.arange(60) % 3}
+    found = dp.solve_without_privacy(template, data)
+    assert found.gap < 1e-6
+    assert len(asked) <= 3 * 2 * 3

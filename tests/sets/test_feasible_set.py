@@ -13,7 +13,7 @@ from dpconvex.expressions.from_cvxpy import Reader, variable_of
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.verify import analyse
 from dpconvex.optim.certify import closest
-from dpconvex.sets import barrier, certified_minimum
+from dpconvex.sets import barrier
 from dpconvex.sets.certified_distance import certified_distance
 from dpconvex.sets.certified_minimum import minimum, reaches
 from dpconvex.sets.feasible_set import FeasibleSet
@@ -394,21 +394,3 @@ def test_the_largest_of_many_entries_are_certified_where_they_tie(inequality):
     batch = record.sample(100, np.random.default_rng(0))
     data = {"x": batch.fields["x"], "y": np.array([-1, 1])[batch.group]}
     assert dp.solve(template, data, dp.Privacy(1.0), dp.OutputPerturbation())["w"].shape == (16,)
-
-
-def test_no_multipliers_are_looked_for_where_points_are_far_away(monkeypatch):
-    """Each coordinate of a cone was bounded by a program of its own, in both directions, and none was."""
-    asked, farthest = list[int](), certified_minimum.farthest
-
-    def counted(region, blocks, goal):
-        asked.append(int(abs(goal).argmax()))
-        return farthest(region, blocks, goal)
-
-    monkeypatch.setattr(certified_minimum, "farthest", counted)
-    w, u = cp.Variable(40, name="w"), cp.Variable(name="u")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(40)), lambda x: x @ w, cp.sum_squares(w) + cp.square(u), [cp.norm(w) <= u]
-    )
-    feasible = analyse(template).form.feasible
-    assert np.isinf(feasible.upper).all()
-    assert asked == [40]
