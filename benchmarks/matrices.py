@@ -65,7 +65,7 @@ def lost(template: dp.Template, data: dict[str, Any], fits: Sequence[dict[str, A
     problem, found = template.problem(data), list[float]()
     matrix = next(v for v in problem.variables() if v.name() == "P")
     plain = cp.Problem(problem.objective, [*problem.constraints, matrix == cp.Variable() * np.eye(D)])
-    most, least = (one.solve(solver="CLARABEL") for one in (plain, problem))
+    most, least = (one.solve(solver_path=["CLARABEL", ("SCS", {"eps": 1e-7})]) for one in (plain, problem))
     for fit in fits:
         for variable in problem.variables():
             variable.save_value(fit[variable.name()])
