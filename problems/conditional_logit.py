@@ -61,11 +61,11 @@ def template(
         kept = scores - GONE * (1 - available) if availability else scores
         return cp.log_sum_exp(kept) - scores[names.index(y)]
 
-    def decision(parameters, x):
-        """Return the scores of all alternatives, whether they are available or not, shape (n, alternatives)."""
+    def decision(parameters, x, available=1.0):
+        """Return the scores of the alternatives, shape (n, alternatives); by default all are available."""
         table = np.kron(np.eye(alternatives), parameters["w"][:, None])
         shift = np.append(0.0, constant * parameters["b"]) if constant else 0.0
-        return x @ table + shift
+        return x @ table + shift - GONE * (1 - available)
 
     box = {"available": dp.Box(np.zeros(alternatives), np.ones(alternatives))} if availability else {}
     return dp.Template(

@@ -58,5 +58,6 @@ def template(
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w) + free / 2 * cp.sum_squares(b),
         predict=predict,
+        probabilities=predict,
         ratio="hazard ratio",
     )

@@ -55,9 +55,11 @@ def template(
         sign = 1 if y == positive else -1
         return cp.logistic(-sign * (x @ W[:, names.index(task)]))
 
-    def predict(parameters, x):
-        """Return one label for each row and each task, in the order of `tasks`."""
-        return np.where(x @ parameters["W"] > 0, positive, negative)
+    def predict(parameters, x, task=None):
+        """Return one label for each row, by its task; without tasks one for each task, in the order of `tasks`."""
+        scores = x @ parameters["W"]
+        own = scores if task is None else scores[np.arange(len(scores)), [names.index(name) for name in task]]
+        return np.where(own > 0, positive, negative)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive]), task=dp.Choice(names)),

@@ -56,10 +56,10 @@ def template(
         score = x @ w + constant * b + offset
         return weight * ((y + size) * cp.logistic(score - np.log(size)) - y * score)
 
-    def predict(parameters, x):
-        """Return the mean of each row of x, for an offset of 0: at most `target` with each offset."""
+    def predict(parameters, x, offset=0.0):
+        """Return the mean of each row of x: at most `target` with the lowest offset."""
         score = x @ parameters["w"] + constant * parameters.get("b", 0.0)
-        return np.exp(np.minimum(score, np.log(target) + offset))
+        return np.exp(np.minimum(score, np.log(target) + optional["offset"].upper) + offset)
 
     return dp.Template(
         record=dp.Record(

@@ -61,11 +61,11 @@ def template(
         sign = 1 if y == positive else -1
         return -weight * dp.log_normcdf(sign * (x @ w + constant * b + offset))
 
-    def decision(parameters, x):
-        return x @ parameters["w"] + constant * parameters.get("b", 0.0)
+    def decision(parameters, x, offset=0.0):
+        return x @ parameters["w"] + constant * parameters.get("b", 0.0) + offset
 
-    def probabilities(parameters, x):
-        scores = decision(parameters, x)
+    def probabilities(parameters, x, offset=0.0):
+        scores = decision(parameters, x, offset)
         return np.exp(dp.log_normcdf(np.stack([-scores, scores], axis=1)).value)
 
     return dp.Template(

@@ -68,10 +68,10 @@ def template(
         growing = cp.exp((2 - power) * score) / (2 - power) if power < 2 else score
         return weight * (total * falling + exposure * growing)
 
-    def predict(parameters, x):
-        """Return the mean of each row of x, for an exposure of 1; without exposures at most `target`."""
+    def predict(parameters, x, exposure=1.0):
+        """Return the mean of each row of x; without exposures at most `target`."""
         score = x @ parameters["w"] + constant * parameters.get("b", 0.0)
-        mean = np.exp(score if exposure else np.minimum(score, np.log(target)))
+        mean = exposure * np.exp(score if public["exposure"] else np.minimum(score, np.log(target)))
         return 2 * mean / target - 1 if scaled else mean
 
     return dp.Template(

@@ -7,7 +7,6 @@ makes features of a table, each record by itself, declares the problem for their
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, dataclass_transform
@@ -206,9 +205,9 @@ class Private(BaseEstimator):
         Arguments are those of `fit`, without `unit`, which the functions take themselves.
         """
         self._released()
-        made = copy(self)
+        made = self.__sklearn_clone__()
         records = made._records(X, y, **columns)
-        self._check_alike("records", made.schema_ or made.encoder_, made._names)
+        self._check_alike("records", made.schema_ or made.encoder_, getattr(made, "_names", None))
         return records
 
     def _records(self, X: Any, y: Any, **columns: Any) -> Any:
@@ -275,8 +274,9 @@ class Private(BaseEstimator):
         found = fit(template, data, self.privacy(), entry=label, **options)
         if not hasattr(found, "schema"):
             return found
-        if schema is not None and not maps and not self._unsuited(schema, template):
-            found = replace(found, schema=schema)
+        own = schema is not None and not maps and not self._unsuited(schema, template)
+        names, schema = found.names or vars(self).get("_names"), schema if own else found.schema
+        found = replace(found, names=names, schema=schema)
         if learnt is None:
             return found
         schema = next((one for one in known if isinstance(one, Schema) and one.learnt is learnt), found.schema)

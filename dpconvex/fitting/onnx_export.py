@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,10 +173,12 @@ def export(
 def export_estimator(estimator: Any, path: Any) -> None:
     """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
+    fitted, raw = object.__new__(type(estimator)), replace(estimator.release_, schema=None)
+    vars(fitted).update(vars(estimator), release_=raw)  # public points are longer than features of the schema
     classes = estimator.classes_.tolist() if hasattr(estimator, "classes_") else None
     is_bounded = classes is None and hasattr(estimator, "_unbounded")
     predict = "_unbounded" if is_bounded else "predict"
-    functions = [getattr(estimator, name, None) for name in ("decision_function", predict, "predict_proba")]
+    functions = [getattr(fitted, name, None) for name in ("decision_function", predict, "predict_proba")]
     bounds = estimator._interval() if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of features without their names

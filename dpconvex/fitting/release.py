@@ -150,7 +150,7 @@ class Release(Released, Mapping[str, Array]):
                 raise TemplateError(f"{name}: there is no function to predict with. {REMEDY}")
             lacks = "probabilities" if name == "predict_proba" else "scores"
             raise TemplateError(f"{name}: this learner has no {lacks}; it has `predict`.")
-        needed = further_fields(function)
+        needed = further_fields(function, fields)
         said = f"{name}: pass {', '.join(('x', *(f'{field}=...' for field in needed)))}, and no other field."
         require(set(needed) == set(fields), said)
         check_encoded(name, self.schema, getattr(x, "schema", None))
@@ -172,7 +172,7 @@ class Release(Released, Mapping[str, Array]):
 
     def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
         """Call `predict`, `decision_function` or `predict_proba` with columns that passed a record's check."""
-        return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name))})
+        return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name), fields)})
 
     def _function(self, name: str) -> Predict | None:
         return {"predict": self.predictor, "decision_function": self.decision}.get(name, self.probabilities)
@@ -227,8 +227,12 @@ class Release(Released, Mapping[str, Array]):
             template = template(self.source[0], **self.source[1])
         instance(Template, "or a function that returns one").check("Release", template=template)
         known = plain(template.source)
-        if self.source is not None and known is not None and known[0] != self.source[0]:
-            raise TemplateError(f"Release: of the problem {self.source[0]!r}, and the template is of {known[0]!r}.")
+        if self.source is not None and known is not None:
+            (mine, fitted), (theirs, given) = self.source, known
+            require(mine == theirs, f"Release: of the problem {mine!r}, and the template is of {theirs!r}.")
+            for name in fitted.keys() & given.keys():
+                said = f"Release: fitted with {name}={fitted[name]!r}, and the template has {name}={given[name]!r}"
+                require(fitted[name] == given[name], f"{said}; template=dpconvex.load takes the options of the fit.")
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         require(declared == released, f"Release: the template declares {declared}, and released were {released}.")

@@ -1,6 +1,6 @@
 """A private learner, declared and read once: a record, a loss for one record, a public regularizer and public constraints."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -30,14 +30,15 @@ from dpconvex.util.arrays import Array
 Predict = Callable[..., NDArray[Any]]  # of the parameters, the features, and further fields by name
 
 
-def further_fields(function: Predict | str | None) -> tuple[str, ...]:
-    """Return the fields that a function of (parameters, x, ...) names after x, without a default."""
+def further_fields(function: Predict | str | None, given: Container[str] = ()) -> tuple[str, ...]:
+    """Return the fields that a function of (parameters, x, ...) names after x: without a default, or among those given."""
     while isinstance(function, partial) and function.func in (best_labels, softmax_of):
         function = function.args[0]
     with suppress(TypeError, ValueError):  # of functions that state no arguments
         told = list(signature(function).parameters.values())[2:] if callable(function) else []
         kinds = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
-        return tuple(one.name for one in told if one.kind in kinds and one.default is Parameter.empty)
+        named = (one for one in told if one.kind in kinds)
+        return tuple(one.name for one in named if one.default is Parameter.empty or one.name in given)
     return ()
 
 
@@ -100,10 +101,12 @@ class Template(Sealed):
         NumPy functions of the released parameters and a batch of features.  ``decision(parameters, x)`` returns scores of shape
         (n,), above 0 for the second of two labels, or (n, labels), the largest for the predicted label.  If y is a number, it
         returns predictions.  By default `predict` follows from it and the values of the field y.  A function gets further
-        fields of the record, such as a group or an offset, if it names them: ``predict(parameters, x, g)``.
+        fields of the record, such as a group or an offset, if it names them: ``predict(parameters, x, g)``.  Predictions may
+        leave out those with a default value.
     probabilities : callable or "softmax", optional
         ``probabilities(parameters, x)``, with further fields as for `predict`, returns shape (n, labels). "softmax" computes
-        them from the scores, as logistic losses do.
+        them from the scores, as logistic losses do.  If y has a number for each of several intervals, the probabilities to
+        survive them.
     ratio : str
         What `exp` of a coefficient is, such as "odds ratio", for the intervals; empty if it has no name.
     source : tuple of (str, dict), optional

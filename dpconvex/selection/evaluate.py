@@ -27,7 +27,7 @@ from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
-from dpconvex.selection.record_counter import RecordCounter
+from dpconvex.selection.record_counter import RecordCounter, says_survival
 from dpconvex.util.arguments import FRACTION, instance, one_of, require
 from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
@@ -73,7 +73,7 @@ def evaluate(
         Guarantee of the counts; its delta is not used.  With a unit, docs/unit.md states the effect of a person's records.
     features, label : str
         The fields of the features and of the label.  A label is a `Choice`, or a number in a `Box`.  Predictions use further
-        fields that the template's `predict` names.
+        fields that the template's `predict` names, with or without a default value.
     target : int, optional
         Index of the number that is evaluated, if the label has several.
     cells : array_like, optional
@@ -112,7 +112,7 @@ def evaluate(
     there = {features, label, *(table(data).keys() or template.record.fields), WEIGHT, *({group} - {None})}
     needed = {name: domain for name, domain in fields.items() if name in there}
     record = Record(**needed) if needed else template.record  # the component of a mixture is not in the data
-    check_target(label, fields.get(label), target)
+    check_target(label, fields.get(label), target, release)
     asked = (measures,) if isinstance(measures, str) else tuple(measures or ())
     cuts = cuts_of(release, cells)
     counter = RecordCounter(record, release, features, label, privacy, asked, cuts, group, target=target)
@@ -151,15 +151,13 @@ def evaluate(
     )
 
 
-def check_target(label: str, domain: Any, target: int | None) -> None:
+def check_target(label: str, domain: Any, target: int | None, release: Release) -> None:
     """Refuse several numbers without the index of one, and an index that is none of theirs."""
     several = domain.shape[0] if isinstance(domain, Box) and len(domain.shape) == 1 else 0
     said = f"evaluate: {label!r} has {several or 'not several'} numbers."
     said += f" Evaluate each by itself, by target=0 to target={several - 1}." if several else " Leave target out."
-    # Between -1 and 1 they say what was lived through, unless one is asked for.
-    lives = several and (domain.upper == 1).all() and (domain.lower == -1).all()
     fits = is_whole(target, 0) and int(target or 0) < several
-    require(fits if target is not None else lives or not several, said)
+    require(fits if target is not None else not several or says_survival(domain, release), said)
 
 
 def cuts_of(release: Release, cells: Any) -> tuple[float, ...] | None:

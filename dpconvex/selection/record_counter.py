@@ -97,9 +97,7 @@ class RecordCounter:
     @property
     def survives(self) -> bool:
         """Whether the label says of each of several intervals what was lived through, or 1 where the event happens."""
-        domain: Any = self.record.fields[self.label]
-        several = isinstance(domain, Box) and len(domain.shape) == 1 and self.target is None
-        return several and bool((domain.upper == 1).all() and (domain.lower == -1).all())
+        return self.target is None and says_survival(self.record.fields[self.label], self.release)
 
     @cached_property
     def domain(self) -> Any:
@@ -131,7 +129,8 @@ class RecordCounter:
     def columns(self) -> tuple[str, ...]:
         """The fields that predictions are made from: the features, and those that a function names."""
         functions = self.release.predictor, self.release.decision, self.release.probabilities
-        further = (field for function in functions for field in further_fields(function))
+        known = self.record.fields.keys() - {self.label}
+        further = (field for function in functions for field in further_fields(function, known))
         return tuple(dict.fromkeys((self.features, *further)))
 
     def applied(self, name: str, rows: Mapping[str, Array]) -> NDArray[Any]:
@@ -229,6 +228,12 @@ class RecordCounter:
             return None
         finally:
             Interrupt.check()
+
+
+def says_survival(domain: Any, release: Release) -> bool:
+    """Return whether a label says, from -1 to 1, what was lived through of intervals, whose survival a release predicts."""
+    several = isinstance(domain, Box) and len(domain.shape) == 1 and release.probabilities is not None
+    return several and bool((domain.upper == 1).all() and (domain.lower == -1).all())
 
 
 def middle(domain: Domain) -> Array:

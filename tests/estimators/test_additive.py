@@ -115,13 +115,16 @@ def test_regressions_are_in_the_units_of_the_target():
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_fits_are_certified_replayed_and_paid_once(make):
     budget = dp.Budget(dp.Privacy(3.0, 1e-5))
-    model = make(budget=budget, **SHAPES).fit(TABLE, SICK if make is classifier else PAINS)
+    y = SICK if make is classifier else PAINS
+    model = make(budget=budget, **SHAPES).fit(TABLE, y)
     assert [entry.privacy.epsilon for entry in budget.entries] == [3.0]
     certificate = model.release_.certificate
     assert certificate == model.certificate(3, 4000)
     assert not certificate.check().unreplayed
     with pytest.raises(dp.BudgetExceeded):
-        make(budget=budget).fit(TABLE, SICK if make is classifier else PAINS)
+        make(budget=budget).fit(TABLE, y)
+    found = dp.evaluate(model.template(3), model.release_, model.records(TABLE, y), dp.Privacy(9.0))
+    assert float(found.error) < 0.5 * float(found.constant)
 
 
 @pytest.mark.parametrize("delta", [0.0, pytest.param(1e-5, marks=pytest.mark.slow)])

@@ -68,6 +68,7 @@ def fits_of(x, y):
     yield dp.solve_mixture(mixture, data, **options).release
     yield dp.Statistics.from_bytes(dp.statistics(squares, data, **options).to_bytes(), template=squares).fit()
     yield dp.solve_without_privacy(LEARNER, data)
+    yield dp.LogisticRegression(epsilon=5.0, seed=0).fit(x, y).release_
 
 
 NUMBERED = [[0, 1], pd.MultiIndex.from_tuples([("u", "a"), ("u", "b")]), ["a", 1], pd.to_datetime(["2020", "2021"])]
@@ -127,6 +128,10 @@ def test_rows_that_pandas_numbers_otherwise_are_not_paired():
         dp.solve(LEARNER, {"x": FRAME, "y": TARGET}, dp.Privacy(1.0, unit="person", most=2), unit=whose[::-1])
     assert not budget.entries + persons.entries
     of_two.fit(FRAME, TARGET, unit=whose)
+    w = cp.Variable(2, name="w")
+    learner = dp.Template(LEARNER.record, lambda x, y: cp.logistic(-(2 * y - 1) * (x @ w)), cp.sum_squares(w))
+    own = dp.PrivateEstimator(learner)
+    assert own.fit(FRAME, TARGET).records(FRAME, TARGET)["y"].tolist() == TARGET.tolist()
 
 
 def test_rows_of_further_fields_belong_to_those_of_x():

@@ -111,6 +111,9 @@ def test_tables_of_a_schema(tmp_path, options):
     dp.Release.load(tmp_path / "model.npz", template=dp.load).to_onnx(tmp_path / "loaded.onnx")
     assert (tmp_path / "loaded.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
     is_same(run(tmp_path / "model.onnx", INPUTS), release, rows, True)
+    model = dp.LogisticRegression(classes=("no", "yes"), epsilon=4.0, radius=schema.radius, seed=0).fit(rows, labels)
+    model.to_onnx(tmp_path / "estimator.onnx")
+    is_same(run(tmp_path / "estimator.onnx", INPUTS), model, rows, True)
 
 
 @pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no")])

@@ -216,6 +216,11 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
     assert Release.load(path, template=LEARNER).source == found.source
     with pytest.raises(TemplateError, match="of the problem 'logistic_regression', and the template is of 'huber_svm'"):
         Release.load(path, template=dp.load("huber_svm", features=3))
+    Release({"w": np.ones(3)}, spent=Privacy(1.0), source=(LEARNER.source[0], {"labels": ("no", "yes")})).save(path)
+    turned = dp.load("logistic_regression", features=3, labels=("yes", "no"))
+    refused(
+        TemplateError, "fitted with labels=.*'no', 'yes'.*template=dpconvex.load", Release.load, path, template=turned
+    )
 
 
 @pytest.mark.parametrize("kind", [None, 1, "", b"model.npz", "model\0.npz", "a folder", "a pipe"])

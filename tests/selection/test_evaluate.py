@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import replace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from judged_models import FUNCTIONS, HAZARDS, HUBER, LINE, LOGISTIC, SCORED, X, Y, largest_loss
@@ -301,7 +302,8 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
     seen = rng.random(4000) < 0.8  # others leave during the second interval
     second = np.where(~lived[:, 0], 0.0, np.where(seen, np.where(lived[:, 1], -1.0, 1.0), -0.5))
     y = np.column_stack([np.where(lived[:, 0], -1.0, 1.0), second])
-    curves = dp.Release({"w": [3.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", predictor=HAZARDS.predict)
+    survival = {"predictor": HAZARDS.predict, "probabilities": HAZARDS.probabilities}
+    curves = dp.Release({"w": [3.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", **survival)
     found = dp.evaluate(HAZARDS, curves, {"x": x, "y": y}, dp.Privacy(100.0))
     pairs = np.array([(y[:, k] > 0)[:, None] & (y[:, k] <= -1) for k in range(2)]).sum(axis=0)
     order = alive.mean(axis=1)[:, None] < alive.mean(axis=1)
@@ -309,6 +311,43 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
     assert found.concordance == pytest.approx(exact, abs=0.01)
     assert found.concordance.interval[0] < exact < found.concordance.interval[1]
     assert "concordance" in str(found)
+
+
+def test_several_targets_are_not_taken_for_survival():
+    W, budget = cp.Variable((2, 2), name="W"), dp.Budget(dp.Privacy(1.0))
+    record = dp.Record(x=dp.Ball(2), y=dp.Box([-1, -1], [1, 1]))
+    learner = dp.Template(record, lambda x, y: cp.sum_squares(x @ W - y), predict=lambda p, x: x @ p["W"])
+    model, data = dp.solve_without_privacy(learner, {"x": X, "y": X}), {"x": X, "y": X}
+    with pytest.raises(dp.TemplateError, match="by target=0 to target=1"):
+        dp.evaluate(learner, model, data, dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
+    assert float(dp.evaluate(learner, model, data, dp.Privacy(100.0), target=1).error) < 0.01
+
+
+EXTRA = np.random.default_rng(1).uniform(0.1, 2.0, len(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "label", "extra"),
+    [
+        ("probit_regression", {"offset": 2.0}, np.where(EXTRA > 1, 1, -1), {"offset": 3 * (EXTRA - 1).clip(-0.6, 0.6)}),
+        ("poisson_regression", {"exposure": 2.0, "target": 2.0}, EXTRA, {"exposure": EXTRA}),
+        ("negative_binomial_regression", {"offset": 2.0, "target": 3.0}, EXTRA, {"offset": np.log(EXTRA).clip(-2, 2)}),
+        ("multi_task_logistic", {}, np.where(EXTRA > 1, 1, -1), {"task": np.where(EXTRA > 1, "first", "second")}),
+        ("conditional_logit", {"features": 1, "alternatives": 2, "availability": True}, (EXTRA > 1).astype(int), {}),
+    ],
+)
+def test_predictions_use_fields_that_they_may_leave_out(name, options, label, extra):
+    extra = extra or {"available": np.eye(2)[label]}
+    learner = dp.load(name, **{"features": 2} | options)
+    data = {"x": X, "y": label, **extra}
+    model = dp.solve_without_privacy(learner, data)
+    given, without = model.predict(X, **extra), model.predict(X)
+    apart = (given != label) if isinstance(learner.record.fields["y"], dp.Choice) else (given - label) ** 2
+    found = dp.evaluate(learner, model, data, dp.Privacy(300.0))
+    assert float(found.error) == pytest.approx(apart.mean(), abs=0.02)
+    assert np.shape(without)[0] == len(X)
+    assert not np.array_equal(given, without)
 
 
 @pytest.mark.parametrize("name", ["roc", "calibration", "residuals"])

@@ -10,7 +10,8 @@ from refused import refused
 
 import dpconvex as dp
 
-CURVES = dp.Release({"w": [9.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", predictor=HAZARDS.predict)
+SURVIVAL = {"predictor": HAZARDS.predict, "probabilities": HAZARDS.probabilities}
+CURVES = dp.Release({"w": [9.0, 0.0], "b": [0.0, 0.0]}, not_private_because="a test", **SURVIVAL)
 POISSON = dp.load("poisson_regression", features=2)
 RATES = dp.Release({"w": [4.0, 0.0]}, not_private_because="a test", predictor=POISSON.predict)
 JUDGED = {
