@@ -68,11 +68,11 @@ PLENTY = 150.0  # Records and unit of the level for each parameter, from which s
 
 def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
     """Return where steps end, in coordinates, and what noise moved the table's columns by at most; unlike ones step alone."""
-    columns, found = list[int | None]([None]), list[tuple[Array, Array]]()
-    if known_of(form)[1].is_uneven and not pulls(form) and ridge_of(form) is not None:
-        columns = [*range(known_of(form)[0].shape[1])]
-    settings = {**settings, "level": settings["level"] / math.sqrt(len(columns))}
-    for scores, public in (known_of(form, column) for column in columns):
+    each, found = [known_of(form)], list[tuple[Array, Array]]()
+    if each[0][1].is_uneven and not pulls(form) and ridge_of(form) is not None:
+        each = [known_of(form, column) for column in range(each[0][0].shape[1])]
+    settings = {**settings, "level": settings["level"] / math.sqrt(len(each))}
+    for scores, public in each:
         classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
         # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
         # curvature that nonsmooth points have by their width is none to step by, where records are many.

@@ -264,7 +264,8 @@ class RecordSums:
             if look.leverage is None:
                 return sum(self._each(one), start=look.nothing)
             people = np.arange(self.batch.size) if people is None else people
-            each = look.rows.each * look.rows.count * (look.kinds.shape[0] if look.vectors else 1)
+            apart = bool(look.vectors) and look.rows.jacobian is None
+            each = look.rows.each * look.rows.count * (look.kinds.shape[0] if apart else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
             of_block = vector_sums if look.vectors else person_sums
             total = look.nothing

@@ -16,6 +16,7 @@ from dpconvex.util.arrays import Array
 # measured in units of the domain first.  What varies less than EMPTY stays as it is.
 FAR, UNEVEN, EMPTY = 5.0, 30.0, 1e-9
 MOST = 2**12  # Rows of a matrix that is made beside the second moment's
+NUMBERS = 2**22  # Of rows that are made at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +59,9 @@ class DomainMetric:
     @classmethod
     def of_shared(cls, batch: Batch, rows: ExactRows) -> "DomainMetric | None":
         """Return it where a record has several rows: in the eigenvectors of their second moment."""
-        found = rows.read(batch.fields[rows.name][:])
-        values, vectors = np.linalg.eigh(found.T @ found / batch.size)
+        column, step = batch.fields[rows.name][:], max(NUMBERS // (rows.count * rows.each), 1)
+        parts = (rows.read(column[start : start + step]) for start in range(0, batch.size, step))
+        values, vectors = np.linalg.eigh(sum(part.T @ part for part in parts) / batch.size)
         seen = values > EMPTY * values[-1]  # Along others, as along equal changes of all levels, no row differs
         if values[-1] < UNEVEN * values[seen].min():
             return None
