@@ -22,7 +22,6 @@ from dpconvex.accounting.budget import ledger_at
 from dpconvex.cli.main import ABOUT_TABLES, MECHANISMS, SETTINGS, told, words
 from dpconvex.data.schema import Schema, read_settings
 from dpconvex.data.tables import Table, table_of
-from dpconvex.data.validation import LARGEST_COPY
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.fitting.problem_files import FOLDER, LARGEST, NARROW, locate, options as options_of
 from dpconvex.fitting.verify import analyse
@@ -294,10 +293,8 @@ class Declared:
             return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
         require(self.model is None, "an additive model needs its records in one file, not a folder of several.")
         parts = dp.Partitions(given, self.schema)
-        # Larger ones are read again for every pass.
-        small = 8 * len(self.schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
         self.schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
-        return dp.Partitions(given, self.schema, keep=small).turned(partial(coded, self.values), ("x", "y"))
+        return parts.turned(partial(coded, self.values), ("x", "y"))
 
     def predicted(self, found: Any) -> list[Any]:
         """Return predictions as the table has them: labels, or numbers in its units."""

@@ -17,8 +17,9 @@ from dpconvex.cli.commands import ledger, privacy_of, writer
 from dpconvex.cli.main import MISTAKEN, told
 from dpconvex.data.draft import draft
 from dpconvex.data.schema_columns import Column
-from dpconvex.data.tables import Values, number, objects, table_of
+from dpconvex.data.tables import Values, identifiers_of, number, objects, reads_as_missing, table_of
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate
+from dpconvex.model.people import identified
 
 SHOWN = 8  # Rows of a table that are named for one fault
 
@@ -71,13 +72,21 @@ def check_table(chosen: argparse.Namespace) -> int:
         for name, column in declared.items()
         for fault, places in faults(column, columns[name], schema.clip).items()
     ]
+    if (person := schema.privacy_unit) is not None:
+        whose = table.columns([person])[person]
+        without = [rows[k] for k, one in enumerate(identifiers_of(whose)) if reads_as_missing(one)]
+        try:
+            identified(whose, person)
+        except DomainError as error:
+            found.append({"column": person, "fault": str(error), "rows": without, "values": []})
     unit = "row" if table.lines is None else "line"
     broken = {row for item in found for row in item["rows"]}
     lines = [f"{chosen.data}: {len(rows)} records, {len(broken)} break a declaration."]
     for item in found:
         several = (item["rows"], item["values"])
         some, which = (", ".join(map(str, part[:SHOWN])) + ", ..." * (len(part) > SHOWN) for part in several)
-        lines.append(f"  column {item['column']!r}, {unit}s {some}: {which} {item['fault']}")
+        where = f", {unit}s {some}" * bool(some)
+        lines.append(f"  column {item['column']!r}{where}:{' ' * bool(which)}{which} {item['fault']}")
     lines += ["This names rows and values: it is for the owner of the data, and not fit for release."] * bool(found)
     told(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))
     return MISTAKEN if found else 0

@@ -54,7 +54,7 @@ class Partitions:
         Encodes each partition, a table, as the fields x and y.  Its `privacy_unit` is the column of identifiers.
     keep : bool, optional
         Keep partitions in memory after the first reading.  Otherwise each pass reads and checks them again.  By default workers
-        keep them, except .npy files, and a single process does not.
+        keep them, except .npy files, and a single process keeps arrays, and tables whose features take up to 1 GiB.
 
     Examples
     --------
@@ -205,7 +205,10 @@ class Partitions:
 
             with suppress(ValueError):  # there is no client
                 return Workers(default_client(), values, self.keep)
-        return Place(values, self.keep)
+        sizes: Any = self.sizes if "_seen" in vars(self) else [source.size for source in self.sources]
+        known = self.schema is not None and None not in sizes
+        small = known and 8 * len(self.schema.feature_names) * sum(sizes) <= LARGEST_COPY
+        return Place(values, True if small and self.keep is None else self.keep)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ OTHERS = {
     "data_norm": "`radius`",
     "accountant": "`budget`",
     "class_weight": "a factor of the loss for each label, in a Template of your own (PrivateEstimator)",
-    "sample_weight": "a field of the record, with public bounds, in a Template of your own (PrivateEstimator)",
+    "sample_weight": "a field of a Template of your own; fit that by solve, with data {'x': X, 'y': y, 'weight': w}",
 }
 
 

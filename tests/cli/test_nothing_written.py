@@ -199,3 +199,12 @@ def test_a_total_without_room_leaves_no_ledger(run, further):
     assert not Path("l.jsonl").exists()
     if further != "--delta":
         assert "state more, as --budget" in done.err
+
+
+def test_identifiers_that_a_fit_refuses_break_a_declaration(run):
+    Path("whose.toml").write_text('privacy_unit = "who"\n' + Path("shop.toml").read_text("utf-8"), "utf-8")
+    for names, lines in ({4: " "}, [6]), ({4: "7", 5: "07"}, []):
+        SHOP.assign(who=[names.get(k, f"P{k}") for k in range(400)]).to_csv("whose.csv", index=False)
+        (fault,) = run("check-table whose.toml whose.csv --json", ends=2).json["faults"]
+        assert (fault["column"], fault["rows"]) == ("who", lines)
+        run("fit logistic_regression whose.csv --schema whose.toml --epsilon 1 --most 1 --out model.npz", ends=2)

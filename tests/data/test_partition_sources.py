@@ -2,6 +2,7 @@
 
 import io
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -68,6 +69,16 @@ def test_a_folder_of_parquet_files(tmp_path):
         refused(dp.DomainError, said, dp.Partitions, source, schema)
     parquet(tmp_path / "ward=1" / "c.parquet")
     refused(dp.DomainError, "ward=1: a folder in a folder is not read", dp.Partitions, tmp_path, SCHEMA)
+
+
+def test_small_tables_are_encoded_once():
+    read, frame = [], {"age": list(range(50)), "sick": ["no", "yes"] * 25}
+    schema = dp.Schema({"age": (0, 100)}, label="sick", labels=["no", "yes"])
+    learner = dp.load("logistic_regression", features=1, labels=("no", "yes"))
+    for keep in (None, False):
+        made = partial(lambda how: (read.append(how), frame)[1], keep)
+        dp.solve(learner, dp.Partitions([made], schema, keep=keep), dp.Privacy(1.0, 1e-6))
+    assert read.count(None) <= 3 < read.count(False)
 
 
 def test_files_that_are_written_anew(tmp_path):
