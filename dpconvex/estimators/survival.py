@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.data.columns import names_of
 from dpconvex.data.schema_columns import interval
 from dpconvex.data.validation import unnumbered
 from dpconvex.errors import DomainError, shorten
@@ -154,7 +155,9 @@ class SurvivalRegressor(
 
 def structured(caller: str, y: Any) -> Any:
     """Return a structured array of two fields, or refuse what is none; a frame of two columns is made one."""
-    array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else y)
+    columns = [] if hasattr(y, "to_records") else list(names_of(y) or ())
+    made = np.rec.fromarrays([np.asarray(y[name]) for name in columns], names=columns) if columns else y
+    array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else made)
     fits = array.ndim == 1 and len(array.dtype.names or ()) == 2
     require(fits, f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
     names = array.dtype.names or ()

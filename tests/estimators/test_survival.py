@@ -4,6 +4,8 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
@@ -72,8 +74,9 @@ def test_frames_partitions_people_copies_and_searches_take_the_same_targets():
     model = fitted()
     frame = pd.DataFrame({"dead": Y["dead"], "years": Y["years"]})
     table = pd.DataFrame(X, columns=["a", "b"])
-    framed = dp.SurvivalRegressor(**STEPS).fit(table, frame)
-    np.testing.assert_array_equal(framed.coef_, model.coef_)
+    for target in (pl.from_pandas(frame), pa.Table.from_pandas(frame), frame):
+        framed = dp.SurvivalRegressor(**STEPS).fit(table, target)
+        np.testing.assert_array_equal(framed.coef_, model.coef_)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(framed)).predict(table), model.predict(X), rtol=1e-12)
     added = {"adjacency": "add-remove", "size": SIZE}
     parts = dp.Partitions([{"x": X[part], "y": Y[part]} for part in (slice(0, 700), slice(700, None))])
