@@ -79,7 +79,8 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
     """Return data with the group of each record, and the groups: levels of a declared column, and "other" for what is none."""
     column: Any = schema.features.get(name)
     levels = tuple(map(str, getattr(column, "levels", ())))
-    said = f"--group takes a column of one table that is declared with levels, not {name!r}."
+    known = ", ".join(each for each, declared in schema.features.items() if hasattr(declared, "levels")) or "none"
+    said = f"--group takes a column of one table that is declared with levels ({known}), not {name!r}."
     require(levels and isinstance(table, Table), said)
     places = map(column.reads, listed(table.columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()

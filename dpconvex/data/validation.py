@@ -275,7 +275,7 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
         if len(wrong):
             said = f"{len(wrong)} of {len(codes)} records have a value that was not declared"
             first = f"row {count + wrong[0]}, {label_entries(name, piece)[wrong[0]]!r}"
-            places = "(classes=[...] of an estimator, groups=[...] of an evaluation)"
+            places = "(labels=(...) of dpconvex.load, classes=[...] of an estimator, groups=[...] of an evaluation)"
             remedy = (
                 f"Declare all that may occur, known without these data {places}, or fill missing ones with one of these"
             )

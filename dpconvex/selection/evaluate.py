@@ -102,7 +102,8 @@ def evaluate(
     (True, (2, 2))
     """
     check_privacy("evaluate", privacy, units=True)
-    instance(Template).check("evaluate", template=template)
+    fits = "Of an estimator, pass its template(features), release_ and records(X, y)." * hasattr(template, "records")
+    instance(Template).check("evaluate", fits, template=template)
     instance(Release).check("evaluate", "Pass its `release`." * hasattr(release, "release"), release=release)
     protected, data = privacy.adjacency == "add-remove", settled(data)
     fields = dict(for_promise(template, privacy).record.fields)

@@ -31,16 +31,22 @@ SHOWN = 60  # Coefficients
 UNIT_LINE = ("privacy unit", "taken as public", "assumed")  # Of a certificate
 MEANING = {  # By the name of a measure: what it is called, and what it means
     "error": ("error", "share of records whose label is predicted wrongly"),
-    "constant": ("error of a constant", "the same of who always says the most frequent label"),
-    "auc": ("AUC", "how often the right one of two records with different labels scores higher; 0.5 is guessing"),
-    "log_loss": ("log loss", "mean surprise at the labels; 0 is perfect"),
+    "constant": ("error of a constant", "error of always predicting the most frequent label"),
+    "auc": (
+        "AUC",
+        "probability that a record with the second label scores higher than one with the first; 0.5 is guessing",
+    ),
+    "log_loss": ("log loss", "mean of minus the logarithm of the probability of the true label; 0 is perfect"),
     "brier": ("Brier score", "mean squared distance of probabilities from what happened; 0 is perfect"),
-    "calibration_error": ("calibration error", "mean distance of probabilities from observed shares"),
-    "r2": ("R²", "part of the variance that is explained; 0 is the mean, 1 is perfect"),
+    "calibration_error": (
+        "calibration error",
+        "mean distance of predicted probabilities from observed frequencies; 0 is perfect",
+    ),
+    "r2": ("R²", "share of the variance that is explained; 0 is a constant, 1 is perfect"),
     "deviance": ("deviance", "mean Poisson deviance of counts; 0 is perfect"),
-    "deviance_gain": ("deviance gain", "part of the deviance that is explained; 0 is the mean, 1 is perfect"),
+    "deviance_gain": ("deviance gain", "share of the deviance that is explained; 0 is a constant, 1 is perfect"),
     "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
-    "concordance": ("concordance", "share of pairs whose order is predicted rightly; 0.5 is guessing"),
+    "concordance": ("concordance", "share of pairs whose order is predicted correctly; 0.5 is guessing"),
 }
 BESIDE = ("constant", "auc", "r2")  # Without these an error says little
 SQUARED = {"error": ("mean squared error", "of predictions"), "constant": ("that of a constant", "of the mean")}
