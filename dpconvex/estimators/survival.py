@@ -155,9 +155,12 @@ class SurvivalRegressor(
 
 def structured(caller: str, y: Any) -> Any:
     """Return a structured array of two fields, or refuse what is none; a frame of two columns is made one."""
-    columns = [] if hasattr(y, "to_records") else list(names_of(y) or ())
-    made = np.rec.fromarrays([np.asarray(y[name]) for name in columns], names=columns) if columns else y
-    array = np.asarray(y.to_records(index=False) if hasattr(y, "to_records") else made)
+    if hasattr(y, "to_records"):
+        array = np.asarray(y.to_records(index=False))
+    else:
+        columns = {name: np.asarray(y[name]) for name in names_of(y) or ()}
+        kinds = [(name, column.dtype) for name, column in columns.items()]
+        array = np.asarray(np.rec.fromarrays(list(columns.values()), dtype=kinds) if columns else y)
     fits = array.ndim == 1 and len(array.dtype.names or ()) == 2
     require(fits, f"{caller}: y must have whether the event was seen, and the time: {SURV}.")
     names = array.dtype.names or ()
