@@ -214,15 +214,3 @@ def test_steps_end_in_a_release_or_a_refusal_whatever_the_noisy_answers_are(monk
         else:
             assert all(np.isfinite(value).all() for value in found.values())
     assert 0 < failed < 30
-
-
-def test_whole_gradients_of_many_parameters_are_clipped_by_other_steps_unless_they_are_asked_for():
-    privacy, large = dp.Privacy(1.0, 1e-6, "add-remove"), dp.load("discrete_hazards", features=300)
-    assert "DP-GD" in dp.verify(large, privacy, 1000).mechanism
-    assert "adaptive" in dp.verify(large, privacy, 1000, dp.AdaptiveSteps()).mechanism
-    assert "adaptive" in dp.verify(dp.load("discrete_hazards", features=294), privacy, 1000).mechanism
-
-
-def test_classes_with_further_fields_take_steps_by_default():
-    learner = dp.load("conditional_logit", features=2, availability=True)
-    assert "adaptive" in dp.verify(learner, dp.Privacy(1.0, 1e-6), 1000).mechanism
