@@ -11,7 +11,6 @@ from sample_problems import build
 import dpconvex as dp
 from dpconvex.expressions.from_cvxpy import Reader, variable_of
 from dpconvex.expressions.parameter_space import Space
-from dpconvex.fitting.verify import analyse
 from dpconvex.optim.certify import closest
 from dpconvex.sets import barrier
 from dpconvex.sets.certified_distance import certified_distance
@@ -335,21 +334,6 @@ def test_bounds_hold_wherever_a_linear_function_is_largest(name):
             here, place = whole[hull.coordinates], np.arange(len(hull.coordinates))
             least, most = hull.linear_range(np.zeros(len(here), dtype=np.int64), place, here, here, 1)
             assert least[0] - 1e-6 <= float(here @ theta[hull.coordinates]) <= most[0] + 1e-6
-
-
-# Losses that need bounded leaves, and their exact gradient bounds.
-SIGNS = dp.Box(-np.ones(4), np.ones(4))
-LOSSES = [
-    (SIGNS, lambda x: cp.square(x @ X), [cp.norm1(X) <= 2], X, 8.0),
-    (SIGNS, lambda x: cp.square(x @ X), [X >= 0, cp.sum(X) == 1], X, 4.0),
-    (dp.Ball(3), lambda x: cp.square(x @ P @ x), [cp.trace(P) <= 2], P, 4.0),
-]
-
-
-@pytest.mark.parametrize(("domain", "loss", "constraints", "variable", "bound"), LOSSES, ids=["l1", "simplex", "trace"])
-def test_losses_are_bounded_over_bounded_sets(domain, loss, constraints, variable, bound):
-    analysis = analyse(dp.Template(dp.Record(x=domain), loss, cp.sum_squares(variable), constraints))
-    assert analysis.gradient_bound == pytest.approx(bound, rel=1e-6)
 
 
 def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch):
