@@ -16,7 +16,7 @@ from wording import check, words
 import dpconvex as dp
 
 X, Y = np.array([[0.5, 0.1], [-0.5, 0.2]] * 20), np.array([0, 1] * 20)
-DATA, PAIRS, ONE = {"x": X, "y": 2 * Y - 1}, {"x": X, "y": Y}, dp.Privacy(1.0)
+DATA, ONE = {"x": X, "y": 2 * Y - 1}, dp.Privacy(1.0)
 
 
 def fresh():

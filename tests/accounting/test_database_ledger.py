@@ -16,7 +16,6 @@ from refused import refused
 from dpconvex import Budget, BudgetExceeded, DPConvexError, Privacy, TemplateError
 
 sa = pytest.importorskip("sqlalchemy")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def changed(address, *statements):

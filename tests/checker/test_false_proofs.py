@@ -57,7 +57,6 @@ def test_a_true_one_is_replayed():
 
 
 def test_products_of_different_scalars_are_no_inner_product():
-    """Of x and x in another order, <x, x'> had vanished."""
     nodes = [("index", [2], [1], {"places": [1, 0]}), ("matmul", [], [5, 0], {})]
     nodes += [apply("logistic", 2), apply("logistic", 6), apply("add", 7, 8)]
     assert replayed(nodes, 2 + 1e-9)
@@ -103,7 +102,6 @@ def test_units_of_the_record_are_any_but_the_rows_are_the_same():
 
 @pytest.mark.parametrize("constant", ["0x1p1001", "0x1p999"])
 def test_what_is_unbounded_stays_so(constant):
-    """2^20 max(x'w, 1): a scale had brought infinity within reach."""
     nodes = [number(constant), number("0x1p-981"), apply("multiply", 5, 2), apply("maximum", 7, 5)]
     assert not replayed([*nodes, apply("multiply", 6, 8)], 2.0**-60)
     assert not replayed([*nodes, apply("multiply", 6, 8), apply("multiply", 9, 9)], 2.0**-60)
@@ -187,7 +185,6 @@ def test_nodes_have_their_shape_and_arguments(node):
     ("radius", "threshold", "holds"), [("0x1p1045", "0x1p1050", False), ("0x1p900", "0x1p999", True)]
 )
 def test_a_threshold_beyond_what_stands_for_infinity_is_none(radius, threshold, holds):
-    """Above 2^1000, slopes of an argument up to 2^1045 were cut there, and rows of 2^-800 made them finite."""
     nodes = [("variable", [], [], {"name": "t"}), ("field", [], [], {"field": "x"}), number("0x1p-800")]
     nodes += [apply("multiply", 2, 0), apply("negate", 1), apply("add", 3, 4), apply("huber", 5, M=threshold)]
     claim = {"noise_scale": "0x1.8p195", "noise_dimension": 1, "cover": COVER | {"dimension": 1}}
@@ -347,7 +344,6 @@ def test_only_adaptive_steps_are_proved_without_a_graph():
 
 
 def test_a_number_is_no_weight_whatever_it_is_called():
-    """A constant that was named as the field of weights counted as one: noise was 100 times too small."""
     proof = json.loads(of_people("weights"))
     for name in ("constant", "variable", "negate"):
         forged = [

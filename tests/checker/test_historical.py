@@ -211,7 +211,6 @@ def test_rows_in_another_order_are_no_other_rows():
 
 
 def test_finite_sets_and_cubes_are_named():
-    """The first had passed as convex, and the second as convex on all of space."""
     true = of(lambda x: cp.logistic(x @ w), BALL, public=cp.square(w[0]) + cp.square(w[1]))()
     assert "constraint: kind" in said(true | {"constraints": [{"kind": "finite set", "args": [0]}]})
     assert "curvature" in said(edited(true, "power", p=3))

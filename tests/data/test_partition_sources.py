@@ -11,7 +11,6 @@ from refused import refused
 
 import dpconvex as dp
 
-RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
 X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
 Y = np.where(X[:, 0] > 0, 1, -1)
 

@@ -97,7 +97,6 @@ def test_partitions_people_and_copies_are_fitted_alike(tmp_path):
 
 @EVERY
 def test_targets_count_from_the_lower_bound_as_on_the_command_line(kind):
-    """A learnt schema was paid for, and refused afterwards wherever its lower bound was not 0."""
     table = {"a": X[:, 0] + 0.5, "cost": AMOUNTS + 20}
     schema = dp.learn_schema(table, dp.Privacy(2.0, 1e-6), label="cost", known={"cost": "number", "a": (-1, 2)}, seed=0)
     (low, high), (x, y) = schema.label_bounds, schema.encode(table)
@@ -114,7 +113,6 @@ def test_targets_count_from_the_lower_bound_as_on_the_command_line(kind):
 
 
 def test_totals_of_rare_counts_are_near_where_bounds_are_wide():
-    """A fifth of a count a record, over exposures: totals were 2 to 14 times too high, as the constant was not reached."""
     rng, apart = np.random.default_rng(2), []
     x, years = dp.Ball(3).project(rng.uniform(-0.6, 0.6, (1000, 3))), rng.uniform(0.1, 1.0, 1000)
     y = rng.poisson(years * np.exp(x @ [1.4, -0.9, 0.5] - 1.0)).clip(0, 100).astype(float)
@@ -126,7 +124,6 @@ def test_totals_of_rare_counts_are_near_where_bounds_are_wide():
 
 
 def test_costs_within_bounds_forty_times_too_wide_are_not_far_from_a_constant():
-    """The constant was asked for by long clips alone, whose noise hid that it lay far below: means were twice as high."""
     rng, explained = np.random.default_rng(2), []
     x = dp.Ball(3).project(rng.uniform(-0.6, 0.6, (3000, 3)))
     y = np.exp(x @ [1.4, -0.9, 0.5] + 1.3 * rng.normal(size=3000)) * (rng.random(3000) < 0.9)

@@ -35,7 +35,6 @@ def fit(record, loss, data, **options):
 @pytest.mark.parametrize("loss", [cp.square, cp.abs, lambda r: cp.huber(r, 400.0)], ids=["squares", "lengths", "huber"])
 @pytest.mark.parametrize("most", [10_000, 100_000])
 def test_groups_have_levels_beside_features_in_natural_units(loss, most):
-    """A record had a row for each group, all as long: answers were worse than a constant at any epsilon."""
     w, a = cp.Variable(2, name="w"), cp.Variable(GROUPS, name="a")
     y = np.clip(4000 + 20 * (AGE - 50) + 500 * RARE + 300 * LEVELS[GROUP] + 200 * NOISE, 0, most)
     record = WIDE | {"y": dp.Box(0, most)}
@@ -45,7 +44,6 @@ def test_groups_have_levels_beside_features_in_natural_units(loss, most):
 
 
 def test_thresholds_and_times_have_levels_beside_features_in_natural_units():
-    """Scores that share parameters were told apart by those in small units alone: errors did not fall with the noise."""
     w, t = cp.Variable(2, name="w"), cp.Variable(3, name="t")
     score = 0.05 * (AGE - 50) + RARE + RANDOM.logistic(size=SIZE)
     y = (score[:, None] > [-1, 0, 2]).sum(axis=1)
@@ -71,7 +69,6 @@ def test_targets_and_places_may_have_units_of_their_own():
 
 
 def test_quantiles_of_groups_may_have_one_term_for_each_side():
-    """A score and its negative were two parts that levels pick, and neither was a row: answers were 18 times a constant's."""
     a, b, y = cp.Variable(GROUPS, name="a"), cp.Variable(name="b"), 400 + 100 * LEVELS[GROUP] + 100 * NOISE**2
     record = {"g": WIDE["g"], "y": dp.Box(0, 3000)}
     for score in (lambda g: a[g], lambda g: a[g] + b):
@@ -81,7 +78,6 @@ def test_quantiles_of_groups_may_have_one_term_for_each_side():
 
 
 def test_levels_are_no_labels_where_targets_are_numbers():
-    """Lengths bent over the whole range of targets: a ridge counted 40 times too much, few records were not heard."""
     a, s, few = cp.Variable(GROUPS, name="a"), cp.Variable(GROUPS, name="s"), slice(500)
     y = np.clip(200 + 10 * LEVELS[GROUP] - (6 + GROUP / 2) * (AGE - 50) / 10 + 12 * NOISE, 0, 400)
     record = {"g": WIDE["g"], "t": dp.Box(-4, 6), "y": dp.Box(0, 400)}
@@ -130,7 +126,6 @@ def test_the_unit_of_a_tail_is_that_of_scores_in_the_constraints():
 @pytest.mark.parametrize("loss", ["squares", "counts"])
 @pytest.mark.parametrize("treatment", [dp.Box(0, 1), dp.Choice([0, 1])], ids=["number", "choice"])
 def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
-    """Features and their products with the treatment were two scores, told apart slowly: worse than a constant at any epsilon."""
     w, v, b, e = cp.Variable(2, name="w"), cp.Variable(2, name="v"), cp.Variable(name="b"), cp.Variable(name="e")
     draw = np.random.default_rng(1)
     treated = (draw.random(SIZE) < 0.3).astype(int)
@@ -149,7 +144,6 @@ def test_the_effect_of_a_treatment_depends_on_features(loss, treatment):
 
 
 def test_many_classes_are_alike_beside_features_in_natural_units():
-    """A table and its constants were taken for a product, and one class for the reference of the others."""
     draw, W, b = np.random.default_rng(11), cp.Variable((5, 8), name="W"), cp.Variable(8, name="b")
     z = np.column_stack([draw.normal(size=(25_000, 2)), draw.random((25_000, 3)) < [0.35, 0.02, 0.5]])
     x = np.column_stack([(45 + 14 * z[:, 0]).clip(18, 100), np.exp(10.5 + 0.6 * z[:, 1]).clip(0, 1e6), z[:, 2:]])
@@ -166,7 +160,6 @@ def test_many_classes_are_alike_beside_features_in_natural_units():
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (4, 0, 3)])
 def test_partitions_may_have_no_records(sizes):
-    """One record fewer raised after payment."""
     a, record = cp.Variable(GROUPS, name="a"), dp.Record(g=dp.Choice(range(GROUPS)), y=dp.Box(-5, 5))
     parts = [{"g": np.arange(size) % GROUPS, "y": np.ones(size)} for size in sizes]
     privacy = dp.Privacy(1.0, 1e-6, "add-remove")
@@ -176,7 +169,6 @@ def test_partitions_may_have_no_records(sizes):
 
 
 def test_sparse_rows_beside_treatments_and_levels_are_read():
-    """A function of a sparse row had no length: fits failed after payment."""
     w, W, a, n = cp.Variable(2, name="w"), cp.Variable((2, 3), name="W"), cp.Variable(3, name="a"), 300
     record = {"x": dp.Ball(2), "g": dp.Choice(range(3)), "t": dp.Choice([0, 1]), "y": dp.Box(-1, 1)}
     data = {"x": X[:n] / 200, "g": OTHER[:n], "t": RARE[:n].astype(int), "y": NOISE[:n].clip(-1, 1)}
@@ -218,7 +210,6 @@ def test_steps_that_stand_out_along_the_constant_alone_become_no_longer() -> Non
 
 
 def test_clips_leave_little_of_a_tail_that_noise_hides() -> None:
-    """Few records with long rows were cut to the length of others, so they counted far less."""
     draw, edges, lost, clips = np.random.default_rng(0), 2.0 ** np.arange(-10.0, 14), [], []
     for _ in range(RUNS):
         skewed, normal = draw.lognormal(0, 1.3, 5000), draw.normal(size=5000)
@@ -251,7 +242,6 @@ def test_quantiles_of_targets_of_few_values_lose_no_more_than_a_constant(quantil
 
 
 def test_losses_of_many_labels_are_looked_at_with_few_records_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 256 labellings competes with all: four million scores were computed at 60 places, for half a minute."""
     drawn, sample = [], dp.Record.sample
 
     def counted(record, size, *given, **options):
@@ -302,7 +292,6 @@ def test_lengths_of_many_records_of_levels_under_constraints_are_learnt():
 
 
 def test_labels_without_slopes_at_zero_make_no_fit_fail():
-    """The first sum was divided by the longest slope there, after payment."""
     w, b = cp.Variable(3, name="w"), cp.Variable(3, name="b")
     signs = [np.where(np.arange(3) < y, 1.0, -1.0) for y in range(4)]
 

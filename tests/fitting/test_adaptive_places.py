@@ -31,7 +31,6 @@ def solved(loss, fields, ends, parameters, unit, constraints=(), **data):
 
 @pytest.mark.parametrize(("name", "size"), [*((name, SIZE) for name in KINKED), ("quantile", 300)])
 def test_an_answer_follows_where_targets_lie_and_their_unit(name, size):
-    """With y in 20..160 no record bends near 0: curvatures were taken for 10,000 slopes, whose noise drowned all."""
     w, b, y = cp.Variable(FEATURES, name="w"), cp.Variable(name="b"), np.clip(TARGETS / 4, -1, 1)[:size]
     loss = lambda x, y, unit: KINKED[name](y - x @ w - b, unit)  # noqa: E731
     answers = []
@@ -167,7 +166,6 @@ def test_exponential_survival_in_days_is_learnt_as_in_years() -> None:
 
 
 def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
-    """Of a link, slopes on the long side were read as those of a rare quantile, and a warning said so before payment."""
     w, draw = cp.Variable(3, name="w"), np.random.default_rng(0)
     record = dp.Record(x=dp.Ball(3), y=dp.Box(0, 1e5))
     template = dp.Template(record=record, loss=lambda x, y: cp.exp(x @ w) - y * (x @ w))
@@ -180,7 +178,6 @@ def test_counts_far_below_their_bounds_are_not_taken_for_few_records() -> None:
 
 @pytest.mark.parametrize("part", [0.05, 0.9])
 def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float) -> None:
-    """The search took slopes on both sides for equally steep, so it ended far away, and clips that were too short stayed."""
     draw, w, b = np.random.default_rng(0), cp.Variable(2, name="w"), cp.Variable(name="b")
     x = draw.uniform([0, 0], [30, 1], size=(20_000, 2))
     y = 500 + x @ [12.0, 300.0] + draw.gamma(2, 80, len(x))
@@ -204,7 +201,6 @@ def test_expectiles_far_from_the_mean_are_learnt_within_wide_bounds(part: float)
     ids=["low power", "linex"],
 )
 def test_losses_whose_slopes_lie_far_below_those_of_their_domain_are_learnt(loss, size) -> None:
-    """The search had a wrong law, and clips kept to it; all slopes were in the histogram's lowest bin."""
     draw, w, b = np.random.default_rng(0), cp.Variable(4, name="w"), cp.Variable(name="b")
     usual = draw.normal(15, 8, 20_000), draw.random(20_000) < 0.3, draw.gamma(4, 2, 20_000), draw.gamma(2, 10, 20_000)
     domain = dp.Box([-10, 0, 0, 0], [40, 1, 30, 100])
@@ -243,7 +239,6 @@ def test_losses_that_are_exponentials_of_scores_less_targets_are_those_of_links(
 
 @pytest.mark.parametrize("norm", [cp.normNuc, cp.sigma_max])
 def test_matrix_norms_of_residuals_end_near_their_minimum(norm):
-    """Entries were taken to balance at 1e4, and losses were 100 to 500."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 3)) * [0.6, 0.3, 0.1]
     x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]

@@ -145,7 +145,6 @@ SIGNED = {
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_classes_under_constraints_are_learnt_in_natural_units(kind):
-    """Minimisers lost all, and the conic program after steps ended far from its minimum: 1.1 to 27 times a constant's loss."""
     loss, which = SIGNED[kind]
     rng, size = np.random.default_rng(0), 5_000
     low, high = np.array([0.0, 18.0, 0.0, 1950.0]), np.array([1.0, 95.0, 2e5, 2025.0])
@@ -188,7 +187,6 @@ def test_offsets_of_classes_make_no_link_of_a_logistic_loss(wide):
 
 
 def test_scores_of_weak_signals_are_not_twice_as_long_as_the_truth():
-    """Clips shorter than slopes of wrong records hid that scores were too long, here by half on average."""
     truth, size, found = np.array([1.5, -1.0, 0.0]), 1_000, []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -249,7 +247,6 @@ def test_metrics_of_triplets_are_learnt_as_classes_are():
 
 
 def test_hinges_under_constraints_are_clipped_however_many_records_there_are():
-    """From 100 records for each parameter and unit of the level, noise on the answer lost a tenth of the gain."""
     rng, size, w = np.random.default_rng(0), 5_000, cp.Variable(4, name="w")
     x = rng.uniform(-1, 1, (size, 4))
     y = np.where(x @ [3, 2, 1, 0] + 0.5 * rng.logistic(size=size) > 0, 1, -1)

@@ -25,7 +25,6 @@ def drawn(size, features, effect, seed):
 
 @pytest.mark.parametrize(("kind", "off"), [(dp.Ridge, 0.0), (dp.HuberRegressor, 15.0), (dp.QuantileRegressor, 15.0)])
 def test_bounds_may_be_ten_times_too_wide_where_records_are_few(kind, off):
-    """500 records at epsilon = 0.3: errors were up to 16 times those of a constant."""
     errors, constants = [], []
     for seed in SEEDS:
         x, y = drawn(500, 3, 0.8, seed)
@@ -38,7 +37,6 @@ def test_bounds_may_be_ten_times_too_wide_where_records_are_few(kind, off):
 
 @pytest.mark.parametrize("classes", [2, 5])
 def test_classes_of_few_records_are_no_more_certain_than_noise_allows(classes):
-    """300 records at epsilon = 0.1: the mean log loss was 5 to 11."""
     losses = []
     for seed in SEEDS:
         x, z = drawn(300, (3, 10, 30)[seed % 3], 0.0, seed)
@@ -140,7 +138,6 @@ def test_squared_hinges_of_thresholds_are_stepped_by_their_curvature(size: int, 
 
 @pytest.mark.parametrize("mixture", [False, True])
 def test_signs_of_scores_without_probabilities_survive_few_records(mixture):
-    """Tumours at epsilon = 0.3: nearly all were of one class (errors of large-margin Gaussians .40, of mixtures .48)."""
     gradings, labels = breast_cancer()
     x, y = unit_ball(gradings, lower=1, upper=10), (labels == "malignant").astype(int)
     kind = dp.LargeMarginGaussianMixture if mixture else dp.LargeMarginGaussian
@@ -149,7 +146,6 @@ def test_signs_of_scores_without_probabilities_survive_few_records(mixture):
 
 
 def test_rare_labels_keep_a_constant_where_features_say_nothing():
-    """16 of 300 records at epsilon = 0.3: hinge losses of shortened constants were 5 times a constant's."""
     losses = []
     for seed in SEEDS:
         x, z = drawn(300, 12, 0.0, seed)
@@ -178,7 +174,6 @@ def test_hinges_without_shares_of_labels_keep_a_constant(strata):
 
 
 def test_constants_of_hinges_keep_their_ridge():
-    """Mean slopes were brought to 0 as if no ridge held the constant: objectives were up to twice the least."""
     x, z = drawn(5000, 3, 0.9, 0)
     y, w, b = np.where(z > 0.85, 1, -1), cp.Variable(3, name="w"), cp.Variable(name="b")
     template = dp.Template(
@@ -209,7 +204,6 @@ def test_exponentials_of_few_classes_spend_little_on_their_constant():
 
 
 def test_cones_hold_no_steps_of_few_records():
-    """A matrix in an l1 ball with norms of its rows: each step that a cone held was lasting noise; .7 of the gain was lost."""
     W, b = cp.Variable((4, 4), PSD=True, name="W"), cp.Variable(name="b")
     rows = sum(cp.norm(W[k, :]) for k in range(4))
     record = dp.Record(x=dp.Ball(4), y=dp.Choice([-1, 1]))

@@ -309,7 +309,6 @@ def test_equations_may_choose_among_equal_answers():
 
 @pytest.mark.filterwarnings("ignore:intervals. Where a constraint moves")
 def test_distances_from_constraints_are_measured_by_the_covariance():
-    """Of nearly collinear features, the Euclidean projection lay many errors away where the nearest point was near."""
     w, truth, spread = cp.Variable(2, name="w"), np.array([1.5, 1.0]), math.sqrt(1 - 0.97**2)
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
     within = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 1e-9 * cp.sum_squares(w), [w[0] <= 1.5])
@@ -353,7 +352,6 @@ def test_doubts_are_said_before_payment():
 
 
 def test_intervals_cover_the_best_line_where_a_skewed_effect_levels_off():
-    """A few long gradients, all of one sign, were cut: estimates were 8 standard errors off."""
     w, b, covered = cp.Variable(1, name="w"), cp.Variable(name="b"), []
     record = dp.Record(x=dp.Box([0.0], [50.0]), y=dp.Box(0, 200))
     line = dp.Template(record, lambda x, y: cp.square(x @ w + b - y), 1e-9 * cp.sum_squares(w))

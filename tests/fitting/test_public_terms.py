@@ -155,7 +155,6 @@ IN_UNITS = {
 
 @pytest.mark.parametrize("held", IN_UNITS)
 def test_steps_of_classes_are_held_whatever_the_units_and_the_set(held):
-    """Weights of small features never moved, linear penalties held no step, and lengths left sets: .06 to .9 were lost."""
     w, b, t = cp.Variable(3, name="w"), cp.Variable(name="b"), cp.Variable(name="t")
     public, constraints = IN_UNITS[held](cp.multiply(SCALE, w), t)
     record = dp.Record(x=dp.Box(-SCALE, SCALE), y=dp.Choice([-1, 1]))

@@ -87,7 +87,6 @@ def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(m
 
 
 def test_parameters_that_no_loss_reads_are_released_as_0():
-    """A fit to statistics failed after payment, whatever the records were."""
     a, b = cp.Variable(4, name="a"), cp.Variable(name="b")
     squares = dp.Template(dp.Record(u=dp.Box(0, 1), y=dp.Box(-5, 5)), lambda u, y: cp.square(a[0] * u + b - y))
     rng = np.random.default_rng(0)
@@ -274,7 +273,6 @@ def test_data_of_a_refused_fit_were_not_fitted():
 
 
 def test_a_counted_fit_says_nothing_of_those_beside_it():
-    """Its user counted as told of the fits before it, and the next one did not warn."""
     x = np.random.default_rng(0).uniform(-0.5, 0.5, (3000, 3))
     fitted = lambda: dp.LogisticRegression(classes=(0, 1)).fit(x, (x[:, 0] > 0).astype(int))  # noqa: E731
     fitted()
@@ -288,7 +286,6 @@ def test_a_counted_fit_says_nothing_of_those_beside_it():
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_fit_of_records_that_all_lie_where_losses_are_straight_does_not_fail(count):
-    """It was paid for, and failed for these data alone."""
     data = {"x": np.zeros((count, 2)), "y": np.ones(count)}
     release = dp.solve(dp.load("quantile_fan", features=2), data, dp.Privacy(1.0), dp.ObjectivePerturbation(), seed=0)
     assert np.isfinite(release["W"]).all()

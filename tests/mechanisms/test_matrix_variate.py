@@ -13,8 +13,6 @@ from dpconvex.mechanisms.matrix_noise import matrix_noise, noise_bound, rounding
 from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom, rank_one_structures
 from dpconvex.sums.batch_loss import BatchedLoss
 
-ADJACENCIES = ("replace-one", "add-remove")
-
 
 def generator(seed):
     return np.random.Generator(np.random.PCG64(seed))

@@ -198,7 +198,6 @@ def test_an_audit_finds_errors_that_are_planted_in_choices(error, adjacency, mon
 # What is learnt, and where.
 @pytest.mark.parametrize("size", [10.0, 0.1])
 def test_one_feature_far_from_others_does_not_make_a_paid_fit_fail(size):
-    """Rows of few chosen features were measured in the metric of all."""
     w, random = cp.Variable(40, name="w"), np.random.default_rng(0)
     sizes = np.where(np.arange(40) == 3, size, 1.0)
     record = dp.Record(x=dp.Box(-sizes + 2 * (sizes < 1), sizes + 2 * (sizes < 1)), y=dp.Box(-1, 1))

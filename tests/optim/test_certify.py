@@ -69,7 +69,6 @@ def test_distant_points_and_tolerances_below_rounding_are_refused(name):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_where_steps_miss_the_tolerance_nothing_else_is_minimised(name, monkeypatch):
-    """Interior points once took turns without the absolute values of a regularizer, and certified the minimiser of the rest."""
     problem = PROBLEMS[name]()
     exact, stepping = certify(problem, np.zeros(problem.space.dim), 1e-9), certifying.polish
     monkeypatch.setattr(certifying, "polish", lambda composite, start, *_: stepping(composite, start, 1e-6, 0))
@@ -199,7 +198,6 @@ def test_models_are_hessians(scale, monkeypatch):
 
 
 def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified():
-    """One feature and hardly any regularization: the first step of a local model once went far beyond its bounds."""
     template = dp.load("gaussian_precision", features=1, regularization=1e-4)
     for seed, x in enumerate(([[0.0]] * 3, [[1.0]] * 3, [[0.3], [-0.2], [0.1]], [[0.0], [0.0], [1.0]])):
         release = dp.solve(template, {"x": x}, dp.Privacy(36.0, 1e-6), dp.ObjectivePerturbation("gamma"), seed=seed)

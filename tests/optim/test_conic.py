@@ -157,7 +157,6 @@ def test_nothing_that_a_solver_says_leaves(fails, capfd, caplog):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
 def test_solvers_are_silent_whatever_the_data(solver, capfd):
-    """OSQP said "Polishing not needed" of some data, and not of their neighbours."""
     if solver not in cp.installed_solvers():
         pytest.skip("needs the solver")
     chosen = dp.ConicSolver(solver)
@@ -184,7 +183,6 @@ def test_models_of_any_size_have_a_least_point_under_constraints(power, far):
 
 @pytest.mark.parametrize("held", ["a norm", "a ball"])
 def test_baselines_without_a_proved_minimiser_are_found(held):
-    """The last digits defeated the solver in a sixth of such fits, and its own failure was told."""
     w, b = cp.Variable(6, name="w"), cp.Variable(name="b")
     public, sets = (0.03 * cp.norm(w), []) if held == "a norm" else (1e-3 * cp.sum_squares(w), [cp.norm(w) <= 2])
     record = dp.Record(x=dp.Ball(6), y=dp.Choice([-1, 1]))
@@ -197,7 +195,6 @@ def test_baselines_without_a_proved_minimiser_are_found(held):
 
 
 def test_baselines_of_counts_are_least_or_refused():
-    """A point from which the solver made no progress came back: .20 to .99 above the least, as the gap alone said."""
     w, b = cp.Variable(6, name="w"), cp.Variable(name="b")
     record = dp.Record(x=dp.Ball(6), y=dp.Box(0, 20))
     template = dp.Template(record, lambda x, y: cp.exp(x @ w + b) - y * (x @ w + b), 0.003 * cp.norm1(w))

@@ -93,7 +93,6 @@ def test_rare_labels_ask_for_finer_cells_and_a_threshold():
 
 
 def test_rare_labels_are_measured_between_the_cuts():
-    """Probabilities were taken as even in (0, 0.05), also of records with the label: log losses were .01 too high."""
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.uniform(-1, 1, 8000), np.zeros(8000)])
     for constant, near in ((-3.5, 0.003), (-6.0, 0.002)):

@@ -107,7 +107,6 @@ def test_people_count_as_they_should(keep):
     "levels", [[0, 1, "other"], [0, 1, 0.5], [(1, 2), (1, 3), (3,)]], ids=["texts", "parts", "tuples"]
 )
 def test_a_level_of_one_record_is_read_like_those_of_others(levels):
-    """Levels were put into an array of those that occur: one text made texts of all numbers, and all predictions others."""
     w = cp.Variable(2, name="w")
 
     def predict(parameters, x, g):

@@ -149,7 +149,6 @@ def test_every_result_states_and_pays_what_its_schema_cost(seeded, tmp_path):
 
 
 def test_groups_and_events_of_a_release_count_the_schema(seeded):
-    """They said what the fit cost alone, where the guarantee and the risk of the same certificate count both."""
     learner, privacy = dp.load("logistic_regression", features=1), dp.Privacy(3.0, 1e-6)
     alone = dp.verify(learner, privacy, 4000, dp.AdaptiveSteps())
     found = dp.Release({"w": [0.5]}, alone, privacy, schema=seeded[1]).certificate

@@ -83,7 +83,6 @@ def test_gradients_and_hessians_are_in_their_sets(name):
 
 
 def test_less_noise_is_needed_and_the_checker_agrees():
-    """Claimed over needed was 3 for a centred loss, and 138 for one that scales its features, too."""
     w = cp.Variable(2, name="w")
     low, high = np.array([0.0, 100.0]), np.array([1.0, 180.0])
     turn = np.array([[0.6, 0.8], [-0.8, 0.6]])  # A public map that mixes the features

@@ -283,7 +283,6 @@ def density(points, slope, beta, floor):
 
 
 def test_a_cubic_regularizer_is_as_private_as_promised():
-    """Exact log density ratios, with the point mass at 0: beyond the domain of the cubic they reached four times epsilon."""
     w = cp.Variable(1, name="w")
     regularizer = 0.5 * cp.sum_squares(w) + 0.1 * cp.sum(cp.power(w, 3))
     template = dp.Template(RECORD, lambda x: cp.logistic(x @ w), regularizer)

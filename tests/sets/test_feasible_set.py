@@ -223,7 +223,6 @@ def test_constraints_without_a_common_point_are_refused_before_payment(constrain
 @pytest.mark.parametrize("scale", [1e-13, 1.0, 1e9])
 @pytest.mark.parametrize(("apart", "bounded"), [(1e-4, False), (1e-8, False), (1e-12, False), (1e-4, True)])
 def test_distances_hold_where_equations_are_nearly_parallel_or_of_other_units(apart, bounded, scale):
-    """Rows of other units were left out as if they followed, and certified points were off by as much as their parameters."""
     constraints = [X[0] + X[1] == 1, scale * (X[0] + X[1] + apart * X[2]) == scale * (1 + 2 * apart)]
     template = dp.Template(
         dp.Record(x=dp.Ball(4)),
@@ -258,7 +257,6 @@ def test_equations_that_only_rounding_makes_the_same_are_refused():
 
 
 def test_points_from_which_a_simplex_is_less_than_rounding_are_projected():
-    """The first amount to shrink by was above its breakpoint by rounding, and an IndexError ended fits after payment."""
     for k in range(1, 300):
         for low in (0.0, 1.0):
             reach = 1 / np.array([k, 1.0, 1.0])

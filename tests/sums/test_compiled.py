@@ -191,7 +191,6 @@ def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart):
 
 
 def test_functions_that_add_up_entries_are_no_fields():
-    """A record alone in its block had other bits than beside others, as sums run in another order there."""
     a, b = cp.Variable(4, name="a"), cp.Variable(name="b")
     record = dp.Record(x=dp.Box([-1, -1], [1, 1]), g=dp.Choice(range(4)), y=dp.Box(-5, 5))
     template = dp.Template(record, lambda x, g, y: cp.square(cp.norm(x) * a[g] + b - y))
