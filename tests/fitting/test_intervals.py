@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from learners_of_tests import lost_at_answers
 from refused import refused
-from scipy.signal import fftconvolve
 from scipy.special import expit, softmax
 
 import dpconvex as dp
-from dpconvex.mechanisms.noisy_queries import deviation
-from dpconvex.noise.gaussian import gaussian_delta
 
 RNG = np.random.default_rng(0)
 W = np.array([2.0, -3.0, 1.0])
@@ -191,7 +188,7 @@ def test_effects_on_a_target_are_in_its_units():
     refused(dp.TemplateError, "label_bounds", found.in_units, dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"]))
 
 
-# Whole releases of adaptive steps: what neighbours lose at the answers of real fits, and the exact law of counts
+# Whole releases of adaptive steps: what neighbours lose at the answers of real fits
 def whole_releases(monkeypatch, privacy, seed, n, kind):
     """Return what two neighbouring data sets on a line lose at the answers of the first, and the part for shifts."""
     rng, most, replaced = np.random.default_rng(seed), privacy.most, privacy.adjacency == "replace-one"
@@ -236,26 +233,6 @@ def test_whole_releases_of_adaptive_steps_lose_no_more_than_is_claimed(n, kind, 
     lost, shares = np.array([whole_releases(monkeypatch, privacy, seed, n, kind) for seed in range(20)]).T
     assert shares.max() > 0.3
     assert np.mean(np.maximum(1 - np.exp(privacy.epsilon - lost), 0.0)) <= 0.1
-
-
-@pytest.mark.parametrize(("level", "counts"), [(0.3, 4), (1.0, 6), (3.0, 3)])
-def test_counts_with_integer_noise_have_the_law_that_their_level_says(level, counts):
-    """Losses of integer noise, exactly, convolved for all queries of one level, beside the Gaussian mechanism's."""
-    each, grid = level / math.sqrt(counts), 2.0**-12
-    scale = deviation(1.0, each)
-    k = np.arange(-int(40 * scale), int(40 * scale) + 1)
-    mass = np.exp(-(k**2) / (2 * scale**2))
-    mass /= mass.sum()
-    # Of k against k - 1, rounded down, so that no loss is made up.
-    losses = np.floor((1 - 2 * k) / (2 * scale**2) / grid).astype(int)
-    whole = law = np.bincount(losses - losses.min(), mass)
-    for _ in range(counts - 1):
-        whole = fftconvolve(whole, law)
-    place = (np.arange(len(whole)) + counts * losses.min()) * grid
-    for epsilon in (0.0, 0.5 * level, level, 2 * level):
-        found = float(whole @ np.maximum(1 - np.exp(epsilon - place), 0.0))
-        assert found <= float(gaussian_delta(epsilon, level)) + 1e-9
-        assert found >= 0.95 * float(gaussian_delta(epsilon, math.sqrt(counts) / scale)) - 1e-4
 
 
 def test_levels_beside_a_constant_have_the_intervals_of_what_is_determined():

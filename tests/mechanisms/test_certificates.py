@@ -1,12 +1,9 @@
-"""Certificates print what was proved and survive a round trip; options, the added quadratic, and noise on the output."""
+"""Certificates print what was proved and survive a round trip."""
 
 import json
 import math
 
-import cvxpy as cp
-import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import dpconvex as dp
@@ -140,39 +137,6 @@ def test_no_page_states_a_better_guarantee_than_was_proved():
         stated = re.search(r"epsilon = ([0-9.e-]+), delta = ([0-9.e-]+)", page)
         assert stated
         assert (float(stated[1]) >= 1.00049, float(stated[2]) >= 1.00049e-6) == (True, True)
-
-
-LOSSES = {
-    "hinge": (lambda m: np.maximum(1 - m, 0.0), lambda m: cp.pos(1 - m)),
-    "logistic": (lambda m: np.logaddexp(0.0, -m), lambda m: cp.logistic(-m)),
-    "absolute": (lambda m: np.abs(1 - m), lambda m: cp.abs(1 - m)),
-}
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("kind", LOSSES)
-def test_answers_of_neighbours_are_no_further_apart_than_certified(kind, adjacency):
-    (value, atom), w = LOSSES[kind], cp.Variable(1, name="w")
-    record = dp.Record(x=dp.Ball(1), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: atom(y * (x @ w)), 0.05 * cp.sum_squares(w))
-    certificate = dp.verify(template, dp.Privacy(1.0, adjacency=adjacency), 6, dp.OutputPerturbation(added=0.0))
-    mu, reach = certificate.strong_convexity, certificate.noise_epsilon * certificate.noise_scale
-    assert mu == pytest.approx(0.6)
-    assert reach == pytest.approx(certificate.sensitivity / mu, rel=1e-5)
-
-    def minimiser(margins):
-        far = len(margins) / mu + 1
-        sought = lambda w: float(value(margins * w).sum() + mu / 2 * w * w)  # noqa: E731
-        return minimize_scalar(sought, bounds=(-far, far), method="bounded", options={"xatol": 1e-10}).x
-
-    gaps = []
-    for others in (np.full(5, 1.0), np.full(5, -1.0), np.array([1.0, -1.0, 0.4, -0.7, 0.1]), np.full(5, 0.05)):
-        for v in (1.0, -1.0, 0.5):
-            theirs = [others] if adjacency == "add-remove" else [np.append(others, u) for u in (-1.0, 1.0)]
-            gaps += [abs(minimiser(np.append(others, v)) - minimiser(other)) for other in theirs]
-    assert max(gaps) <= reach
-    # On the line two records are rarely steep at once, and logistic losses flatten out.
-    assert max(gaps) >= (0.3 if kind == "logistic" else 0.45) * reach
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.01, 0.1, 0.5, 1.0])
