@@ -1,7 +1,6 @@
 """Clusterings and mixtures: what is read, paid and refused; records stand by themselves, and both stages share one promise."""
 
 import itertools
-import math
 from functools import cache
 
 import cvxpy as cp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from refused import refused
-from scipy import stats
 
 import dpconvex as dp
 from dpconvex.fitting.verify import FitOptions
@@ -164,7 +162,6 @@ def test_mixtures_of_linear_scores_are_replayed_reloaded_and_audited(domain, tmp
 
 # Noisy k-means: its sensitivity is attacked, its noise keeps the guarantee, and only noisy numbers are used
 ADJACENCIES = ("replace-one", "add-remove")
-SHAPE = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
 
 
 # Sensitivity: neighbours are formed from records, and their statistics are those of the code that is run.
@@ -201,31 +198,6 @@ def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(adj
             worst = np.maximum(worst, [np.linalg.norm(lengths), lengths.sum()])  # Euclidean, and summed over cells
     assert (worst <= np.array(bound) * (1 + 1e-12)).all()
     assert (worst >= 0.999 * np.array(bound)).all()
-
-
-# Calibration
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(("epsilon", "delta", "rounds"), [(0.1, 1e-6, 5), (1.0, 1e-9, 10), (8.0, 1e-2, 20)])
-def test_gaussian_noise_spends_the_promise_exactly(epsilon, delta, rounds, adjacency):
-    def profile(shift):
-        upper = stats.norm.cdf(shift / 2 - epsilon / shift)
-        return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
-
-    noise = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(epsilon, delta, adjacency), **SHAPE)
-    assert noise.noise == "gaussian"
-    assert noise.sensitivity == sensitivity("gaussian", adjacency, 1.5, noise.weight)
-    assert noise.composed == pytest.approx(math.sqrt(rounds) * noise.sensitivity)
-    shift = noise.composed / noise.scale
-    assert profile(shift) <= delta * (1 + 1e-9)
-    assert profile(shift * (1 + 1e-6)) > delta
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_gamma_noise_spends_the_promise_exactly(adjacency):
-    noise = NoisyKMeans(rounds=7).calibrate(dp.Privacy(0.3, 0.0, adjacency), **SHAPE)
-    assert noise.noise == "gamma"
-    assert noise.sensitivity == sensitivity("gamma", adjacency, 1.5, noise.weight)
-    assert 0.3 * (1 - 1e-9) <= noise.composed / noise.scale <= 0.3
 
 
 def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch):
