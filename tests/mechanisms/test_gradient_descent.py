@@ -89,18 +89,6 @@ def test_two_adaptive_steps_keep_their_promise(adjacency, clipped):
 LOGISTIC = dp.load("logistic_regression", features=2, regularization=0.0)
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_all_steps_are_one_gaussian_release(adjacency):
-    promise = dp.Privacy(0.5, 1e-6, adjacency)
-    for steps, clip in ((1, 0.1), (60, 0.3), (60, 50.0)):
-        certificate = dp.NoisyGradientDescent(steps=steps, clip=clip).certify(analyse(LOGISTIC), promise, 100)
-        bound = min(clip, 1.0) * (2 if adjacency == "replace-one" else 1)
-        assert bound <= certificate.sensitivity <= bound * (1 + 1e-4)
-        spent = float(gaussian_delta(0.5, math.sqrt(steps) * certificate.sensitivity / certificate.noise_scale))
-        assert 0.999 * promise.delta <= spent <= promise.delta
-    assert "changes nothing" in " ".join(certificate.advice)
-
-
 class Line:
     """An engine whose sum of gradients pulls to a target, and is public otherwise; it records what it is asked."""
 
