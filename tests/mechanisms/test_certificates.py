@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from scipy.stats import norm
