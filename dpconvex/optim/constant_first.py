@@ -18,6 +18,7 @@ from dpconvex.util.arrays import Array
 
 # Noise of a count next to the number of records, and what such a histogram costs at most, of the squared level.
 FINE, COSTLY = 0.02, 0.03
+TILTED = 10.0  # Records and unit of the level for each parameter, below which a search ends where slopes add up to 0
 # What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
 # left that they and all else that is asked of the constant cost at most.
 TOLD, SURELY, PART = 100.0, 0.02, 0.85
@@ -96,7 +97,11 @@ def find_constant(
         else:
             return None
         wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
-        spent = max(TOLD * len(mixed) * (wider * louder / few) ** 2, SURELY)
+        low, high = sorted(float(np.max(end)) for end in public.longest)
+        # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
+        tilted = columns == 1 and 0 < low < high < math.inf and few < TILTED * looks.rows.count
+        told = TOLD * (math.sqrt(high / low) if tilted else 1.0)
+        spent = max(told * len(mixed) * (wider * louder / few) ** 2, SURELY)
         most = PART * most - share * (1 + public.vanishes) - (last and last + share)
         if spent > most and len(mixed) > 1:
             return None
@@ -113,7 +118,7 @@ def find_constant(
         ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
         down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
         sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
-        every = [Sought(half, (each * sides[0], each * sides[1]), ends) for ends in zip(down, up, strict=True)]
+        every = [Sought(half, (each * sides[0], each * sides[1]), ends, tilted) for ends in zip(down, up, strict=True)]
         spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
         place = np.array([one.balance for one in every]) @ apart
         usual = wider * math.hypot(

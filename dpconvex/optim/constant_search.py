@@ -36,11 +36,18 @@ class Sought:
     """What is known of one constant at which slopes add up to about 0, and of the scale of targets about it.
 
     Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bends`
-    are slopes of a record next to the distance from its target, down and up, and `longest` the longest ones.
+    are slopes of a record next to the distance from its target, down and up, and `longest` the longest ones.  Where these are no
+    longer than a bound, the middle of the law is looked for, or, if answers are to be `tilted`, where they add up to 0.
     """
 
-    def __init__(self, half: float, bends: tuple[float, float], longest: tuple[float, float] = (math.inf,) * 2) -> None:
-        self.half, self.bends, self.longest = half, bends, longest
+    def __init__(
+        self,
+        half: float,
+        bends: tuple[float, float],
+        longest: tuple[float, float] = (math.inf,) * 2,
+        tilted: bool = False,
+    ) -> None:
+        self.half, self.bends, self.longest, self.tilted = half, bends, longest, tilted
         self.places, self.scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
         self.answers = list[tuple[float, float, float, float]]()
         self.read(self.likelihood())
@@ -68,7 +75,9 @@ class Sought:
         self.place, logs = float(of_place @ self.places), np.log(self.scales)
         self.scale = math.exp(mean := float(of_scale @ logs))
         self.narrow = self.scale / math.exp(math.sqrt(float(of_scale @ (logs - mean) ** 2)))
-        self.doubt = math.sqrt(float(of_place @ (self.places - self.place) ** 2))
+        self.away = self.balance - self.place if self.tilted else 0.0
+        apart = self.places[:, None] - self.place + (self.scales / self.scale - 1) * self.away
+        self.doubt = math.sqrt(float((likely * apart**2).sum()))
         left, step = np.cumsum(of_place), self.places[1] - self.places[0]
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
         if high - low < (PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
@@ -80,7 +89,7 @@ class Sought:
         """Where slopes add up to 0, by the law that is likely; its middle, where slopes are no longer than a bound."""
         offsets = self.scale * np.linspace(-BALANCE, BALANCE, PLACES)
         slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
-        return self.place + float(np.interp(0.0, slopes, offsets)) * (max(self.longest) == math.inf)
+        return self.place + float(np.interp(0.0, slopes, offsets)) * (self.tilted or max(self.longest) == math.inf)
 
     @property
     def is_sure(self) -> bool:
@@ -99,7 +108,8 @@ class Sought:
             UNCERTAIN * self.doubt, DEVIATION * (WIDER * self.scale if late(count) else CLOSE * self.narrow)
         )
         # At the place itself an answer says nothing of the scale.
-        return self.place + ASIDE * self.scale * (-1) ** count * late(count), min(clip, max(self.longest))
+        aside = self.away or ASIDE * self.scale * (-1) ** count
+        return self.place + aside * late(count), min(clip, max(self.longest))
 
 
 def late(count: int) -> bool:
