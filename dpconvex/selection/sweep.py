@@ -230,8 +230,6 @@ def largest(
         return Calibration(each, fits, total, Composition(events), options.mechanism)
 
     best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
-    if best.total.epsilon > privacy.epsilon:  # as floating-point sums have it
-        best = replace(best, total=Total(privacy.epsilon, privacy.delta, "basic"))
     if privacy.pure or count + len(extra) == 1:
         return best
     for _ in range(TRIES):
