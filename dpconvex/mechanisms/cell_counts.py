@@ -9,6 +9,7 @@ import numpy as np
 from dpconvex.certificates.integer_noise import IntegerNoise, laplace_count
 from dpconvex.errors import TemplateError
 from dpconvex.model.privacy import Privacy
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, Indices
 
 STEPS = 2**20  # Records that are weighted, or shared by knots, count in whole steps of this part of one
@@ -29,6 +30,7 @@ DEVIANCES = (0.0, *(2.0**-k for k in range(12, -1, -1)))
 PARTS = 64.0  # Of the largest target, for positive targets that are no whole numbers
 FINE, RATIO = 8, 1.25  # Counts up to the first number have a knot each; beyond, each knot is larger by this factor
 # Weights of tables by default, and tables of what is asked for alone.
+KINDS = "probabilities", "scores", "labels", "numbers", "survival"
 DEFAULTS = {"labels": {"error": 4, "labels": 1}, "numbers": {"residuals": 2, "by_prediction": 1, "targets": 1}}
 ALONE = {  # By the kind, and what is asked for
     ("labels", "error"): ("error",),
@@ -59,6 +61,10 @@ class Cells:
     upper: float = 1.0  # the largest label, up to which counts have knots; parts of the range have PARTS
     whole: bool = True  # whether counts are whole numbers, which lie on knots
     centre: float | None = 0.5  # from which labels are measured, in parts of their range; None to find it
+
+    def __post_init__(self) -> None:
+        known = self.kind in KINDS and math.isfinite(self.upper) and self.groups > 0
+        require(known, f"evaluate: there are no such cells: {self}.")
 
     @cached_property
     def weights(self) -> dict[str, int]:

@@ -74,8 +74,7 @@ class NoisyKMeans:
 
         def noise(law: str, weight: float) -> ClusteringNoise:
             once = sensitivity(law, privacy.adjacency, radius, weight)
-            whole = SPHERICAL[law].composed(once, rounds) * (1 + NORM_SLACK)
-            scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
+            scale = least_scale(law, privacy, once, rounds)
             step = grid_step(radius, scale)
             return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)
 
@@ -132,6 +131,12 @@ def sensitivity(law: str, adjacency: str, radius: float, weight: float) -> float
         return record
     # A record turned around, or in another cell.
     return 2 * record if law == "gamma" else max(2 * radius, math.sqrt(2) * record)
+
+
+def least_scale(law: str, privacy: Privacy, once: float, rounds: int) -> float:
+    """Return the smallest scale of noise at which all rounds keep a guarantee."""
+    whole = SPHERICAL[law].composed(once, rounds) * (1 + NORM_SLACK)
+    return SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
 
 
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:

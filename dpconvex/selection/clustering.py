@@ -25,11 +25,11 @@ from dpconvex.data.schema import check_unit
 from dpconvex.data.validation import check_labels, finite_numbers
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.fitting.files import Released
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, nearest
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans, grid_step, least_scale, nearest, sensitivity
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.model.template import Template
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.numerics import RECORD_TOLERANCE
+from dpconvex.numerics import RECORD_TOLERANCE, TAIL_SLACK
 from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, between, instance, number, one_of, require, retold
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import one_blas_thread, quietly
@@ -110,6 +110,12 @@ class ComponentCenters(Released):
         require(states == (self.noise is not None), f"{owner}: {said}.")
         if not self.declared:
             self.check_paid()
+        if self.noise is not None and self.spent is not None:  # perhaps of an edited file
+            law, adjacency, rounds = self.noise.noise, self.spent.adjacency, self.noise.rounds
+            once = sensitivity(law, adjacency, self.radius, self.noise.weight)
+            fits, most = law == "gamma" or not self.spent.pure, self.noise.scale * (1 + TAIL_SLACK)
+            fits = fits and least_scale(law, self.spent, once, rounds) <= most
+            require(fits, f"{owner}: its noise, of scale {self.noise.scale:g}, is less than {self.spent} asks for.")
         centers, whole = np.rint((centers - middle) / step) * step + middle, np.array(np.broadcast_to(middle, features))
         self.__dict__.update(centers=frozen(centers), middle=frozen(whole), classes=classes)
         self.__dict__.update(radius=float(self.radius), step=step)

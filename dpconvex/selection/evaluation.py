@@ -14,7 +14,7 @@ from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import StatedNumbers
 from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, Cells
-from dpconvex.model.privacy import Privacy
+from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
 from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
@@ -392,6 +392,7 @@ class Evaluation(StatedNumbers):
         found = super().from_dict(given)
         spent, cells = found.spent, found.cells
         fits = len(found.sums) == cells.noisy and found.scale > 0 and cells.groups == max(len(found.groups), 1)
+        fits &= 0 < found.clusters <= MOST_ROWS and found.chosen in (None, *range(len(found.groups)))
         require(fits and np.isfinite(found.sums).all(), "Evaluation: its sums are not those of its cells.")
         noise = found.scale if spent is None else cells.noise(spent).scale / cells.steps(spent)
         said = f"Evaluation: its noise, of scale {found.scale:g}, is not that of {found.spent}."

@@ -13,7 +13,8 @@ from dpconvex.errors import DPConvexError, TemplateError, shown
 from dpconvex.util.plain_data import is_real, is_whole
 
 # What NumPy raises of what is no array of numbers, and what a reader of JSON raises of another file.
-NOT_AN_ARRAY, NOT_JSON = (TypeError, ValueError, OverflowError), (ValueError, TypeError, RecursionError)
+NOT_AN_ARRAY = TypeError, ValueError, OverflowError
+NOT_JSON = *NOT_AN_ARRAY, RecursionError
 
 
 def require(fits: object, said: str, kind: type[DPConvexError] = TemplateError) -> None:

@@ -133,6 +133,9 @@ def test_active_constraints_are_refused_and_what_does_not_vary_is_not_determined
     assert "hidden by noise, not determined: w[2]" in repr(found)
     (tmp_path / "found.json").write_text(json.dumps(found.to_dict(), allow_nan=False))
     assert dp.Coefficients.load(tmp_path / "found.json").undetermined == ("w[2]",)
+    said = found.to_dict() | {"lower": [10**400, 0.0, 0.0]}
+    (tmp_path / "found.json").write_text(json.dumps(said), encoding="utf-8")
+    refused(dp.DPConvexError, r"found\.json", dp.Coefficients.load, tmp_path / "found.json")
 
 
 def test_a_median_between_two_clusters_is_covered_or_has_no_intervals():

@@ -1,6 +1,7 @@
 """Clusterings and mixtures: what is read, paid and refused; records stand by themselves, and both stages share one promise."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import cvxpy as cp
@@ -56,6 +57,12 @@ def test_saved_centres_are_the_same(learnt, tmp_path):
         (lambda: dp.ComponentCenters(CENTERS, classes=("a", "a")), "classes are"),
     ):
         refused(dp.TemplateError, message, call)
+
+
+@pytest.mark.parametrize("change", [{"epsilon": 1.0}, {"delta": 0.0}, {"adjacency": "replace-one"}])
+def test_centres_whose_noise_keeps_less_than_they_say_are_refused(change):
+    found = dp.cluster(RECORD, {"x": np.ones((9, 3)), "y": ["a"] * 9}, replace(PROMISE, adjacency="add-remove"))
+    refused(dp.TemplateError, "its noise", replace, found, spent=replace(found.spent, **change))
 
 
 # Mixtures

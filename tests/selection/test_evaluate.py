@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from dataclasses import replace
 
 import cvxpy as cp
@@ -230,7 +231,8 @@ def test_a_saved_evaluation_is_the_same_and_a_forged_one_is_refused(tmp_path):
     assert copy.deepcopy(found.auc).interval == found.auc.interval
     text = (tmp_path / "one.json").read_text(encoding="utf-8")
     changes = [{"sums": [1.0]}, {"scale": -1.0}, {"scale": found.scale / 2}, {"format": "other"}, {"groups": []}]
-    changes.append({"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}})
+    changes += [{"spent": json.loads(text)["spent"] | {"epsilon": 1e-6}}, {"clusters": -1}, {"chosen": 2}]
+    changes += [{"cells": json.loads(text)["cells"] | change} for change in ({"kind": "other"}, {"upper": math.inf})]
     for change in (*changes, {"sums": ["NaN"] * len(found.sums)}):
         (tmp_path / "two.json").write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
         with pytest.raises(dp.DPConvexError):
