@@ -14,6 +14,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.model.privacy import Privacy
 from dpconvex.noise.discrete import LAPLACE, measurement, two_sided
 from dpconvex.numerics import TAIL_SLACK, float_down
+from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
@@ -44,6 +45,11 @@ class TruncatedLaplace:
     @property
     def tightening(self) -> float:
         return self.reach * self.step
+
+    @property
+    def holds(self) -> bool:
+        near = self.sensitivity <= min(self.epsilon * self.scale, self.reach)
+        return near and excess(self.sensitivity, self.scale, self.reach) <= self.delta
 
     def draw(self, rng: np.random.Generator | None = None) -> list[int]:
         """Draw k for every entry: the exact discrete Laplace law, drawn again where it is beyond the reach."""
@@ -103,6 +109,13 @@ class BoundCertificate(Printed):
     allowed: float
     derivation: Derivation = field(repr=False)
     assumptions: tuple[str, ...] = ASSUMED
+
+    def __post_init__(self) -> None:
+        """Refuse a guarantee that the noise does not keep, such as that of an edited file."""
+        parts = [(noise.epsilon, noise.delta) for noise in self.noises.values()]
+        epsilon, delta = map(math.fsum, zip(*parts, strict=True))
+        kept = all(noise.holds for noise in self.noises.values()) and epsilon <= self.privacy.epsilon
+        require(kept and delta <= self.privacy.delta, f"the noise of the bounds does not keep {self.privacy}.")
 
     def rows(self) -> Rows:
         for name, noise in self.noises.items():

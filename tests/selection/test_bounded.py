@@ -1,5 +1,7 @@
 """Private bounds: wrong signs refused, answers that keep the true bounds, and a cost that is paid before values are read."""
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -98,6 +100,9 @@ def test_a_release_is_saved_with_its_certificate():
     assert release.private
     read = dp.Release.from_bytes(release.to_bytes())
     assert read.to_bytes() == release.to_bytes()
+    for change in ({"epsilon": 0.9}, {"delta": PROMISE.delta / 2}):
+        better = replace(release.certificate.privacy, **change)
+        refused(dp.TemplateError, "does not keep", replace, release.certificate, privacy=better)
     shares = [noise.epsilon for noise in read.certificate.noises.values()]
     assert 0.999 < sum(shares) <= 1
     assert "NOT PRIVATE" in repr(dp.solve_bounded(problem, {b: [4.0, 5.0], c: 7.0}, PROMISE, seed=0))
