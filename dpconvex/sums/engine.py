@@ -30,6 +30,7 @@ T = TypeVar("T")
 BLOCK_BYTES, FEWEST = 2**23, 4096
 WIDE = 2**22  # So many sums of pieces of sparse records are made at a time
 LARGE = 2**17  # With so many numbers, or more, to read, several threads are worth while
+SHARE = 2**16  # Leaves that an outer function takes at a time: arrays of all would leave the nearest caches
 KEPT = 2**24  # Monomials of degree two are kept if they are so many at most: 128 MB
 
 
@@ -48,6 +49,19 @@ class Share(NamedTuple):
     def of(self, values: Array) -> Array:
         """Take the share's records, the last axis, of those of the block, unless all share one column."""
         return values if isinstance(self.rows, slice) or values.shape[-1] == 1 else values.take(self.rows, axis=-1)
+
+    def numbers(self) -> list[Array]:
+        """Return the numbers of the function, with the records last, or one column if all share it."""
+        every, sizes = (
+            [label.lowered.constants for label, _ in self.parts],
+            [own.stop - own.start for _, own in self.parts],
+        )
+        return [
+            c[0][..., None]
+            if len({one.tobytes() for one in c}) == 1
+            else np.repeat(np.stack(c, axis=-1), sizes, axis=-1)
+            for c in zip(*every, strict=True)
+        ]
 
     def leaves(self, forms: Array) -> Array:
         """Return leaves without their offsets; one column if all records share it."""
@@ -97,12 +111,17 @@ class RecordSums:
         # Labels by their function; those that depend on all parameters stay apart, because records share these.
         kinds: dict[Any, list[int]] = {}
         for number, label in enumerate(form.labels):
-            numbers = tuple((c.shape, c.tobytes()) for c in label.lowered.constants)
+            # Few numbers of a label, as zeros at its own score, stand beside those of the records.
+            few, constants = len(label.lowered.place), label.lowered.constants
+            numbers = tuple((c.shape, c.tobytes() if c.size > few else b"") for c in constants)
             apart = -1 if self.design.columns else number
             kinds.setdefault((label.lowered.program, label.lowered.fields, numbers, apart), []).append(number)
         self._kinds = list(kinds.values())
         factors = [label.combine for label in form.labels if len(form.labels) == 1 or not label.offset.any()]
-        alone = len(kinds) == 1 and [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(form.labels)
+        exact = {tuple(c.tobytes() for c in label.lowered.constants) for label in form.labels}
+        alone = len(kinds) == len(exact) == 1 and [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(
+            form.labels
+        )
         self._factors = np.concatenate([factor.data for factor in factors]) if alone else None
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
         # What a column is made of is read once for both: a file may change between two readings.
@@ -144,11 +163,14 @@ class RecordSums:
         for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
             ends = np.cumsum([0, *map(len, rows)])
-            if ends[-1]:
-                every = filled(np.concatenate(rows))
-                ends[ends == ends[-1]] = len(every)
-                parts = zip(members, ends, ends[1:], strict=False)
-                shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), every))
+            every = filled(np.concatenate(rows)) if ends[-1] else np.zeros(0, dtype=np.int64)
+            ends[ends == ends[-1]] = len(every)
+            step = max(SHARE // self.form.labels[members[0]].combine.shape[0] // LANES, 1) * LANES
+            for start in range(0, len(every), step):
+                own = every[start : start + step]
+                near = np.clip(ends - start, 0, len(own))
+                parts = [(m, a, b) for m, a, b in zip(members, near, near[1:], strict=False) if a < b]
+                shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), own))
         return SumPlan(len(group), shares)
 
     def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
@@ -192,7 +214,7 @@ class RecordSums:
                     offset = share.of(self.design.forward(block, label.offset, product))
                     leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
             fields = [dense(block[name])[share.rows] for name in own.fields]
-            values, found = own.gradient(leaves, fields, share.size, valued)
+            values, found = own.gradient(leaves, fields, share.size, valued, share.numbers())
             if isinstance(share.rows, slice):
                 return values, share.back(found)
             losses[share.rows], slopes[:, share.rows] = values, share.back(found)

@@ -27,8 +27,8 @@ class Program:
     def values(
         self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any], whole: bool = True
     ) -> dict[Expression, Any]:
-        """Evaluate every node, or all but the root: entries, in column order, have the records last, and fields first."""
-        leaves = dict[Expression, Any](zip(self.numbers, (xp.asarray(n)[..., None] for n in numbers), strict=True))
+        """Evaluate every node, or all but the root: entries, in column order, and numbers have the records last, fields first."""
+        leaves = dict[Expression, Any](zip(self.numbers, numbers, strict=True))
         for slot, field in zip(self.fields, fields, strict=True):
             leaves[slot] = xp.moveaxis(field, 0, -1)
         start = 0
@@ -48,11 +48,16 @@ class Lowered:
     constants: tuple[Array, ...]
     place: Indices  # where the slots' entries lie in a table of all entries
 
-    def gradient(self, entries: Array, fields: Sequence[Array], size: int, valued: bool = True) -> tuple[Array, Array]:
-        """Values (NaN unless `valued`), shape (size,), and gradients, shape (entries, size), at entries with the records last."""
+    def gradient(
+        self, entries: Array, fields: Sequence[Array], size: int, valued: bool = True, numbers: Sequence[Array] = ()
+    ) -> tuple[Array, Array]:
+        """Values (NaN unless `valued`), shape (size,), and gradients, shape (entries, size), at entries with the records last.
+
+        `numbers` stand in place of the constants, with the records last.
+        """
         program = self.program
         read = valued or program.root.atom is None or program.root.atom.vjp_reads_value
-        found = program.values(np, entries, fields, self.constants, read)
+        found = program.values(np, entries, fields, numbers or [c[..., None] for c in self.constants], read)
         found.setdefault(program.root, np.full(1, np.nan))
         # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
         with np.errstate(all="ignore"):

@@ -71,7 +71,9 @@ def by_jax(template, space, batch, theta):
     lift, (loss,) = entries_matrix(space), lowered_losses(template, space)
 
     def value(entries, *record):
-        values = loss.program.values(jax.numpy, entries[:, None], [part[None] for part in record], loss.constants)
+        values = loss.program.values(
+            jax.numpy, entries[:, None], [part[None] for part in record], [c[..., None] for c in loss.constants]
+        )
         return values[loss.program.root].reshape(())
 
     with jax.enable_x64(True):

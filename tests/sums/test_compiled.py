@@ -16,6 +16,7 @@ from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.forms import form_of, lowered_losses, row_basis
+from dpconvex.sums.programs import Lowered
 
 
 def by_cvxpy(expression, values):
@@ -219,3 +220,15 @@ def test_differences_of_classes_take_little_memory():
     assert (combine @ basis - rows).nnz == 0
     assert set(combine.data) == {-1.0, 1.0}
     assert peak < 4 * count * classes  # bytes: half of one table of numbers
+
+
+def test_labels_that_differ_in_few_numbers_share_evaluations(monkeypatch):
+    """Each of 40 classes of a softmax had an evaluation of its own, for its zero at its own score."""
+    asked, gradient = list[int](), Lowered.gradient
+    monkeypatch.setattr(Lowered, "gradient", lambda *given: asked.append(given[3]) or gradient(*given))
+    template = dp.load("softmax_regression", features=2, classes=40)
+    space, batch = Space(template.variables), template.record.sample(200, np.random.default_rng(0))
+    theta = np.random.default_rng(1).normal(size=space.dim)
+    found = BatchedLoss(template, space, batch).value_and_gradient(theta)[0]
+    assert asked == [256]
+    assert found == pytest.approx(one_by_one(template, space, batch, theta).sum())
