@@ -23,7 +23,6 @@ from dpconvex.fitting.solve import FitJob, statistics
 from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
 from dpconvex.fitting.verify import FitOptions, form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
-from dpconvex.mechanisms.recipe import MOST_STATISTICS
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
@@ -142,8 +141,8 @@ def takes_steps(estimator: Any) -> bool:
 class Ridge(PrivateRegressor, problem="ridge_regression"):
     """Fit least squares with a ridge: `problems/ridge_regression.py`.
 
-    `bound` limits the coefficients, not an intercept.  With an intercept, and without released statistics, squares of residuals
-    longer than the target's range continue as lines: no prediction within the bounds has such a residual.
+    `bound` limits the coefficients, not an intercept.  With an intercept, and without adaptive steps or released statistics,
+    squares of residuals longer than the target's range continue as lines: no prediction within the bounds has such a residual.
 
     Without a delta and a mechanism, a part of epsilon first finds the range of most targets, so that declared bounds may
     be wide.  Squares of residuals beyond an eighth of that range, or more where records are many, continue as lines.
@@ -157,16 +156,13 @@ class Ridge(PrivateRegressor, problem="ridge_regression"):
 
     bound: float | None = None
 
-    def _releases_statistics(self, features: int) -> bool:
-        usual = self.mechanism is None and bool(self.delta) and features**2 < 2 * MOST_STATISTICS
-        return usual or isinstance(self.mechanism, SufficientStatistics)
-
     def _intercept_scale(self, features: int) -> float:
         # Of statistics a larger scale lets what is added to them move the intercept less.
-        return self.intercept_scaling * self.radius * (1 + self._releases_statistics(features))
+        return super()._intercept_scale(features) * (1 + isinstance(self.mechanism, SufficientStatistics))
 
     def _declared(self, features: int) -> dict[str, Any]:
-        capped = CAPPED if self.fit_intercept and not self._releases_statistics(features) else 0.0
+        squares = takes_steps(self) or isinstance(self.mechanism, SufficientStatistics)
+        capped = CAPPED if self.fit_intercept and not squares else 0.0
         ranged = not self.delta and self.mechanism is None and self.regularization != 0
         bound = 1.0 if needs_bound(self) and not ranged else self.bound
         return super()._declared(features) | {"capped": capped, "bound": bound}
