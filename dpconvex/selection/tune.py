@@ -21,7 +21,7 @@ from dpconvex.data.domains import Box
 from dpconvex.data.partitions import Partitions
 from dpconvex.data.record import counted, table
 from dpconvex.errors import DomainError, shorten
-from dpconvex.fitting.release import Release
+from dpconvex.fitting.release import Release, functions_of
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import CertifiedFit, FitOptions
 from dpconvex.mechanisms.base import Mechanism
@@ -358,7 +358,7 @@ def named_templates(
 
 def trial(template: Template) -> Release:
     zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
-    return Release(zeros, not_private_because="of no data", predictor=template.predict)
+    return Release(zeros, not_private_because="of no data", **functions_of(template))
 
 
 def varied(estimator: Any, grid: Any) -> dict[str, Any]:
