@@ -134,41 +134,6 @@ def test_labels_that_differ_in_their_variables_have_the_terms_that_they_have_alo
         assert np.array_equal(one[np.lexsort(one.T[::-1])], other[np.lexsort(other.T[::-1])])
 
 
-FIELDS = {"a": dp.Ball(3, 2.0, norm=1), "b": dp.Ball(2, 0.5), "c": dp.Ball(2, 1.5, norm=np.inf)}
-BOUNDED = dp.Record(**FIELDS, d=dp.Box([0.5, -2.0], [1.0, 3.0]), e=dp.Box(-1.0, -0.25))
-
-
-def scalars(record, size, rng):
-    """Draw records as rows of all their scalars, in the order of the bases."""
-    fields = record.sample(size, rng).fields
-    return np.concatenate([fields[name].reshape(size, -1) for name in record.continuous], axis=1)
-
-
-@given(SEEDS, st.integers(0, 4))
-def test_ranges_and_norms_contain_every_record(seed, degree):
-    rng, bases = np.random.default_rng(seed), RecordVariables(BOUNDED.continuous)
-    monomial = np.sort(rng.integers(-1, bases.count, size=(12, degree)), axis=1)
-    polynomial = Polynomial((4,), rng.integers(0, 4, 12), np.full(12, -1), monomial, rng.normal(size=12)).collected()
-    seen = np.stack([polynomial.evaluate(record, np.zeros(0)) for record in scalars(BOUNDED, 200, rng)])
-    low, high = bases.range(polynomial)
-    slack = 1e-9 * (1 + np.abs(seen).max())
-    assert (low - slack <= seen.min(axis=0)).all()
-    assert (high + slack >= seen.max(axis=0)).all()
-    assert bases.norm(polynomial) + slack >= np.linalg.norm(seen, axis=1).max()
-
-
-@given(SEEDS)
-def test_inner_products_of_one_and_of_two_records(seed):
-    rng = np.random.default_rng(seed)
-    ends = np.sort(rng.normal(size=(2, 3)), axis=0)
-    record = dp.Record(x=dp.Box(ends[0], ends[1]))
-    (base,) = RecordVariables(record.continuous).bases
-    x, y = scalars(record, 300, rng), scalars(record, 300, rng)
-    for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
-        assert low - 1e-12 <= seen.min()
-        assert seen.max() <= high + 1e-12
-
-
 SHARP = [
     (cp.exp(s), np.exp(0.5), np.exp(2.0)),
     (cp.abs(s - 1), 0.0, 1.0),
