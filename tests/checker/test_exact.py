@@ -5,7 +5,6 @@ import math
 from dataclasses import fields
 from fractions import Fraction
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 
 import cvxpy as cp
@@ -20,11 +19,8 @@ import dpconvex as dp
 from dpconvex.accounting.events import Event
 from dpconvex.checker import Rejected, check, exact
 from dpconvex.checker.exact import PI, exp, hazard, log, normal_tail, pivots, root, spectrum
-from dpconvex.checker.expansion import TemplateGraph
 from dpconvex.checker.gaussian import chi_delta, falling
-from dpconvex.checker.reading import MOST_STEPS, Steps, number, parsed
-from dpconvex.checker.rows import GeneratorRows
-from dpconvex.checker.rules import Rules
+from dpconvex.checker.reading import MOST_STEPS, Steps, number
 from dpconvex.checker.scalar_bounds import segments, sums
 from dpconvex.checker.table import TABLES
 from dpconvex.expressions.abstract_values import AbstractValue, GradientSet
@@ -225,7 +221,7 @@ def test_it_is_exact_where_cvxpy_approximates():
     assert str(NEG_LOG_NORMCDF(Variable.of((), "m", 1))) == "-log_normcdf(m)"
 
 
-# What is found out once: eigenvalues of matrices, and differences of all pairs of vertices
+# What is found out once: eigenvalues of matrices
 @pytest.mark.parametrize("side", [1, 2, 5, 12])
 def test_eigenvalues_are_bounded_sharply(side):
     rng = np.random.default_rng(side)
@@ -257,19 +253,6 @@ def test_segments_of_one_direction_are_one():
     assert len(segments(hulls)) == 2
     found = {tuple(float(dict(v).get(k, 0)) for k in (0, 1)) for v in sums(hulls)}
     assert found == {(-1.0, 2.0), (-1.0, 5.0), (4.0, -8.0), (4.0, -5.0)}
-
-
-def test_all_pairs_of_vertices_are_counted():
-    template = dp.load("linear_chain_crf", features=1, length=2)
-    proof = parsed(dp.verify(template, dp.Privacy(1.0), 100, dp.OutputPerturbation()).proof)
-    graph = TemplateGraph(proof)
-    rows = GeneratorRows(graph, proof["cells"], proof["parts"])
-    rules = Rules(graph, rows, None, proof["losses"])
-    first, second = (tuple(dict.fromkeys(list(rules.leaves.values())[k::7])) for k in (1, 2))
-    found = rows.all_apart(frozenset((first, second)))
-    each = [rows.square(u) + rows.square(v) - 2 * rows.product(u, v, True)[0] for u, v in product(first, second)]
-    assert sorted(found.elements()) == sorted(each)
-    assert root(max(found))[1] > 0
 
 
 def rows_of_the_table():
