@@ -38,6 +38,9 @@ LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mea
 ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 4, 40.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
 RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
+# Where slopes balance, rare levels of counts may bend far more than most: more steps than so many are shorter, to this part,
+# unless there are so many records for each direction and unit of the level.
+UNHURRIED, SLOWEST, PLENTY = 6.0, 0.33, 300.0
 # Below this cosine of two gradients in a row, longer than so many deviations of noise, steps become so much shorter.
 OPPOSED, HEARD, SLOWER = -0.3, 2.0, 1.5
 # How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
@@ -116,6 +119,9 @@ def model_of(
     lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, longest)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
+    full = BENT_RATE if public.is_bent else RATE
+    if longest:
+        full *= min(max(UNHURRIED / rounds, SLOWEST, many / PLENTY), 1.0)
     leaps, pull = np.any(public.secant > 0) and not looks.constant, None
     if public.vanishes and not looks.constant:
         wider = min(max(looks.counted(TOLD_APART, 1.0) / (curvature_level * number), 1.0), WIDENED[bool(leaps)])
@@ -163,7 +169,7 @@ def model_of(
         is_heard = form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
         slow *= SLOWER if is_heard and opposed(gradient, before) else 1.0
         before, here, deviation = gradient, point, deviation / bend
-        rate = (BENT_RATE if public.is_bent else RATE) / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
+        rate = full / slow * min(1.0, (rounds - t) / (DECAY * rounds + 1))
         if public.is_bent:
             change = rate / bend * math.sqrt(float((metric.kept[:, None] * gradient**2).sum()) / number)
             noise = rate * deviation * math.sqrt(metric.directions * columns / number) * public.is_balanced
