@@ -3,7 +3,10 @@
 import json
 import math
 import re
+import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
@@ -112,6 +115,37 @@ def test_differences_that_cost_their_delta_elsewhere_bear_out_no_event(name):
         leaf["kinds"].append(hull | {"curvature": 0.0, "slopes": None, "behind": None})
     assert dp.Certificate.from_dict(certificate.to_dict()).event is not None
     assert dp.Certificate.from_dict(data).event is None
+
+
+def test_nobody_copies_a_certificate_without_saying_its_event(monkeypatch):
+    """`Certificate.copied` asks for it; `dataclasses.replace` keeps that of something else."""
+
+    def watched(item, **changes):
+        assert not isinstance(item, dp.Certificate), changes
+        return replace(item, **changes)
+
+    for name, module in list(sys.modules.items()):
+        if (
+            name.startswith("dpconvex.")
+            and hasattr(module, "replace")
+            and not name.endswith("certificates.certificate")
+        ):
+            monkeypatch.setattr(module, "replace", watched)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(-0.5, 0.5, (300, 2)), "y": rng.choice([-1, 1], 300)}
+    delta, more = dp.Privacy(1.0, 1e-6), dp.Privacy(1.0, 1e-6, "add-remove", unit="patient", most=2)
+    candidates = [dp.load("logistic_regression", features=2, regularization=r) for r in (0.11, 0.12)]
+    for options in ({}, {"checked": True}, {"mechanism": dp.OutputPerturbation("gaussian")}):
+        dp.solve(candidates[0], data, delta, **options)
+    dp.solve(candidates[0], data, more, size=10, unit=np.arange(300) // 2)
+    for split in (True, False):
+        dp.tune(candidates, data, delta, split=split, mechanism=dp.OutputPerturbation("gaussian"))
+    dp.tune_repeated(candidates, data, delta, repetitions=dp.Repetitions(1.1))
+    list(dp.sweep(candidates, data, total=delta, mechanism=dp.OutputPerturbation("gaussian")))
+    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=[-1, 1])
+    found = dp.solve_mixture(mixture, data, delta).release
+    dp.Certificate.from_json(found.certificate.to_json())
+    dp.statistics(dp.load("least_squares_classifier", features=2, labels=[-1, 1]), data, delta)
 
 
 def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certificate):
