@@ -46,6 +46,9 @@ OPPOSED, HEARD, SLOWER = -0.3, 2.0, 1.5
 # How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
 TRUSTED, NOISY = 0.5, 0.1
 SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
+# The part of the squared level for the length of scores; how long they count at most, next to what the metric says; and how much
+# longer they become at most.
+LENGTH, REACH, LONGEST = 0.04, 1.5, 5.0
 # By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
 FALLING, STEADY = 2**0.25, 2.0
 # What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
@@ -109,6 +112,11 @@ def model_of(
     usual = ROUNDS * min(1.0, many / (BENT_ENOUGH if public.is_bent else ENOUGH))
     usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
     rounds = int(settings.get("rounds", round(usual)))
+    # Of few records for each feature, noise on the second moment hides how long scores are.
+    blind = (
+        size * level < FEW * looks.rows.count and form is None and held is None and columns == 1 and not public.is_bent
+    )
+    left -= LENGTH * blind
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
     left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
     each = 1 if public.is_bent else SELDOM
@@ -189,13 +197,19 @@ def model_of(
         variance = (1 - rate * metric.kept) ** 2 * variance + (rate * deviation) ** 2
         stays = 1 - np.minimum(rate * metric.likely, 1.0)
         likely, ahead = stays**2 * likely + (rate * deviation) ** 2, stays * ahead
-    longer = matrix.T @ point
+    longer, whole = matrix.T @ point, point
     part = min(1.0, FEWER / many) * (1 - 1 / (2 * metric.directions * columns))
     weights = np.maximum(metric.likely, SMALLEST_KEPT)
     done = float(weights @ (1 - ahead) / weights.sum())
     shorter = 1.0
     if form is None:
         point, shorter = shortened(point, part * columns * likely, weights, constant, first, done)
+    if blind:
+        moved_by = whole - (centre(whole, metric.kept, constant) if constant is not None else 0)
+        spread = math.sqrt(float((metric.kept[:, None] * moved_by**2).sum()) / number)
+        more = stretch(looks, matrix.T @ point, matrix.T @ moved_by, spread, clip, bend, level)
+        more = min(max(more, -shorter), LONGEST)
+        point, shorter = point + more * moved_by, shorter + more
     table = matrix.T @ point
     if start and constant is not None and start.last:
         fixed = centre(point, metric.kept, constant)
@@ -206,6 +220,20 @@ def model_of(
         away /= max(1 - still, 1e-9)
         table = last_steps(looks, table, spread, place, away, start, level, clip, number, bend, lengths, public)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer, pull)
+
+
+def stretch(
+    looks: PrivateLooks, table: Array, along: Array, spread: float, clip: float, bend: float, level: float
+) -> float:
+    """Return by how much of another table scores should grow, by noisy sums of slopes and of squares along it."""
+    if not spread > 0:
+        return 0.0
+    looks.in_metric(along.T / spread)
+    each, moved = level * math.sqrt(LENGTH / 2), looks.counted(1.0, math.sqrt(2)) * REACH**2
+    slope = float(looks.look(table, clip, REACH, each).gradient[0, 0])
+    curved = bend * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
+    doubt = looks.sides * clip * REACH / each
+    return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
 
 def opposed(one: Array, other: Array) -> bool:
