@@ -56,8 +56,8 @@ SMALLEST_KEPT, FEWER = 1e-3, 8.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
 # Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that
-# noise hides less of it: by this, next to the noise of one; and by so much at most, where steps leap to the middle, too.
-TOLD_APART, WIDENED = 140.0, (3.0, 25.0)
+# noise hides less of it: by this, next to the noise of one, and by so much at most; then the same where steps leap to the middle.
+TOLD_APART = ((40.0, 3.0), (140.0, 25.0))
 
 
 class ScoreModel(NamedTuple):
@@ -132,7 +132,8 @@ def model_of(
         full *= min(max(UNHURRIED / rounds, SLOWEST, many / PLENTY), 1.0)
     leaps, pull = np.any(public.secant > 0) and not looks.constant, None
     if public.vanishes and not looks.constant:
-        wider = min(max(looks.counted(TOLD_APART, 1.0) / (curvature_level * number), 1.0), WIDENED[bool(leaps)])
+        apart, widest = TOLD_APART[bool(leaps)]
+        wider = min(max(looks.counted(apart, 1.0) / (curvature_level * number), 1.0), widest)
         looks.scores = scores = replace(scores, width=wider * scores.width)
         bend /= wider
     slow, moved, still, way = 1.0, 1.0, 1.0, np.zeros(scores.shape)
