@@ -165,7 +165,7 @@ class RecordSums:
             ends = np.cumsum([0, *map(len, rows)])
             every = filled(np.concatenate(rows)) if ends[-1] else np.zeros(0, dtype=np.int64)
             ends[ends == ends[-1]] = len(every)
-            step = max(SHARE // self.form.labels[members[0]].combine.shape[0] // LANES, 1) * LANES
+            step = max(SHARE // max(self.form.labels[members[0]].combine.shape[0], 1) // LANES, 1) * LANES
             for start in range(0, len(every), step):
                 own = every[start : start + step]
                 near = np.clip(ends - start, 0, len(own))

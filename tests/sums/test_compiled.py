@@ -232,3 +232,13 @@ def test_labels_that_differ_in_few_numbers_share_evaluations(monkeypatch):
     found = BatchedLoss(template, space, batch).value_and_gradient(theta)[0]
     assert asked == [256]
     assert found == pytest.approx(one_by_one(template, space, batch, theta).sum())
+
+
+def test_labels_may_have_constant_losses():
+    """A constant function has no leaves by which records could be dealt."""
+    w, record = cp.Variable(3, name="w"), dp.Record(x=dp.Ball(3), y=dp.Choice(range(3)))
+    template = dp.Template(record, lambda x, y: cp.logistic(x @ w) if y else cp.Constant(0.5), cp.sum_squares(w))
+    space, batch = Space(template.variables), template.record.sample(60, np.random.default_rng(0))
+    theta = np.ones(space.dim)
+    found = BatchedLoss(template, space, batch).value_and_gradient(theta)[0]
+    assert found == pytest.approx(one_by_one(template, space, batch, theta).sum())
