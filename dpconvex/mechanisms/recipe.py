@@ -85,10 +85,10 @@ def best_for_size(
 
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
     """Say whether adaptive steps are usual: losses bend; those of classes have a derivative, free parameters or many records."""
-    hinges = all(nonsmooth_parts(form).values()) and plenty(form, privacy, size) >= ENOUGH
-    free = hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)
-    if has_nonsmooth_loss(form) and not free:
-        return False
+    if has_nonsmooth_loss(form):
+        hinges = all(nonsmooth_parts(form).values()) and plenty(form, privacy, size) >= ENOUGH
+        if not (hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)):
+            return False
     if all(loss.is_affine for loss in separated(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
