@@ -131,7 +131,7 @@ def model_of(
     if longest:
         full *= min(max(UNHURRIED / rounds, SLOWEST, many / PLENTY), 1.0)
     leaps, pull = np.any(public.secant > 0) and not looks.constant, None
-    if public.vanishes and not looks.constant:
+    if public.vanishes and not (looks.constant or scores.is_shared):  # Rows that share scores may have constants
         apart, widest = TOLD_APART[bool(leaps)]
         wider = min(max(looks.counted(apart, 1.0) / (curvature_level * number), 1.0), widest)
         looks.scores = scores = replace(scores, width=wider * scores.width)
