@@ -52,7 +52,7 @@ LENGTH, REACH, LONGEST = 0.04, 1.5, 5.0
 # By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
 FALLING, STEADY = 2**0.25, 2.0
 # What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
-SMALLEST_KEPT, FEWER = 1e-3, 8.0
+SMALLEST_KEPT, FEWER = 1e-3, 24.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
 # Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that

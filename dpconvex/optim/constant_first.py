@@ -18,7 +18,7 @@ from dpconvex.util.arrays import Array
 
 # Noise of a count next to the number of records, and what such a histogram costs at most, of the squared level.
 FINE, COSTLY = 0.02, 0.03
-TILTED = 10.0  # Records and unit of the level for each parameter, below which a search ends where slopes add up to 0
+TILTED = 3.0  # Records and unit of the level for each parameter, below which a search ends where slopes add up to 0
 # What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
 # left that they and all else that is asked of the constant cost at most.
 TOLD, SURELY, PART = 100.0, 0.02, 0.85
