@@ -318,9 +318,9 @@ def test_labels_alone_are_seen_by_one_record_each(monkeypatch):
     """Each of 10,000 drawn records was evaluated 285 times; and beside 13 classes and more, no two squares looked alike."""
     read, gradient = list[int](), Lowered.gradient
 
-    def counted(self, entries, fields, size, valued=True):
+    def counted(self, entries, fields, size, *more):
         read.append(size)
-        return gradient(self, entries, fields, size, valued)
+        return gradient(self, entries, fields, size, *more)
 
     monkeypatch.setattr(Lowered, "gradient", counted)
     template = dp.load("least_squares_classifier", features=2, classes=20)
