@@ -210,6 +210,16 @@ def test_rows_in_another_order_are_no_other_rows():
     assert true <= float(found) <= true + 2
 
 
+def test_all_pairs_of_vertices_count_also_equal_ones():
+    """Tails of Gaussian noise add up over the pairs: of two opposite gradients there are four, all as far apart."""
+    proof = parsed(json.dumps(of(lambda x: cp.logistic(x @ w), BALL)()).encode())
+    template = TemplateGraph(proof)
+    rows = GeneratorRows(template, proof["cells"], proof["parts"])
+    Rules(template, rows, Feasible(template, []), proof["losses"]).walk(proof["losses"][0])
+    ends = ((0, Fraction(1)),), ((0, Fraction(-1)),)
+    assert rows.all_apart(frozenset([ends])) == {Fraction(4): 4}
+
+
 def test_finite_sets_and_cubes_are_named():
     true = of(lambda x: cp.logistic(x @ w), BALL, public=cp.square(w[0]) + cp.square(w[1]))()
     assert "constraint: kind" in said(true | {"constraints": [{"kind": "finite set", "args": [0]}]})

@@ -257,6 +257,11 @@ def test_levels_that_rounding_would_leave_out_of_their_sum_count():
     assert len(taken) <= 10_001  # times 1e-16: the room is 1e-12
 
 
+def test_integer_noise_is_as_private_as_smaller_gaussian_noise():
+    assert 1 <= integer_level(4.0, 5.0) <= 1 + 1e-14  # The grid takes a variance of 9 of 25 (docs/theory.md, section 8)
+    assert integer_level(1.0, 3.0) == math.inf
+
+
 def test_noise_is_as_large_as_the_level_asks_for():
     for sensitivity in (1.0, 3.5, 2.0**31):
         for level in (1e-3, 0.3, 5.0):
