@@ -372,8 +372,7 @@ def spends_in(
             if (text_of := repr(cost)) not in made:
                 event = cost.pop("event")
                 made[text_of] = built(Privacy, {**total, **cost}), None if event is None else event_of(event)
-            known = dict(zip(("privacy", "event"), made[text_of], strict=True))
-            entries.append(built(Entry, spend | known, AS_IT_IS))
+            entries.append(built(Entry, spend | dict(zip(("privacy", "event"), made[text_of], strict=True)), AS_IT_IS))
     except ValueError as error:
         where = f"{path}, line {before + 2 + len(entries)}"
         raise DPConvexError(f"{where}: not a spend: a label and a guarantee ({error}).") from error

@@ -113,8 +113,7 @@ class StatisticsSearch(Search):
 
 def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator, times: float) -> Attack:
     """Attack the exact statistics by the largest difference that is found."""
-    mechanism = mechanism_of(certificate, form)
-    search = StatisticsSearch(form, mechanism.moments(form, certificate.privacy.adjacency), rng)
+    search = StatisticsSearch(form, mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"

@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
-from dpconvex.checker.exact import (
-    ONE,
-    ZERO,
-    Range,
-    outward,
-    plus,
-)
+from dpconvex.checker.exact import ONE, ZERO, Range, outward, plus
 from dpconvex.checker.reading import Unreplayed, effort, require, spend
 from dpconvex.checker.rows import Vector, added, multiple
 

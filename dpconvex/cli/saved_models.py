@@ -62,8 +62,7 @@ def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, ta
     """Return the guarantee that the options state, about those whom the model protects, and identifiers of these."""
     known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
     further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
-    delta = getattr(chosen, "delta", None) or 0.0
-    promise = replace(known, epsilon=chosen.epsilon or 0.0, delta=delta, **further)
+    promise = replace(known, epsilon=chosen.epsilon or 0.0, delta=getattr(chosen, "delta", None) or 0.0, **further)
     return promise, None if promise.unit is None else schema.units(table)
 
 

@@ -314,8 +314,7 @@ class MetricLearner(
 
     def transform(self, X: ArrayLike) -> Array:
         """Map objects so that Euclidean distance is the learnt distance, shape (n, features); costs no privacy."""
-        factor = self._factor()
-        return np.asarray(checked(self, "transform", X, reset=False) @ factor)
+        return np.asarray(checked(self, "transform", X, reset=False) @ self._factor())
 
     def _factor(self) -> Array:
         """Return the symmetric square root of M, in the units of the features."""

@@ -51,8 +51,7 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
         text = str(error).splitlines()[0].rstrip(".")
         if not text.startswith(("could not convert", "Input X contains")):
             raise
-        remedy = f"fill them in with public values, or {ENCODE}"
-        raise DomainError(f"{caller}: {text}; {remedy}.") from error
+        raise DomainError(f"{caller}: {text}; fill them in with public values, or {ENCODE}.") from error
 
 
 def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> str:

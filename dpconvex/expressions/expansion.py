@@ -84,8 +84,7 @@ class RecordVariables:
                 self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
                 continue
             shift, scale = units[name]
-            ends = sum_ends(lower, -shift)[0], sum_ends(upper, -shift)[1]
-            lower, upper = interval_product(ends, (scale, scale))
+            lower, upper = interval_product((sum_ends(lower, -shift)[0], sum_ends(upper, -shift)[1]), (scale, scale))
             scalars = self.add(name, domain.shape, lower, upper, norm_up(np.maximum(np.abs(lower), np.abs(upper))))
             moved = Polynomial.constant(shift.reshape(domain.shape, order="F"))
             self.polynomials[name] = scalars.divided(scale) + moved

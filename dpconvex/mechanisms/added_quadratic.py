@@ -53,8 +53,7 @@ def reference_radius(analysis: Analysis) -> float:
 
 def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int) -> float:
     """Return a guess of the norm of the minimiser under noise of that size and dimension on the sum of gradients."""
-    signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST)
-    growth = (signal / SIGNAL) ** GROWTH
+    growth = (size * analysis.gradient_bound * dimension / max(noise, SMALLEST) / SIGNAL) ** GROWTH
     return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 
@@ -88,8 +87,7 @@ def best_added(
         return 0.0
     near = (grid[best - 1], grid[min(best + 1, len(grid) - 1)])
     found = minimize_scalar(total, bounds=near, method="bounded", options={"xatol": 1e-5})
-    chosen = found.x if found.fun <= values[best] else grid[best]
-    return float(math.exp(chosen) - regular)
+    return float(math.exp(found.x if found.fun <= values[best] else grid[best]) - regular)
 
 
 def least_added(analysis: Analysis, size: int) -> float:

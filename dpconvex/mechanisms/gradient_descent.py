@@ -177,8 +177,7 @@ class NoisyGradientDescent(base.ForUnits):
         if self.step_size is not None:
             step = largest = float(self.step_size)
         else:
-            noise = sigma * steps / math.sqrt(steps)
-            step, largest = clipped.step_sizes(analysis, noise, size * rate, bound, stiff)
+            step, largest = clipped.step_sizes(analysis, sigma * steps / math.sqrt(steps), size * rate, bound, stiff)
         if not largest * stiff <= 2:
             why = f"steps of {largest:.3g} are too long for a regularizer whose curvature is up to {stiff / rate:.3g}"
             remedy = f"give a smaller `step_size`, below {2 / stiff:.3g}"

@@ -108,8 +108,7 @@ class NoisyKMeans:
         reach = noise.radius / noise.step
         least = 2 * noise.deviation * math.sqrt(noise.features) / noise.radius
         means = sums / np.maximum(counts, 1.0)[..., None]
-        length = np.linalg.norm(means, axis=-1, keepdims=True)
-        means *= np.minimum(1.0, reach / np.maximum(length, reach))
+        means *= np.minimum(1.0, reach / np.maximum(np.linalg.norm(means, axis=-1, keepdims=True), reach))
         return np.where((counts > least)[..., None], np.rint(means), centers)
 
     def derive(self, noise: ClusteringNoise, adjacency: str) -> Derivation:
@@ -142,8 +141,7 @@ def least_scale(law: str, privacy: Privacy, once: float, rounds: int) -> float:
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Draw one round's noise for every cell, shape (*cells, d + 1); the last entry is a count's, times its weight."""
     size = noise.features + 1
-    blocks = [noise.law.draw(size, noise.scale, rng) for _ in range(math.prod(cells))]
-    return np.array(blocks).reshape(*cells, size)
+    return np.array([noise.law.draw(size, noise.scale, rng) for _ in range(math.prod(cells))]).reshape(*cells, size)
 
 
 def grid_step(radius: float, scale: float = 0.0) -> float:

@@ -14,12 +14,7 @@ from dpconvex.noise.samplers import SPHERICAL, Spherical
 from dpconvex.numerics import EPSILON, NORM_SLACK
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sensitivity.moments import (
-    Moments,
-    difference_bound,
-    length_bound,
-    quadratic_loss,
-)
+from dpconvex.sensitivity.moments import Moments, difference_bound, length_bound, quadratic_loss
 from dpconvex.util.arguments import SWITCH, check_fields, one_of, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import MOMENT_BLOCK

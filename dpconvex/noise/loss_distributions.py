@@ -207,6 +207,5 @@ def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) ->
     full = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(steps)
     if rate >= 1:
         return full
-    start = max(full * rate, 0.3)
-    found = smallest_scale(lambda z: sampled_delta(epsilon, z, rate, steps), delta, start, ACCURACY)
+    found = smallest_scale(lambda z: sampled_delta(epsilon, z, rate, steps), delta, max(full * rate, 0.3), ACCURACY)
     return full if found is None or found > full else found

@@ -248,8 +248,7 @@ def pulled_by(
     scores, units = looks.scores, row_units(looks.scores, looks.constant)
     with suppress(NotConverged):
         hessian = curvature * inverse @ inverse.T
-        theta = regularized(matrix.T @ point, hessian, form, looks, size)
-        table = scores.table(theta) / units
+        table = scores.table(regularized(matrix.T @ point, hessian, form, looks, size)) / units
         moved = (hessian @ (matrix.T @ point - table) / units) @ scores.onto_columns.T
         return np.asarray(np.linalg.solve(matrix.T, table)), scores.reading.T @ moved.T.ravel()
     return point, None

@@ -78,8 +78,7 @@ class ConicSolver:
         whole(0).check("ConicSolver", polish_steps=polish_steps)
         plain = Kind("a plain value", lambda value: isinstance(value, Hashable))
         plain.check("ConicSolver", **{f"the option {name}": value for name, value in options.items()})
-        given = tuple(sorted(options.items()))
-        self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=given)
+        self.__dict__.update(solver=solver.upper(), polish_steps=polish_steps, options=tuple(sorted(options.items())))
 
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         with suppress(SolverFailed, MissingRule):
@@ -144,8 +143,7 @@ def least(problem: Problem) -> tuple[Array, float]:
             said = str(error)
             continue
         if program.status == cp.INFEASIBLE:
-            free = problem.feasible.is_space
-            raise NotConverged(f"{TOO_LARGE if free else 'nothing satisfies the constraints'}.")
+            raise NotConverged(f"{TOO_LARGE if problem.feasible.is_space else 'nothing satisfies the constraints'}.")
         if program.status == cp.UNBOUNDED:
             raise NotConverged("the objective decreases without end: add a regularizer, or bound the parameters.")
         theta = packed(problem, fresh, program)

@@ -71,8 +71,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
     each = max(min(each, SCORES // count**2), LEAST)
-    declared = form.made.before if form.made else record
-    batch = declared.sample(each * count, np.random.default_rng(0))
+    batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
     batch, is_level = on_grid(batch, ExactRows.of(scores)), False
@@ -166,14 +165,13 @@ def seen_from(
         return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
     measured = measured | {"sides": tuple(bend_far_away(slopes_at, along, side * probe) / unit for side in (-1, 1))}
-    far = 1.0 if rises or measured["is_tied"] else farthest_kink(slopes_at, even)
+    far = 1.0 if measured.pop("is_tied") or rises else farthest_kink(slopes_at, even)
     # Bends that most records are far from are kinks, too.
     bent = 0.0 if labels else np.median(np.abs(bent_at(0.0)))
     is_narrow = not labels and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
         # Slopes that never settle are those of squares, whose curvature does.
-        settles = not labels or far < 2.0 ** KINKS[-1]
-        kink = far if settles else farthest_kink(slopes_at, even, 1)
+        kink = farthest_kink(slopes_at, even, 1) if labels and far >= 2.0 ** KINKS[-1] else far
         scores = replace(scores, width=(WIDER if labels else WIDTH) * kink)
     steep: dict[float, Array] = {}
     bends, most_bent, least_bent = list[float](), list[float](), list[float]()
@@ -191,8 +189,7 @@ def seen_from(
     is_bent = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     most = max(map(np.max, steep.values())) if is_flat else math.inf
     most_bend = math.inf if is_bent and not is_flat else max(most_bent) or NARROW * largest
-    no_curvature = min(least_bent) <= 1e-9 * max(most_bent)
-    vanishes = is_flat and not labels and (no_curvature or fades(bent_at))
+    vanishes = is_flat and not labels and (min(least_bent) <= 1e-9 * max(most_bent) or fades(bent_at))
     if far < 2.0 ** KINKS[-1] and not rises:
         ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
         several = scores.shape[1] > 1 and (parts := parts_of(scores)).size

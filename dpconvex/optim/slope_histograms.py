@@ -49,7 +49,6 @@ class Public:
     is_level: bool = False  # Whether rows say a record's level alone: they are 1 in one place
     has_labels: bool = False  # Whether records have labels that say all of where their losses bend
     is_uneven: bool = False  # Whether losses are sums of functions of one column each, of unlike slopes or widths
-    is_tied: bool = False  # Whether slopes are alike at all scales, so that K alone says how large scores are
     of_labels: Callable[[Array], tuple[Array, Array]] | None = None  # Losses and slopes at constants, by label
     middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
     unit: float = 1.0  # Of scores
@@ -88,8 +87,7 @@ class Public:
     def edges_near(self, usual: float) -> Array:
         """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
         is_steep = self.has_labels and not self.is_flat and not self.is_balanced
-        steepest = STEEPER * self.slope if is_steep else self.slope
-        longest = LARGEST * min(steepest, usual * 2.0 ** (BINS - SHORTER))
+        longest = LARGEST * min(STEEPER * self.slope if is_steep else self.slope, usual * 2.0 ** (BINS - SHORTER))
         return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
 

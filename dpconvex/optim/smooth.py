@@ -62,8 +62,7 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         if modelled and (slow or (stalled and since >= passes)):
             now = now if records else best  # steps without a model may have led far away
             dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # each form makes a model dearer
-            fewest = int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear)
-            records = max((4 if stalled else 1) * records, fewest)
+            records = max((4 if stalled else 1) * records, int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear))
             model = composite.read(inverse_hessian, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))

@@ -210,8 +210,7 @@ class Evaluation(StatedNumbers):
     def precision_recall(self) -> Curve:
         """Return precisions (y) by recalls (x); `at` are thresholds of the score."""
         found = self._above[..., :-1]
-        recall = ratio(found[0, 1], found[0, 1, :1])
-        return curve(recall, ratio(found[:, 1], found.sum(axis=1)), self.cells.edges[:-1])
+        return curve(ratio(found[0, 1], found[0, 1, :1]), ratio(found[:, 1], found.sum(axis=1)), self.cells.edges[:-1])
 
     def confusion(self, threshold: float = 0.5) -> Array:
         """Return the confusion matrix, shape (2, 2): rows are labels, columns are predictions by a score threshold.

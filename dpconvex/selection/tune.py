@@ -166,8 +166,7 @@ def tune(
     else:
         shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
         steps, known = (shares, f"{FIXED}; composed by the rule: {plan.total.rule}"), {RUNS: float(len(ways))}
-        proved = plan.certificates[best]
-        certificate = of_the_best(proved, privacy, f"{many} of", known, steps, COMPOSED, plan.event)
+        certificate = of_the_best(plan.certificates[best], privacy, f"{many} of", known, steps, COMPOSED, plan.event)
     return outcome(call, names[best], releases[best], certificate, models)
 
 

@@ -139,8 +139,7 @@ class Analysis:
         bound = max(loss.gradient_bound for loss in self.losses)
         if bound == 0:
             why = "the loss has slope 0 everywhere, so nothing would be learnt from the data"
-            remedy = "check the factors of its terms: one of them is 0"
-            raise NotPrivate(why, self.form.template.losses[0], remedy)
+            raise NotPrivate(why, self.form.template.losses[0], "check the factors of its terms: one of them is 0")
         return bound
 
     @cached_property

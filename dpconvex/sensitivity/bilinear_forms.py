@@ -28,8 +28,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     row, column = place.reshape(2, -1)
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
-    value = table.data / (weight[row] * weight[column])
-    sparse = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
+    sparse = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
     # A sparse matrix costs more than its few numbers.
     scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse
     kinds = bases.kinds(monomial)

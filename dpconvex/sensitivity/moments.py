@@ -91,8 +91,7 @@ class QuadraticLoss:
         """Return the moments of the loss, without its constant unless for `residuals`, and without a public number of records."""
         kinds = []
         owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
-        constant = (self.targets[self.target] < 0).all(axis=1)
-        used = np.ones(len(self.target), dtype=bool) if residuals else ~constant
+        used = np.ones(len(self.target), dtype=bool) if residuals else ~(self.targets[self.target] < 0).all(axis=1)
         bent = (self.targets[self.target] >= 0).all(axis=1)
         for bases in sorted({owner[k] for k in self.monomial[used]}, key=lambda b: (-len(b), b)):
             mine = np.array([own == bases for own in owner])[self.monomial]

@@ -140,7 +140,6 @@ def lengths_of(loss: LossBounds) -> Array | None:
 
 def tally(squares: Array) -> tuple[Array, Array]:
     """Return distinct lengths, rounded up, and how often each occurs; zeros are left out."""
-    lengths = np.sqrt(squares[~(squares <= 0)])
-    steps, counts = np.unique(np.ceil(np.log(lengths) / GRID - 1e-3), return_counts=True)
+    steps, counts = np.unique(np.ceil(np.log(np.sqrt(squares[~(squares <= 0)])) / GRID - 1e-3), return_counts=True)
     # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
     return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * (1 + SUM_SLACK), counts.astype(float)

@@ -89,6 +89,5 @@ def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Ex
     for node in postorder([root]):
         args = [found[argument] for argument in node.args]
         kept = all(new is old for new, old in zip(args, node.args, strict=True))
-        same = node if kept or node.atom is None else node.atom(*args, **dict(node.options))
-        found[node] = leaves.get(node, same)
+        found[node] = leaves.get(node, node if kept or node.atom is None else node.atom(*args, **dict(node.options)))
     return found[root]

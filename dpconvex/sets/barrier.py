@@ -36,8 +36,7 @@ def central_path(function: Smooth, region: Region, tolerance: float) -> Certifie
         blocks = [*region.blocks, *region.cuts(x)]
         point = region.bring_in(x)
         gradient = function.value_and_gradient(point.astype(float))[1]
-        multipliers = [dual / weight for dual in found[3]]
-        distance = certified_distance(function, region, point, gradient, blocks, multipliers)
+        distance = certified_distance(function, region, point, gradient, blocks, [dual / weight for dual in found[3]])
         waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         best = min(best, Certified(point.astype(float), distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:

@@ -52,16 +52,11 @@ class Share(NamedTuple):
 
     def numbers(self) -> list[Array]:
         """Return the numbers of the function, with the records last, or one column if all share it."""
-        every, sizes = (
-            [label.lowered.constants for label, _ in self.parts],
-            [own.stop - own.start for _, own in self.parts],
-        )
-        return [
-            c[0][..., None]
-            if len({one.tobytes() for one in c}) == 1
-            else np.repeat(np.stack(c, axis=-1), sizes, axis=-1)
-            for c in zip(*every, strict=True)
-        ]
+        sizes, found = [own.stop - own.start for _, own in self.parts], list[Array]()
+        for c in zip(*(label.lowered.constants for label, _ in self.parts), strict=True):
+            alike = len({one.tobytes() for one in c}) == 1
+            found.append(c[0][..., None] if alike else np.repeat(np.stack(c, axis=-1), sizes, axis=-1))
+        return found
 
     def leaves(self, forms: Array) -> Array:
         """Return leaves without their offsets; one column if all records share it."""
@@ -119,9 +114,8 @@ class RecordSums:
         self._kinds = list(kinds.values())
         factors = [label.combine for label in form.labels if len(form.labels) == 1 or not label.offset.any()]
         exact = {tuple(c.tobytes() for c in label.lowered.constants) for label in form.labels}
-        alone = len(kinds) == len(exact) == 1 and [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(
-            form.labels
-        )
+        single = [(c.shape, c.nnz) for c in factors] == [((1, 1), 1)] * len(form.labels)
+        alone = len(kinds) == len(exact) == 1 and single
         self._factors = np.concatenate([factor.data for factor in factors]) if alone else None
         self._step, self._large = self._records_in_a_block(), numbers_in(batch) >= LARGE
         # What a column is made of is read once for both: a file may change between two readings.
@@ -262,8 +256,7 @@ class RecordSums:
             with np.errstate(all="ignore"):
                 forms = self.design.forward(block, coefficients, product_apart)
                 slopes = self._slopes(forms, block, plan, product_apart)[1]
-                table = self.design.table(block, plan.size)
-                total.add(sum_by_person(self.form, slopes, table, clip, people[some]))
+                total.add(sum_by_person(self.form, slopes, self.design.table(block, plan.size), clip, people[some]))
         return np.asarray(total.value)
 
     def look(self, look: Look, people: Indices | None = None) -> Sums:

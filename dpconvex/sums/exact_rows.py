@@ -194,8 +194,7 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
 
 def shortened_rows(levels: Any, each: int, most: int) -> Any:
     """Cut records of so many rows to a length, towards 0; no computed length exceeds it."""
-    long = np.maximum(lengths_of(levels, each), most * INSIDE)
-    share = np.repeat(most * INSIDE / long, each)
+    share = np.repeat(most * INSIDE / np.maximum(lengths_of(levels, each), most * INSIDE), each)
     if sp.issparse(levels):
         found = sp.csr_array(sp.diags_array(share) @ levels)
         return sp.csr_array((np.trunc(found.data), found.indices, found.indptr), shape=found.shape)

@@ -178,8 +178,7 @@ def block_sums(part: RecordBlock) -> Sums:
         share /= np.maximum(lengths, 1.0)
         clipped = units * np.minimum(share, 1.0, out=share)
         np.trunc(clipped, out=clipped)
-        rows = look.rows.read(part.block[look.rows.name])
-        gradient = halves(gradient_sum(look, rows, clipped, look.rows.grid))
+        gradient = halves(gradient_sum(look, look.rows.read(part.block[look.rows.name]), clipped, look.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
 

@@ -137,8 +137,7 @@ class LinearScores:
 def linear_scores(form: LossForm) -> LinearScores:
     """Return the losses' scores, or raise `NotPrivate` where no rows of records can be written down."""
     parts = [with_scores(loss) for loss in exact_losses(form.template, form.space)]
-    expander = expander_of(form.template, form.space)
-    found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander)
+    found = split([loss for loss, _ in parts], [leaves for _, leaves in parts], expander_of(form.template, form.space))
     if found is None or found.merged[0].grid is None:
         whole = form_of(form.template, form.space)
         hidden = found is not None and not len(read(found)) and whole.forms <= MOST_ROWS

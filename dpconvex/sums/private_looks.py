@@ -132,8 +132,7 @@ class PrivateLooks:
         levels, count = max(1.0, most * self.factor / self.rows.grid), self.rows.count  # 1 if that is no number
         found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
-        moved = self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO)
-        noisy = self.queries.noisy_symmetric(sums, moved, level)
+        noisy = self.queries.noisy_symmetric(sums, self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)
         return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def vectors(self, table: Array, kind: str, longest: float, level: float, edges: Array = NO_NUMBERS) -> Array:
@@ -206,8 +205,7 @@ class PrivateLooks:
             along = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
         if len(look.edges):
             counts = self._noisy_counts(found.histogram, self.counted_people(ROOT_TWO), histogram_level).reshape(2, -1)
-        gradient = self._gradient(found, look, level) if level else NO_NUMBERS
-        return Answer(gradient, along, counts)
+        return Answer(self._gradient(found, look, level) if level else NO_NUMBERS, along, counts)
 
     def _noisy_counts(self, found: Exact, moved: float, level: float) -> Array:
         """Add noise to counts that neighbours move by so much."""

@@ -69,8 +69,7 @@ def symmetric(xp: Any, a: Any) -> Any:
 def logarithm_of_determinant(xp: Any, a: Any) -> Any:
     """Minus infinity where a matrix is not positive definite."""
     values = eigenvalues(xp, a)
-    safe = xp.where(values > 0, values, 1.0)
-    result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
+    result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(xp.where(values > 0, values, 1.0)), axis=-1), -np.inf)
     if xp is not np or np.isrealobj(a):
         return result
     return result + 1j * np.einsum("ijz,zij->z", inverse(np.moveaxis(a.real, 0, -1)), a.imag)

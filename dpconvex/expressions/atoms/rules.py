@@ -176,8 +176,7 @@ def in_any_order(total: Interval, parts: Sequence[Interval]) -> Interval:
         return total
     value = total.rounded(size, len(parts))
     low = 0.0 if min(part.low for part in parts) >= 0 else -np.inf  # what has a sign keeps it
-    high = 0.0 if max(part.high for part in parts) <= 0 else np.inf
-    return Interval(max(value.low, low), min(value.high, high))
+    return Interval(max(value.low, low), min(value.high, 0.0 if max(part.high for part in parts) <= 0 else np.inf))
 
 
 def pieces_of(group: Sequence[AbstractValue]) -> tuple[HessianTerm, ...]:
