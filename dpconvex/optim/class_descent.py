@@ -36,7 +36,8 @@ ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that a
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
 PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
-BOUND = 1.4  # By how much wider it is where K holds scores
+# At most, with another regularizer than squares; and by how much wider it is where K holds scores.
+HELD, BOUND = 0.7, 1.4
 # The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
 # column.
 MANY = 50.0
@@ -113,13 +114,14 @@ def class_model_of(
     metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), edge, public, denoised=True)
     matrix = looks.in_metric(metric.matrix)
     units, ridge = row_units(scores, looks.constant), ridge_of(form, free=False)
-    along, squares = constant_in(matrix, looks), np.zeros(scores.shape)
+    along, most = constant_in(matrix, looks), 1.0
+    squares = np.zeros(scores.shape)
     if ridge is not None:
         squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
         stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
     else:
-        stiff = stiffness(form, scores, metric, matrix, units, size) / public.curvature
-    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, 1.0)
+        stiff, most = stiffness(form, scores, metric, matrix, units, size) / public.curvature, HELD
+    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
     part = min(least * (1 + STIFFER * stiff), most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
     longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
