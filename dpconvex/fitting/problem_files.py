@@ -118,7 +118,8 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
 
 def execute(file: Path) -> ModuleType:
     """Run a problem file as a module of its own; files of one name in different folders do not meet."""
-    module = ModuleType(f"dpconvex_problem_{file.stem}_{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}")
+    digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    module = ModuleType(f"dpconvex_problem_{file.stem}_{digest}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses and pickled functions of the file look their module up by name
     try:

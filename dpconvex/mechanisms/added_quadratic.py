@@ -53,7 +53,8 @@ def reference_radius(analysis: Analysis) -> float:
 
 def minimiser_radius(analysis: Analysis, size: int, noise: float, dimension: int) -> float:
     """Return a guess of the norm of the minimiser under noise of that size and dimension on the sum of gradients."""
-    growth = (size * analysis.gradient_bound * dimension / max(noise, SMALLEST) / SIGNAL) ** GROWTH
+    signal = size * analysis.gradient_bound * dimension / max(noise, SMALLEST)
+    growth = (signal / SIGNAL) ** GROWTH
     return max(min(reference_radius(analysis) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 

@@ -108,7 +108,8 @@ class NoisyKMeans:
         reach = noise.radius / noise.step
         least = 2 * noise.deviation * math.sqrt(noise.features) / noise.radius
         means = sums / np.maximum(counts, 1.0)[..., None]
-        means *= np.minimum(1.0, reach / np.maximum(np.linalg.norm(means, axis=-1, keepdims=True), reach))
+        length = np.linalg.norm(means, axis=-1, keepdims=True)
+        means *= np.minimum(1.0, reach / np.maximum(length, reach))
         return np.where((counts > least)[..., None], np.rint(means), centers)
 
     def derive(self, noise: ClusteringNoise, adjacency: str) -> Derivation:
@@ -169,5 +170,6 @@ def start_directions(components: int, features: int) -> Array:
     ball = normal / np.linalg.norm(normal, axis=1, keepdims=True) * lengths[:, None]
     taken = [0]
     for _ in range(components - 1):
-        taken.append(int(np.argmax(np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0))))
+        distance = np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0)
+        taken.append(int(np.argmax(distance)))
     return np.asarray(ball[taken])

@@ -60,7 +60,8 @@ class OutputPerturbation(base.ForUnits):
         p, regular, added = analysis.form.space.dim, size * analysis.modulus, self.added
         risk = partial(self._risk, analysis, privacy, size)
         if added is None:
-            guess = quadratic.minimiser_radius(analysis, size, math.sqrt(self._square(analysis, privacy, 1.0)), p)
+            noise = math.sqrt(self._square(analysis, privacy, 1.0))
+            guess = quadratic.minimiser_radius(analysis, size, noise, p)
             own = quadratic.least_added(analysis, size)
             added = own + quadratic.best_added(risk, regular + own, guess)
         radius, mu = quadratic.reference_radius(analysis), regular + added

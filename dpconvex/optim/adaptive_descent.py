@@ -113,9 +113,7 @@ def model_of(
     usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
     rounds = int(settings.get("rounds", round(usual)))
     # Of few records for each feature, noise on the second moment hides how long scores are.
-    blind = (
-        size * level < FEW * looks.rows.count and form is None and held is None and columns == 1 and not public.is_bent
-    )
+    blind = has_few(looks, level, size) and form is None and held is None and columns == 1 and not public.is_bent
     left -= LENGTH * blind
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
     left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
@@ -286,12 +284,17 @@ def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
     return share
 
 
+def has_few(looks: PrivateLooks, level: float, size: float) -> bool:
+    """Say whether records are few for each feature and unit of the level, so that one second moment is asked for."""
+    return size * level / looks.rows.count < FEW
+
+
 def metric_of(
     looks: PrivateLooks, level: float, size: float, public: Public, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
     columns = float(np.trace(looks.scores.onto_columns))
-    alone, most = size * level / looks.rows.count < FEW, size * level / (DIRECTIONS * columns)
+    alone, most = has_few(looks, level, size), size * level / (DIRECTIONS * columns)
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
