@@ -203,7 +203,7 @@ def shortened_rows(levels: Any, each: int, most: int) -> Any:
 
 def clipped_moment(batch: Batch, leverage: Leverage, most: float) -> Exact:
     """Return the sum of ``t t'``, t = ``matrix @ row`` cut to a length, in units of most / 2^16, towards 0, in two parts."""
-    column, count = batch.fields[leverage.rows.name], leverage.rows.count
+    column, count = batch.fields[leverage.rows.name], len(leverage.matrix)
     total, step = np.zeros((2, count, count), dtype=np.int64), leverage.rows.in_cache
     for start in range(0, batch.size, step):
         turned = leverage.turned(column[start : start + step])

@@ -128,8 +128,9 @@ class PrivateLooks:
         return self.batch.mapped(with_leverages, self.batch.share(self._leverage))
 
     def second_moment_in_metric(self, most: float, level: float) -> Array:
-        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, shape (rows, rows)."""
-        levels, count = max(1.0, most * self.factor / self.rows.grid), self.rows.count  # 1 if that is no number
+        """Return the noisy sum of ``t t'`` for t = ``matrix @ row`` cut to the length `most`, as large as the matrix has rows."""
+        count = len(self._leverage.matrix)
+        levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
         found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
         sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
         noisy = self.queries.noisy_symmetric(sums, self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)

@@ -101,8 +101,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     found.look(table, clip, leverage, 1.0, cap=0.5, probe=probe, **common)
     found.look(table, clip, leverage, 1.0, cap=0.3, **common)
     found.look(table, clip, leverage, 1.0, cap=0.0, **common)
-    if not directions:
-        found.second_moment_in_metric(leverage, 1.0)
+    found.second_moment_in_metric(leverage, 1.0)
     for kind in () if directions else ("gradients", "roots"):
         found.vectors(table, kind, clip * leverage, 1.0)
         found.vectors(table, kind, 1.0, 1.0, edges)
@@ -387,3 +386,11 @@ def test_a_record_of_a_file_that_changes_between_readings_adds_no_more_than_the_
     _, sums, far = asked(looks(TEMPLATES[-1], parts), scale=0.0)
     for own, moved in zip(sums, far, strict=True):
         assert sum(int(entry) ** 2 for entry in own.flat) <= moved**2 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("directions", [1, 2, 7])
+def test_moments_in_a_metric_are_as_large_as_it_is(directions):
+    """The one sum of a single direction filled a table of as many rows as records have, each paid for as if it was alone."""
+    found = looks(softmax(), NONE | {"x": np.zeros((0, 4))})
+    found.in_metric(np.ones((directions, 5)))
+    assert found.second_moment_in_metric(0.5, 1.0).shape == found.queries.seen[-1][0].shape == (directions, directions)
