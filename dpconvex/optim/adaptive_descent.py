@@ -14,17 +14,16 @@ from dpconvex.optim.constant_first import Start, find_constant, last_steps
 from dpconvex.optim.label_shares import shared_constants
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, LengthHistograms, Public, people_of
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array, Indices
 
 # Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level,
 # more with more features; and of curvatures.  Histograms have theirs, and the steps the rest.
-FIRST, SECOND, ALONE, MANY, FEW = 0.12, 0.22, (0.1, 0.2), 400.0, 5.0
+FIRST, SECOND, ALONE, MANY = 0.12, 0.22, (0.1, 0.2), 400.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
@@ -74,55 +73,46 @@ class ScoreModel(NamedTuple):
     pull: Array | None = None
 
 
-def descend(
-    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
-) -> tuple[Array, Array]:
+def descend(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    pulled, begin = pulls(form) or public.start is not None, 0.0 if public.start is None else public.start
-    held = form if ridge_of(form, free=False) is None else None
-    table, hessian, noise, _, pull = model_of(looks, settings, size, public, begin, form if pulled else None, held)
-    if pulled:
-        return looks.scores.coordinates(table * row_units(looks.scores, looks.constant)), noise
-    return regularized(table, hessian, form, looks, size, pull), noise
+    start, held = fit.public.start, form if ridge_of(form, free=False) is None else None
+    pulled = pulls(form) or start is not None
+    table, hessian, noise, _, pull = model_of(fit, 0.0 if start is None else start, form if pulled else None, held)
+    return fit.looks.parameters(table) if pulled else regularized(fit, form, table, hessian, pull), noise
 
 
 def model_of(
-    looks: PrivateLooks,
-    settings: dict[str, float],
-    size: float,
-    public: Public,
-    begin: Array | float = 0.0,
-    form: LossForm | None = None,
-    held: LossForm | None = None,
+    fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, held: LossForm | None = None
 ) -> ScoreModel:
     """Take steps, from a table where they begin; each is followed by one of the regularizer of a form, if that is given."""
-    scores, level, share, public = looks.scores, settings["level"], looks.scores.onto_columns, public.of_steps
-    columns, sides = float(np.trace(share)), looks.sides
-    spent = shorten_rows(looks, level, size)
+    fit = replace(fit, public=fit.public.of_steps)
+    looks, public, level, size, scores = fit.looks, fit.public, fit.level, fit.size, fit.looks.scores
+    share, sides, spent = scores.onto_columns, looks.sides, shorten_rows(fit)
+    columns = float(np.trace(share))
     begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
     begin[-1:] += public.middle if looks.constant else 0.0
-    begin /= row_units(scores, looks.constant)
+    begin /= looks.units
     told = scores.is_shared and public.start is None and public.of_labels
     if told:
-        begin, spent = shared_constants(looks, told, level, size)
-    metric, matrix, number, left, cut, start = metric_of(looks, level, size, public, begin, spent, form is None)
+        begin, spent = shared_constants(fit, told)
+    metric, matrix, number, left, cut, start = metric_of(fit, begin, spent, form is None)
     form = None if form is None else weighed(form, number / size)
     unit = math.sqrt(metric.directions / number)  # The root mean square of leverages
     many, single = number * level / (sides * metric.directions * columns), number * level / (sides * SINGLE)
     usual = ROUNDS * min(1.0, many / (BENT_ENOUGH if public.is_bent else ENOUGH))
     usual = max(usual, BENT_FEWEST) if public.is_bent else max(min(usual, single), 1.0)
-    rounds = int(settings.get("rounds", round(usual)))
+    rounds = int(round(usual) if fit.rounds is None else fit.rounds)
     # Of few records for each feature, noise on the second moment hides how long scores are.
-    blind = has_few(looks, level, size) and form is None and held is None and columns == 1 and not public.is_bent
+    blind = fit.has_few and form is None and held is None and columns == 1 and not public.is_bent
     left -= LENGTH * blind
     histograms = HISTOGRAMS / sum(t < rounds for t in LOOKS)
     left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
     each = 1 if public.is_bent else SELDOM
-    step_level, curvature_level = level * math.sqrt(left / rounds), level * math.sqrt(CURVATURES / -(-rounds // each))
-    histogram_level, signed = level * math.sqrt(histograms), len(scores.onto_kinds) == 1
+    step_level, curvature_level = fit.level_of(left / rounds), fit.level_of(CURVATURES / -(-rounds // each))
+    histogram_level, signed = fit.level_of(histograms), len(scores.onto_kinds) == 1
     edges = start.edges if start else public.edges_near(math.inf)
     deviation, longest = looks.deviation_of_counts(histogram_level), start.longest if start else None
-    lengths = LengthHistograms(edges, deviation, people_of(looks, number), signed, longest)
+    lengths = LengthHistograms(edges, deviation, fit.people(number), signed, longest)
     loud = (LOUD * sides / level) ** 2 / left * metric.directions * columns
     clip, bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
     full = BENT_RATE if public.is_bent else RATE
@@ -138,7 +128,7 @@ def model_of(
     point = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
     before, ahead = np.zeros(scores.shape), np.ones(len(metric.kept))
     variance, likely = np.zeros((2, len(ahead)))
-    constant = constant_in(matrix, looks)
+    constant = constant_in(fit, matrix)
     least_clip = LEAST_CLIP * start.bend if start and longest else 0.0
     if start and constant is not None:
         point = point + np.outer(constant, start.place / looks.constant)
@@ -187,9 +177,9 @@ def model_of(
         else:
             point = point - rate / bend * gradient
         if form is None and held is not None and t >= rounds // 2:
-            point, pull = pulled_by(held, point, bend / rate, matrix, inverse, looks, size)
+            point, pull = pulled_by(fit, held, point, bend / rate, matrix, inverse)
         if form is not None:
-            point, _ = pulled_by(form, point, bend / rate, matrix, inverse, looks, size)
+            point, _ = pulled_by(fit, form, point, bend / rate, matrix, inverse)
             slow *= SLOWER if opposed(point - here, way) else 1.0  # The regularizer and K hold most of a gradient back
             way = point - here
         still *= abs(1 - rate * moved)
@@ -206,7 +196,7 @@ def model_of(
     if blind:
         moved_by = whole - (centre(whole, metric.kept, constant) if constant is not None else 0)
         spread = math.sqrt(float((metric.kept[:, None] * moved_by**2).sum()) / number)
-        more = stretch(looks, matrix.T @ point, matrix.T @ moved_by, spread, clip, bend, level)
+        more = stretch(fit, matrix.T @ point, matrix.T @ moved_by, spread, clip, bend)
         more = min(max(more, -shorter), LONGEST)
         point, shorter = point + more * moved_by, shorter + more
     table = matrix.T @ point
@@ -217,18 +207,17 @@ def model_of(
         along = metric.kept * constant
         away = math.sqrt(float(along**2 @ variance)) / max(float(along @ constant), 1e-300) * looks.constant
         away /= max(1 - still, 1e-9)
-        table = last_steps(looks, table, spread, place, away, start, level, clip, number, bend, lengths, public)
+        table = last_steps(fit, table, spread, place, away, start, clip, number, bend, lengths)
     return ScoreModel(table, bend * cut * inverse @ inverse.T, shorter * matrix.T * np.sqrt(variance), longer, pull)
 
 
-def stretch(
-    looks: PrivateLooks, table: Array, along: Array, spread: float, clip: float, bend: float, level: float
-) -> float:
+def stretch(fit: Fit, table: Array, along: Array, spread: float, clip: float, bend: float) -> float:
     """Return by how much of another table scores should grow, by noisy sums of slopes and of squares along it."""
     if not spread > 0:
         return 0.0
+    looks, each = fit.looks, fit.level_of(LENGTH / 2)
     looks.in_metric(along.T / spread)
-    each, moved = level * math.sqrt(LENGTH / 2), looks.counted(1.0, math.sqrt(2)) * REACH**2
+    moved = looks.counted(1.0, math.sqrt(2)) * REACH**2
     slope = float(looks.look(table, clip, REACH, each).gradient[0, 0])
     curved = bend * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
     doubt = looks.sides * clip * REACH / each
@@ -240,22 +229,23 @@ def opposed(one: Array, other: Array) -> bool:
 
 
 def pulled_by(
-    form: LossForm, point: Array, curvature: float, matrix: Array, inverse: Array, looks: PrivateLooks, size: float
+    fit: Fit, form: LossForm, point: Array, curvature: float, matrix: Array, inverse: Array
 ) -> tuple[Array, Array | None]:
     """Return the point after a proximal step of the regularizer and the constraints, if one is found, and what they pulled by."""
-    scores, units = looks.scores, row_units(looks.scores, looks.constant)
+    scores, units = fit.looks.scores, fit.looks.units
     with suppress(NotConverged):
         hessian = curvature * inverse @ inverse.T
-        table = scores.table(regularized(matrix.T @ point, hessian, form, looks, size)) / units
+        table = scores.table(regularized(fit, form, matrix.T @ point, hessian)) / units
         moved = (hessian @ (matrix.T @ point - table) / units) @ scores.onto_columns.T
         return np.asarray(np.linalg.solve(matrix.T, table)), scores.reading.T @ moved.T.ravel()
     return point, None
 
 
 def whole_rows(
-    looks: PrivateLooks, level: float, ridge: float, public: Public, most: float = math.inf, denoised: bool = False
+    fit: Fit, part: float, ridge: float, most: float = math.inf, denoised: bool = False
 ) -> tuple[Metric, float, float]:
     """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
+    looks, public, level = fit.looks, fit.public, fit.level_of(part)
     turn: Array | None = None
     if public.metric is None:
         moment, deviation = looks.second_moment(level)
@@ -270,50 +260,46 @@ def whole_rows(
     return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
-def shorten_rows(looks: PrivateLooks, level: float, size: float) -> float:
+def shorten_rows(fit: Fit) -> float:
     """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
-    share = min((1 / (COUNTED * size * level)) ** 2, COSTLY)
-    deviation = looks.counted(1.0, math.sqrt(2)) / (level * math.sqrt(share))
+    looks, size = fit.looks, fit.size
+    share = min((1 / (COUNTED * size * fit.level)) ** 2, COSTLY)
+    deviation = looks.counted(1.0, math.sqrt(2)) / fit.level_of(share)
     if looks.scores.is_shared or looks.rows.count == 1 or deviation > DROWNED * size:
         return 0.0
     edges = looks.scores.radius * FINER ** np.arange(1.0 - BINS, 1.0)
-    longer = np.cumsum(looks.lengths(edges, level * math.sqrt(share))[::-1])
+    longer = np.cumsum(looks.lengths(edges, fit.level_of(share))[::-1])
     many = longer > np.maximum(LONG * size, SURE * deviation * np.sqrt(np.arange(1, BINS + 1)))
     if place := int(np.argmax(many)):
         looks.shorten(float(edges[-1 - place]))
     return share
 
 
-def has_few(looks: PrivateLooks, level: float, size: float) -> bool:
-    """Say whether records are few for each feature and unit of the level, so that one second moment is asked for."""
-    return size * level / looks.rows.count < FEW
-
-
 def metric_of(
-    looks: PrivateLooks, level: float, size: float, public: Public, begin: Array, spent: float, starts: bool
+    fit: Fit, begin: Array, spent: float, starts: bool
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
-    columns = float(np.trace(looks.scores.onto_columns))
-    alone, most = has_few(looks, level, size), size * level / (DIRECTIONS * columns)
+    looks, public, size = fit.looks, fit.public, fit.size
+    alone, most = fit.has_few, size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
     if public.is_level:
         alone, share = True, LEVELS
-        rough, counted, deviation = level_metric(looks, level * math.sqrt(share), size, ridge, most), size, 0.0
+        rough, counted, deviation = level_metric(looks, fit.level_of(share), size, ridge, most), size, 0.0
     else:
-        rough, counted, deviation = whole_rows(looks, level * math.sqrt(share), ridge, public, most)
+        rough, counted, deviation = whole_rows(fit, share, ridge, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
     searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
-    start = find_constant(looks, level, number, public, begin, left - SECOND * (not alone)) if searched else None
+    start = find_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
-    second, longest = level * math.sqrt(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    second, longest = fit.level_of(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
     if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
         bent = RISING * public.curvature
         fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
@@ -350,9 +336,9 @@ def shortened(
     return np.asarray(fixed + factor * moving), factor
 
 
-def constant_in(matrix: Array, looks: PrivateLooks) -> Array | None:
+def constant_in(fit: Fit, matrix: Array) -> Array | None:
     """Return the direction of the constant among rows that the matrix turns, if there is one."""
-    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if looks.constant else None
+    return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.looks.constant else None
 
 
 def centre(point: Array, weights: Array, constant: Array) -> Array:
@@ -362,14 +348,6 @@ def centre(point: Array, weights: Array, constant: Array) -> Array:
     return np.asarray(np.outer(constant, along @ point / (along @ constant)))
 
 
-def row_units(scores: LinearScores, constant: float) -> Array:
-    """Return the units of the table's rows, next to those of x: the last one is of the constant; shape (rows, 1)."""
-    units = np.ones((scores.shape[0], 1))
-    if constant:
-        units[-1] = constant
-    return units
-
-
 def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
     """Yield the numbers of columns that are equal, and their entries."""
     kinds, owner = np.unique(table, axis=1, return_inverse=True)
@@ -377,12 +355,10 @@ def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
         yield np.flatnonzero(owner.ravel() == k), entries
 
 
-def regularized(
-    table: Array, hessian: Array, form: LossForm, looks: PrivateLooks, size: float, pull: Array | None = None
-) -> Array:
+def regularized(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
     """Minimise a quadratic model of the loss about the end of steps, which a `pull` has held, with the regularizer."""
-    scores, units, ridge = looks.scores, row_units(looks.scores, looks.constant), ridge_of(form)
-    theta = scores.coordinates(table * units)
+    scores, units, ridge, size = fit.looks.scores, fit.looks.units, ridge_of(form), fit.size
+    theta = fit.looks.parameters(table)
     if ridge is not None and not ridge.any():
         return theta
     block = hessian / np.outer(units, units)

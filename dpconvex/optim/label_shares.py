@@ -8,10 +8,10 @@ import scipy.linalg
 import scipy.optimize
 from scipy.special import erfcx
 
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.jacobians import derivatives
 from dpconvex.sums.linear_scores import LinearScores
-from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 LARGEST = 12.0  # Of a constant
@@ -64,10 +64,10 @@ class LabelShares:
         return np.asarray(found.x)
 
 
-def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, size: float) -> tuple[Array, float]:
+def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     """Return the best table of constants alone where scores share parameters, and the part of the squared level that it cost."""
-    scores, table = looks.scores, np.zeros(looks.scores.shape)
-    every = derivatives(scores)
+    looks, scores, size = fit.looks, fit.looks.scores, fit.size
+    table, every = np.zeros(scores.shape), derivatives(scores)
     moving = abs(every[:, scores.inside]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
     alone = every[:, [-1]].toarray().reshape(-1, len(table)) * ~moving
     if not len(fixed := np.flatnonzero(alone.any(axis=0))):
@@ -83,10 +83,10 @@ def shared_constants(looks: PrivateLooks, of_labels: OfLabels, level: float, siz
     clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
     if not clip * longest > 0:  # No label has a slope there
         return table, 0.0
-    louder = looks.sides * most / (size * level)
+    louder = looks.sides * most / (size * fit.level)
     spent = min((louder / TOLD) ** 2, COSTLY)
     looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])
-    seen = looks.look(table, clip, most * longest / clip, level * math.sqrt(spent)).gradient[:, 0] / size
+    seen = looks.look(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
     table[fixed, 0] = shares.best() / lengths
     return table, spent
