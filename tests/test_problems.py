@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse
-from learners_of_tests import options_of, problem_file, records_of
+from learners_of_tests import bounded, options_of, problem_file, records_of
 
 import dpconvex as dp
 
@@ -32,7 +32,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
-    template = dp.load(problem, features=3, **given)
+    template = dp.load(problem, features=3, **bounded(problem), **given)
     data = records_of(template)
     release = dp.solve(template, data, PROMISE)
     assert release.private
