@@ -42,9 +42,6 @@ ALIKE = 0.7  # The least part of the largest slope on the short side that record
 LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
 WIDER, FURTHER = 1.5, 2.0
-# How much longer slopes are on one side at scores of 0, at least, where a constant is far away
-LOPSIDED, BENT = 50.0, 0.2  # ... and by how much curvatures differ there
-UNEVEN = 4.0  # How much longer slopes by one column are than by another, at least, where they share no steps
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -202,27 +199,6 @@ def widening(place: float) -> float:
 def are_apart(scores: LinearScores) -> bool:
     """Say whether no score is one of two columns."""
     return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
-
-
-def are_uneven(
-    slopes_at: Callable[[Any], Any], scores: LinearScores, middles: Callable[[], tuple[Array, Array, Any]]
-) -> bool:
-    """Say whether losses are sums of functions of one column each, some of all, unlike in slopes or width, or far from 0."""
-    if scores.is_shared or scores.shape[1] == 1 or not are_apart(scores):
-        return False
-    place, kinds = np.random.default_rng(0).normal(size=scores.shape[1]), scores.kinds.T.toarray()
-    slopes = slopes_at((kinds @ place)[:, None])
-    alone = (slopes_at(far * kinds[:, [j]])[j] for j, far in enumerate(place))
-    if not ((slopes != 0).all(axis=0).any() and all(map(np.allclose, alone, slopes))):
-        return False
-    below, low, here, high = (slopes_at(far * kinds.sum(axis=1)[:, None]) for far in (-FARTHEST, -1, 0, 1))
-    up, down, last = (np.maximum(side.max(axis=1), 0.0) for side in (here, -here, -below))
-    most, least = np.maximum(up, down), np.where(up > down, np.maximum(down, last), up)
-    rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
-    # Constants of links are far from 0, those of targets in the middle.
-    far = (most > LOPSIDED * least) & (np.abs(np.subtract(*rises)) > BENT * np.add(*rises))
-    steep = np.abs([low, here, high]).max(axis=(0, 2))
-    return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, middles()[1]))
 
 
 def parts_of(scores: LinearScores) -> Array:

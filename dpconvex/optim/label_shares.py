@@ -9,9 +9,7 @@ import scipy.optimize
 from scipy.special import erfcx
 
 from dpconvex.optim.slope_histograms import Fit
-from dpconvex.sums.engine import Records, RecordSums, SumPlan
 from dpconvex.sums.jacobians import derivatives
-from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.util.arrays import Array
 
 LARGEST = 12.0  # Of a constant
@@ -90,12 +88,3 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
     table[fixed, 0] = shares.best() / lengths
     return table, spent
-
-
-def of_labels(
-    engine: RecordSums, block: Records, plan: SumPlan, scores: LinearScores, place: Array
-) -> tuple[Array, Array]:
-    """Return losses of one record of each label at constants, shape (labels,), and slopes, shape (labels, columns)."""
-    forms = np.repeat((scores.kinds.T @ place)[:, None], plan.size, axis=1)
-    losses, slopes = engine._slopes(forms, block, plan, valued=True)
-    return losses, (scores.kinds @ slopes).T
