@@ -23,8 +23,8 @@ from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.picked_parameters import with_picked_fields
-from dpconvex.sums.functions_of_records import Made, with_functions
 from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.monomials import Made, with_functions
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once

@@ -37,8 +37,8 @@ from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.backend import resolve_backend
+from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sums.moment_sums import moment_sums
-from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
 from dpconvex.optim.constant_first import Start, find_constant, last_steps
-from dpconvex.optim.label_shares import shared_constants
+from dpconvex.optim.constant_models import shared_constants
 from dpconvex.optim.noisy_quadratic import least_point
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, Fit, LengthHistograms

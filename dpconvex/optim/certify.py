@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
 from dpconvex.numerics import EPSILON
-from dpconvex.optim import proximal, proximal_newton, smooth
+from dpconvex.optim import proximal_newton, quasi_newton
 from dpconvex.optim.distance_bound import Composite, Iterate, at_point, floor, step
 from dpconvex.optim.problem import Problem, Solution
-from dpconvex.optim.spectral_coordinates import Coordinates
+from dpconvex.optim.proximal_newton import Coordinates
 from dpconvex.sets.certified_distance import Certified
 from dpconvex.sets.certified_minimum import minimum
 from dpconvex.util.arguments import COUNT, POSITIVE
@@ -77,7 +77,7 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         return Iterate(start, np.inf, value, gradient, composite.problem.strong_convexity)
     best = at_point(composite, start, value, gradient)
     if composite.is_smooth:
-        return smooth.descend(composite, best, tolerance, max_steps)
+        return quasi_newton.descend(composite, best, tolerance, max_steps)
     plain = not composite.problem.kinks.terms and np.isfinite(composite.curvature)
     matrices = Coordinates.of(feasible.pieces) if plain else None
     if matrices is not None:
@@ -86,7 +86,11 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         ahead = composite.curvature_ahead(best.theta, best.gradient)
         stepped = step(composite, best.theta, best.value, best.gradient, ahead)
         best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
-    return best if composite.reached(best, tolerance) else proximal.descend(composite, best, tolerance, max_steps)
+    return (
+        best
+        if composite.reached(best, tolerance)
+        else quasi_newton.descend_with_kinks(composite, best, tolerance, max_steps)
+    )
 
 
 class PerturbedObjective:

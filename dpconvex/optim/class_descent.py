@@ -17,8 +17,8 @@ from dpconvex.optim.adaptive_descent import (
     shorten_rows,
     whole_rows,
 )
+from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
-from dpconvex.optim.label_shares import LabelShares, shared_constants
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm

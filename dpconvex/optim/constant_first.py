@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
+from dpconvex.optim.constant_models import ASKED, DEVIATION, Sought, search
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, Fit, LengthHistograms, Public
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores

@@ -14,16 +14,15 @@ from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
 from dpconvex.optim.constant_first import are_apart, parts_of
-from dpconvex.optim.row_metrics import with_constant
+from dpconvex.optim.row_metrics import DomainMetric, with_constant
 from dpconvex.optim.slope_histograms import Public
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
-from dpconvex.sums.functions_of_records import with_functions
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
-from dpconvex.sums.public_rows import DomainMetric
+from dpconvex.sums.monomials import with_functions
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpconvex.optim.row_metrics import DomainMetric
 from dpconvex.sums.private_looks import PrivateLooks
-from dpconvex.sums.public_rows import DomainMetric
 from dpconvex.util.arrays import Array
 
 RISING = 4.0  # By how much the curvature rises in one step at most

@@ -11,8 +11,7 @@ import dpconvex as dp
 from dpconvex.fitting.verify import form_of
 from dpconvex.optim import public_slopes
 from dpconvex.optim.class_descent import shorter
-from dpconvex.optim.constant_search import Sought, search
-from dpconvex.optim.label_shares import LabelShares
+from dpconvex.optim.constant_models import LabelShares, Sought, search
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import LengthHistograms
 from dpconvex.sums import engine
