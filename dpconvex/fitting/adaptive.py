@@ -84,7 +84,7 @@ def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
     """Take the steps that were certified and paid for, and release where they end."""
-    form, batch = in_own_fields(form, batch)
+    template, (form, batch) = form.template, in_own_fields(form, batch)
     settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
@@ -96,7 +96,7 @@ def release_steps(
         if not np.isfinite(theta).all():
             raise ArithmeticError
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
-    return Release(form.space.unpack(theta), **known, **functions_of(form.template), noise=noise)
+    return Release(form.space.unpack(theta), **known, **functions_of(template), noise=noise)
 
 
 def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:

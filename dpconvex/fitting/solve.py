@@ -24,8 +24,8 @@ from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps, told_share
 from dpconvex.fitting.engine import DataEngine, check_place
-from dpconvex.fitting.release import Release, functions_of, knowing
-from dpconvex.fitting.statistics import Statistics, fields_of
+from dpconvex.fitting.release import Release, fields_of, functions_of, knowing
+from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
