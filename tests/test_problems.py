@@ -46,6 +46,9 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem,
         features = np.random.default_rng(3).uniform(-0.5, 0.5, size=(60, 3)) if raw else np.asarray(data["x"])
         predicted = release.predict(features)
         assert len(predicted) == 60
+        if raw:
+            mapped = dp.RandomFourierFeatures(3, 50).transform(features)
+            np.testing.assert_array_equal(release.predict(mapped), predicted)
         for function, known in (("predict", predicted), ("decision_function", None)):
             if features.ndim == 2 and (
                 known is not None or template.decision is not None
