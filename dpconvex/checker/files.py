@@ -31,7 +31,10 @@ def replayed(path: str) -> Report:
                 raise Rejected(
                     f"it holds {stated_only[1].decode()}, and no proof: nobody can check the cost that it states"
                 )
-            certificate, proof = opened(proof) if FORMAT.encode() in proof[:100] else ({}, proof)
+            stands = FORMAT.encode() in proof[:100]
+            known = stands or b"dpconvex proof" in proof
+            require(known, "the file is no saved release, no certificate as JSON, and no proof")
+            certificate, proof = opened(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
             return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
         try:
