@@ -19,8 +19,9 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import Bend
+from dpconvex.sets.quadratics import Bend, Quadratic
 from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.forms import Written, public_part
 from dpconvex.util.arrays import Array, frozen
 from dpconvex.util.summation import SumLengths
 
@@ -73,6 +74,9 @@ class Problem:
     def kinks(self) -> Kinks:
         return split_kinks(self.feasible, self.template.regularizer)[1]
 
+    def public(self, part: Expression | None = None) -> Written | Quadratic:
+        return public_part(self.template, self.space, part)
+
     def value(self, theta: Array) -> float:
         """F at a point, K not checked."""
         return self.value_and_gradient(theta)[0]
@@ -81,7 +85,7 @@ class Problem:
         """Both at once, at the cost of one pass over the records; with `smooth`, without the kinks of the regularizer."""
         value, gradient = self.loss.value_and_gradient(self.seen(theta))
         linear = np.zeros(self.space.dim) if self.linear is None else self.linear
-        regular, slope = self.loss.regularizer_value_and_gradient(theta, self.smooth_part if smooth else None)
+        regular, slope = self.public(self.smooth_part if smooth else None).value_and_gradient(theta)
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
         return total, self.seen(gradient) + self.size * slope + self.added * theta + linear
 
@@ -94,7 +98,7 @@ class Problem:
     def hessian(self, theta: Array, records: int | None = None) -> Array:
         """Hessian of F, without kinks, symmetrised, shape (dim, dim); that of the losses from about so many records, if given."""
         losses = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
-        public = self.size * self.loss.regularizer_hessian(theta, self.smooth_part).toarray()
+        public = self.size * self.public(self.smooth_part).hessian_at(theta).toarray()
         matrix = self.seen(self.seen(losses).T) + public + self.added * np.eye(self.space.dim)
         return np.asarray(matrix + matrix.T) / 2
 

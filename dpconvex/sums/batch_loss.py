@@ -6,17 +6,13 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.expressions.expression import Expression
-from dpconvex.expressions.parameter_space import Space, entries_matrix
+from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
-from dpconvex.sets.quadratics import Quadratic
-from dpconvex.sums.forms import LeafForm, form_of, public_part
+from dpconvex.sums.forms import LeafForm, form_of
 from dpconvex.sums.hessian_sums import HessianSums
-from dpconvex.sums.programs import Lowered
 from dpconvex.util.arrays import Array, Indices
 
 T = TypeVar("T")
@@ -39,6 +35,13 @@ def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *
     return getattr(kept(batch, id(form), partial(HessianSums, form)), name)(*arguments, *rows)
 
 
+def form_sum(batch: Batch, form: LeafForm, name: str, *arguments: Any, rows: NDArray[Any] | None = None) -> Any:
+    """Return a sum of `HessianSums` over a batch; None if it is in partitions without any."""
+    # The form stays with what stands for it, for another would be known by the same number.
+    _, shared = kept(batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
+    return batch.added_up(part_of, shared, name, arguments, rows=rows)
+
+
 class BatchedLoss:
     """The sum of the losses over a batch, and the regularizer, as functions of the coordinates."""
 
@@ -46,23 +49,12 @@ class BatchedLoss:
         self.template, self.space, self.batch = template, space, batch
 
     @cached_property
-    def lift(self) -> sp.csr_array:
-        return entries_matrix(self.space)
-
-    @cached_property
     def form(self) -> LeafForm:
         return form_of(self.template, self.space)
 
-    def public(self, part: Expression | None) -> Lowered | Quadratic:
-        return public_part(self.template, self.space, part)
-
     def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[Any] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
-        arguments = (np.asarray(theta, dtype=float), *more)
-        # The form stays with what stands for it, for another would be known by the same number.
-        form = self.form
-        _, shared = kept(self.batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
-        return self.batch.added_up(part_of, shared, name, arguments, rows=chosen)
+        return form_sum(self.batch, self.form, name, np.asarray(theta, dtype=float), *more, rows=chosen)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
@@ -118,26 +110,3 @@ class BatchedLoss:
         if self.batch.size // every * (self.form.forms**2 + self.monomials) > LARGEST_FACTORS:
             return None
         return self._sum("factors", theta, every)
-
-    def quadratic(self, part: Expression | None = None) -> Quadratic | None:
-        """Return the regularizer, or a part of it, if it is quadratic."""
-        found = self.public(part)
-        return found if isinstance(found, Quadratic) else None
-
-    def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
-        """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
-        found, theta = self.public(part), np.asarray(theta, dtype=float)
-        if isinstance(found, Quadratic):
-            return found.value_and_gradient(theta)
-        lift = self.lift[found.place]
-        value, slope = found.gradient((lift @ theta)[:, None], [], 1)
-        return float(value[0]), np.asarray(lift.T @ slope[:, 0])
-
-    def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
-        """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
-        found = self.public(part)
-        if isinstance(found, Quadratic):
-            return found.hessian
-        lift = self.lift[found.place]
-        entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        return sp.csr_array(lift.T @ found.hessian_product(entries, lift.toarray(), [], self.space.dim))

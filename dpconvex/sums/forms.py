@@ -152,11 +152,31 @@ def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
     return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
 
 
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A public expression in slots, as a function of the coordinates; `Quadratic` has the same methods."""
+
+    lowered: Lowered
+    lift: sp.csr_array  # from coordinates to entries of the slots
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        value, slope = self.lowered.gradient((self.lift @ theta)[:, None], [], 1)
+        return float(value[0]), np.asarray(self.lift.T @ slope[:, 0])
+
+    def hessian_at(self, theta: Array) -> sp.csr_array:
+        along = self.lift.toarray()
+        products = self.lowered.hessian_product((self.lift @ theta)[:, None], along, [], along.shape[1])
+        return sp.csr_array(self.lift.T @ products)
+
+
 @once
-def public_part(template: Template, space: Space, part: Expression | None) -> Lowered | Quadratic:
-    """Return a part of the regularizer, or all of it."""
+def public_part(template: Template, space: Space, part: Expression | None = None) -> Written | Quadratic:
+    """Return a part of the regularizer, or all of it: as declared, per record, not times their number."""
     part = part or template.regularizer
-    return quadratic(part, space) or lowered(part, entry_rows(space))
+    if found := quadratic(part, space):
+        return found
+    own = lowered(part, entry_rows(space))
+    return Written(own, entries_matrix(space)[own.place])
 
 
 @once

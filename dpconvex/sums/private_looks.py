@@ -13,7 +13,7 @@ from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import NORM_SLACK
-from dpconvex.sums.batch_loss import kept, part_of
+from dpconvex.sums.batch_loss import form_sum
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
     Exact,
@@ -229,9 +229,7 @@ class PrivateLooks:
         return on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
 
     def _sums(self, look: Look) -> Sums:
-        form = self.scores.form
-        _, shared = kept(self.measured, ("shared", id(form)), lambda batch: (form, batch.share(form)))
-        found = self.measured.added_up(part_of, shared, "look", (look,), rows=self.people)
+        found = form_sum(self.measured, self.scores.form, "look", look, rows=self.people)
         return look.nothing if found is None else found
 
     def _gradient(self, found: Sums, look: Look, level: float) -> Array:
