@@ -6,9 +6,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from dpconvex.optim.distance_bound import Composite, Iterate, at_point
 from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
-from dpconvex.optim.problem import Problem
+from dpconvex.optim.problem import Iterate, Problem, at_point
 from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
 from dpconvex.util.arrays import Array, Indices
 
@@ -290,7 +289,7 @@ def solution(system: Array, target: Array) -> Array:
 class Models:
     """The models one after the other: second moments, where losses have that form, then samples, each larger if need be."""
 
-    composite: Composite
+    problem: Problem
     plain: Coordinates
     records: int
     sampling: bool = False
@@ -302,10 +301,10 @@ class Models:
         if self.current is None:
             made: LinearMap | None = None
             if not self.sampling:
-                made = self.composite.read(second_moments, theta, max(self.records, FEWEST))
+                made = second_moments(self.problem, theta, max(self.records, FEWEST))
             if made is None:
-                made, self.sampling = self.composite.read(sampled_hessian, theta, self.records), True
-            self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
+                made, self.sampling = sampled_hessian(self.problem, theta, self.records), True
+            self.current = None if made is None else Modelled.of(self.plain, made, self.problem)
         return self.current
 
     def judge(self, gain: float, right: bool) -> None:
@@ -313,7 +312,7 @@ class Models:
         self.slow = self.slow + 1 if gain > SLOW else 0
         if self.sampling and gain > ANEW and not right:  # else a smaller shift goes farther
             self.current = None
-        larger = not self.sampling or self.records < self.composite.problem.batch.size
+        larger = not self.sampling or self.records < self.problem.batch.size
         if larger and self.slow >= SLOW_STEPS - (not self.sampling):
             self.enlarge()
 
@@ -322,35 +321,35 @@ class Models:
         self.sampling, self.slow, self.current = True, 0, None
 
 
-def between(composite: Composite, now: Iterate, found: Iterate) -> Iterate:
+def between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
     """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
     move = found.theta - now.theta
     down, up = float(now.gradient @ move), float(found.gradient @ move)
     if not (down < 0 < up < np.inf):
         return found
     theta = now.theta + min(max(down / (down - up), 0.05), 0.95) * move
-    return at_point(composite, theta, *composite.smooth(theta))
+    return at_point(problem, theta, *problem.smooth(theta))
 
 
-def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
+def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
-    models = Models(composite, plain, FOR_EACH * problem.loss.monomials)
+    now, stalled, failed, shift = best, 0, False, 0.0
+    models = Models(problem, plain, FOR_EACH * problem.loss.monomials)
     for _ in range(min(max_steps, MOST)):
-        if composite.reached(best, tolerance) or stalled > PATIENCE:
+        if problem.reached(best, tolerance) or stalled > PATIENCE:
             break
         model = models.at(now.theta)
         if model is None:
             break
         if not shift:  # where losses are flat, their model says nothing of how they bend farther on
-            largest, least = largest_eigenvalue(model.plain, composite.dim)[0], STEEPEST * composite.curvature
+            largest, least = largest_eigenvalue(model.plain, problem.space.dim)[0], STEEPEST * problem.curvature
             shift = least / largest if largest < least else SHIFT
         theta = problem.feasible.project(model.minimised(now, shift))
-        found = at_point(composite, theta, *composite.smooth(theta))
+        found = at_point(problem, theta, *problem.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
         if found.value > now.value - POOR * predicted and predicted > DROWNED * abs(now.value):
-            found = between(composite, now, found)
+            found = between(problem, now, found)
             model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
         drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpconvex.numerics import EPSILON
-from dpconvex.optim.distance_bound import Composite, Iterate, at_point, step
 from dpconvex.optim.hessian_models import LinearMap, inverse_hessian
+from dpconvex.optim.problem import Iterate, Problem, at_point, step
 from dpconvex.util.arrays import Array
 from dpconvex.util.summation import RECORD
 
@@ -52,14 +52,14 @@ class Memory:
         return result
 
 
-def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
+def descend(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    now, memory, stalled, problem = best, Memory(), 0, composite.problem
+    now, memory, stalled = best, Memory(), 0
     # Whether models are made; of the last one (or of the start): of how many records, how many steps ago, and the gradient then.
     modelled, records, since, before = True, 0, 0, float(np.linalg.norm(best.gradient))
     scale = 1.0 / max(before, problem.strong_convexity)
-    end = composite.evaluations + max_steps
-    while composite.evaluations < end and not composite.reached(best, tolerance) and stalled <= PATIENCE:
+    end = problem.loss.evaluations + max_steps
+    while problem.loss.evaluations < end and not problem.reached(best, tolerance) and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
         passes = 2 * problem.loss.form.forms * min(records / max(problem.batch.size, 1), 1.0)  # that a model costs
         slow = since >= max(FIRST, passes) and norm > before * FASTER**since
@@ -67,14 +67,14 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
             now = now if records else best  # steps without a model may have led far away
             dear = problem.loss.form.forms**0.5 if problem.loss.has_hessian else 1.0  # each form makes a model dearer
             records = max((4 if stalled else 1) * records, int(max(FEWEST, FOR_EACH * problem.loss.monomials) / dear))
-            model = composite.read(inverse_hessian, now.theta, records)
+            model = inverse_hessian(problem, now.theta, records)
             modelled = model is not None and problem.loss.has_hessian
             since, before = 0, float(np.linalg.norm(now.gradient))
             memory = memory if model is None else Memory(start=model)
         direction = -memory.apply(now.gradient) if memory.pairs or memory.start else -scale * now.gradient
         if not float(now.gradient @ direction) < 0:
             memory, direction = Memory(), -scale * now.gradient
-        following = search(composite, now, direction)
+        following = search(problem, now, direction)
         since, stalled = since + 1, stalled + 1
         if following is None:
             if not memory.pairs:
@@ -88,15 +88,15 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     return best
 
 
-def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | None:
+def search(problem: Problem, now: Iterate, direction: Array) -> Iterate | None:
     """Find a step length that decreases f enough, or None (W. Hager, H. Zhang, SIAM J. Optim. 2005, section 3)."""
     shortest, longest, length = 0.0, np.inf, 1.0
-    slope, problem = float(now.gradient @ direction), composite.problem
+    slope = float(now.gradient @ direction)
     noise = 1e-12 * max(abs(now.value), 1.0)
-    noise += RECORD * EPSILON * composite.lengths.still * problem.batch.size * problem.gradient_bound
+    noise += RECORD * EPSILON * problem.sum_lengths.still * problem.batch.size * problem.gradient_bound
     for _ in range(40):
         theta = now.theta + length * direction
-        value, gradient = composite.smooth(theta)
+        value, gradient = problem.smooth(theta)
         ahead = float(gradient @ direction)
         enough = value <= now.value + DECREASE * length * slope
         nearly = value <= now.value + noise and ahead <= (2 * DECREASE - 1) * slope
@@ -105,7 +105,7 @@ def search(composite: Composite, now: Iterate, direction: Array) -> Iterate | No
         elif ahead < SLOPE * slope:
             shortest = length
         else:
-            return at_point(composite, theta, value, gradient)
+            return at_point(problem, theta, value, gradient)
         length = 2 * shortest if np.isinf(longest) else (shortest + longest) / 2
     return None
 
@@ -122,59 +122,59 @@ class State:
     envelope: float
 
 
-def state(composite: Composite, theta: Array, value: float, gradient: Array, lipschitz: float) -> State:
-    forward = composite.proximal(theta - gradient / lipschitz, 1.0 / lipschitz)
-    move, kinks = forward - theta, composite.problem.size * composite.problem.kinks.value(forward)
+def state(problem: Problem, theta: Array, value: float, gradient: Array, lipschitz: float) -> State:
+    forward = problem.proximal(theta - gradient / lipschitz, 1.0 / lipschitz)
+    move, kinks = forward - theta, problem.size * problem.kinks.value(forward)
     envelope = value + float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
     return State(theta, value, gradient, forward, -move, envelope + kinks)
 
 
-def descend_with_kinks(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
+def descend_with_kinks(problem: Problem, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    mu, memory, lipschitz = composite.problem.strong_convexity, Memory(PAIRS), best.lipschitz
-    now = state(composite, best.theta, best.value, best.gradient, lipschitz)
-    allowed, threshold, least, stalled = composite.problem.distance_allowed, 1.0, np.inf, 0  # the threshold is a share
+    mu, memory, lipschitz = problem.strong_convexity, Memory(PAIRS), best.lipschitz
+    now = state(problem, best.theta, best.value, best.gradient, lipschitz)
+    allowed, threshold, least, stalled = problem.distance_allowed, 1.0, np.inf, 0  # the threshold is a share
     for _ in range(max_steps):
         distance = lipschitz * float(np.linalg.norm(now.residual)) / mu  # but for a difference of gradients
         stalled = 0 if distance < 0.9 * least else stalled + 1
         least = least if stalled else distance
         if distance <= threshold * allowed(tolerance, now.forward) or stalled > STALLED:
-            theta = composite.problem.feasible.project(now.forward)
-            value, gradient = composite.smooth(theta)
-            found = at_point(composite, theta, value, gradient, best.lipschitz)
-            if not composite.reached(found, tolerance):
-                found = step(composite, theta, value, gradient, best.lipschitz)
+            theta = problem.feasible.project(now.forward)
+            value, gradient = problem.smooth(theta)
+            found = at_point(problem, theta, value, gradient, best.lipschitz)
+            if not problem.reached(found, tolerance):
+                found = step(problem, theta, value, gradient, best.lipschitz)
             best = min(found, best, key=lambda iterate: iterate.distance_bound)
-            if composite.reached(best, tolerance) or stalled > STALLED:
+            if problem.reached(best, tolerance) or stalled > STALLED:
                 break
             # Where this certificate failed, one that is to succeed needs a residual smaller in proportion.
             threshold = min(threshold / 2, 0.8 * distance / found.distance_bound)
-        following, steepest = search_envelope(composite, now, memory, lipschitz)
+        following, steepest = search_envelope(problem, now, memory, lipschitz)
         if following is None:
             lipschitz = 1.2 * max(steepest, lipschitz) if np.isfinite(steepest) else 4.0 * lipschitz
             memory = Memory(PAIRS)
-            now = state(composite, now.theta, now.value, now.gradient, lipschitz)
+            now = state(problem, now.theta, now.value, now.gradient, lipschitz)
         else:
             memory.update(following.theta - now.theta, following.residual - now.residual)
             now = following
     return best
 
 
-def search_envelope(composite: Composite, now: State, memory: Memory, lipschitz: float) -> tuple[State | None, float]:
+def search_envelope(problem: Problem, now: State, memory: Memory, lipschitz: float) -> tuple[State | None, float]:
     """Find a point between both steps that lowers the envelope; None if the gradient turns faster than L allows, and how fast."""
     residual, length = now.residual, float(np.linalg.norm(now.residual))
     ahead = residual - memory.apply(residual) if memory.pairs else np.zeros_like(residual)
     enough, found, steepest = now.envelope - DECREASE * lipschitz * length**2, None, 0.0
     for damping in (*(DAMPING**k for k in range(DAMPINGS)), 0.0):
         theta = now.forward + damping * ahead
-        value, gradient = composite.smooth(theta)
+        value, gradient = problem.smooth(theta)
         moved = max(float(np.linalg.norm(theta - now.theta)), 1e-300)
         steepest = float(np.linalg.norm(gradient - now.gradient)) / moved if np.isfinite(value) else np.inf
         if not np.isfinite(value) and ahead.any():
             continue
         if steepest > lipschitz * (1 + 1e-9):
             return None, steepest
-        found = state(composite, theta, value, gradient, lipschitz)
+        found = state(problem, theta, value, gradient, lipschitz)
         if found.envelope <= enough or float(np.linalg.norm(found.residual)) <= SHRINKAGE * length or not ahead.any():
             break
     return found, steepest

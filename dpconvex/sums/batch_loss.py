@@ -47,6 +47,7 @@ class BatchedLoss:
 
     def __init__(self, template: Template, space: Space, batch: Batch) -> None:
         self.template, self.space, self.batch = template, space, batch
+        self.evaluations = 0.0  # Passes over the records, of some in proportion
 
     @cached_property
     def form(self) -> LeafForm:
@@ -56,8 +57,15 @@ class BatchedLoss:
         """Ask the engine of the processors, or those of all partitions."""
         return form_sum(self.batch, self.form, name, np.asarray(theta, dtype=float), *more, rows=chosen)
 
+    def _every(self, records: int) -> int:
+        """Return in how many records one is read, for about so many, and count the pass in proportion."""
+        every = max(self.batch.size // records, 1)
+        self.evaluations += 1 / every
+        return every
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
+        self.evaluations += 1
         found = self._sum("gradient_and_value", theta)
         found = np.zeros(self.space.dim + 1) if found is None else found
         return float(found[-1]), np.array(found[:-1])
@@ -90,14 +98,14 @@ class BatchedLoss:
         """Hessian of the losses' sum (one of its limits at nonsmooth points), shape (dim, dim), from about so many records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
-        return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
+        return np.asarray(self._sum("hessian", theta, self._every(records)))
 
     def grid(self, theta: Array, records: int) -> tuple[Indices, Array, Array, Array] | None:
         """Model the Hessian by second moments: coordinates in a table, their scales, and matrices of columns and rows."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
-        sums = self._sum("moments", theta, max(self.batch.size // records, 1))
+        sums = self._sum("moments", theta, self._every(records))
         bend, table = sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
         places, kinds, used, scale = grid
         return places, scale, kinds @ bend @ kinds.T, table[used][:, used]
@@ -106,7 +114,7 @@ class BatchedLoss:
         """Return monomials and Hessians by the forms of about so many records, those that bend; None if they lie elsewhere."""
         if type(self.batch) is not Batch or not self.batch.size:
             return None
-        every = max(self.batch.size // records, 1)
+        every = self._every(records)
         if self.batch.size // every * (self.form.forms**2 + self.monomials) > LARGEST_FACTORS:
             return None
         return self._sum("factors", theta, every)
