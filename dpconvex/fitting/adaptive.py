@@ -14,9 +14,10 @@ from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import model_of, whole_rows
+from dpconvex.optim.adaptive_descent import model_of
 from dpconvex.optim.class_descent import take_steps
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
+from dpconvex.optim.noisy_metrics import whole_rows
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.optim.vertex_steps import descend_on_vertices

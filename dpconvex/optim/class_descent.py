@@ -8,17 +8,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import (
-    ScoreModel,
-    centre,
-    constant_in,
-    descend,
-    regularized,
-    shorten_rows,
-    whole_rows,
-)
+from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_in, descend, regularized
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
+from dpconvex.optim.noisy_metrics import shorten_rows, whole_rows
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
