@@ -9,8 +9,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.adaptive_descent import probe_of
-from dpconvex.optim.slope_histograms import Fit
+from dpconvex.optim.adaptive_descent import probe_of, row_units
+from dpconvex.optim.slope_histograms import Public
+from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."
@@ -25,11 +26,14 @@ COUNT, COUNTS, DOUBTED, FEWEST, EDGE = 0.4, 5, 0.7, 0.1, 0.2
 WIDER = math.sqrt(2), 4.0  # By how much a clip grows that cuts too many, at least and at most
 BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
 STANDS_OUT = 4.0  # By how many deviations a count stands out
-ROOM = 2.0  # How much longer vectors may be than those in the last bin whose count does
+# How much longer vectors may be than those in the last bin whose count does, or the count of two together, with less room; and
+# which part of the longest gradients ends where some room is enough.
+ROOM, NARROW, FAR = 2.0, math.sqrt(2), 8.0
 TURNED = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
 LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
-DROWNED = 0.4  # The edge of the noise of a Hessian whose eigenvalues are about 1 in its metric: longer roots are cut
+# The edge of the noise of a Hessian whose eigenvalues are about 1 in its metric: longer roots are cut.  That of the first look.
+DROWNED, DEAFENED = 0.4, 1.0
 HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
@@ -46,21 +50,23 @@ class NewtonPoint(NamedTuple):
 class NewtonStep:
     """A Newton step from a table of parameters, behind noise."""
 
-    fit: Fit
+    looks: PrivateLooks
     basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
+    level: float  # Of all queries together
+    number: float  # About the number of records
+    public: Public
     table: Array  # Where the step begins, as `model_of` returns it, shape (rows, columns)
     hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
     longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
     identified: tuple[Array, Array]  # As of the form
 
     def __post_init__(self) -> None:
-        self.looks, self.public, self.number = self.fit.looks, self.fit.public, self.fit.size
-        self.scores = self.looks.scores
+        self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
 
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
-        self.step(self.fit.level_of(1 - STAYS))
+        self.step(self.level * math.sqrt(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
@@ -73,7 +79,7 @@ class NewtonStep:
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
         if hidden[lift.any(axis=1)].all():  # of what equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        theta = lift @ self.looks.parameters(self.table) + shift
+        theta = lift @ self.scores.coordinates(self.table * self.units) + shift
         return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
@@ -86,7 +92,7 @@ class NewtonStep:
         self.before = table = self.table
         both = looks.counted_people(math.sqrt(2))
         least = math.sqrt(DROWNED * part(HESSIAN) / (both * math.sqrt(2 * count)))
-        longest = min(self.longest_root(part(LENGTHS / 5)), least)
+        longest = min(self.longest_root(part(LENGTHS / 5), NARROW), least)
         share, edge = HESSIAN, DROWNED * (longest / least) ** 2
         if self.is_steep:
             share *= min(max((edge / EDGE) ** 2, FEWEST), 1.0)
@@ -98,18 +104,19 @@ class NewtonStep:
         parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
-        edge = self.hessian_noise * math.sqrt(2 * count)
-        stands_out = values > edge + self.hessian_noise
-        if not stands_out.any():
+        # As many directions as noise alone would have such eigenvalues for: of each, noise among it and the smaller ones.
+        edges = self.hessian_noise * np.sqrt(2.0 * np.arange(1, count + 1))
+        first = int(np.flatnonzero(values <= edges + self.hessian_noise).max(initial=-1)) + 1
+        if first == count:
             raise NotConverged(f"intervals: the curvature is nowhere larger than its noise. {REMEDY}")
-        values, axes, hidden = values[stands_out], axes[:, stands_out], axes[:, ~stands_out]
+        values, hidden, axes = values[first:], axes[:, :first], axes[:, first:]
         # An eigenvalue that is kept is one whose noise came out large, if it is near the edge.
-        lowered = (values + np.sqrt(values**2 - edge**2)) / 2
+        lowered = (values + np.sqrt(values**2 - edges[first:] ** 2)) / 2
         self.inverse = (axes / lowered) @ axes.T
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
         # Along hidden axes the error may be as long as parameters are on average, in the metric.  Much noise makes steps short.
-        places = [self.looks.parameters(part) for part in (self.table, self.longer)]
+        places = [self.scores.coordinates(part * self.units) for part in (self.table, self.longer)]
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
         self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
@@ -117,7 +124,7 @@ class NewtonStep:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
-        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
+        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.units)
         self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.basis.toarray()))[0]
         self.back = self.scores.shortest @ whole @ self.onto
 
@@ -134,7 +141,9 @@ class NewtonStep:
         most = self.looks.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
-        clip = min(self.length("gradients", length_level, wide), self.longest_row * self.public.most_slope * most)
+        clip = self.length("gradients", length_level, wide, ROOM if self.is_steep else NARROW)
+        most_long = self.longest_row * self.public.most_slope * most
+        clip = min(clip * ROOM / NARROW if FAR * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
         return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sides * clip / level, cut)
@@ -164,8 +173,10 @@ class NewtonStep:
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
         """Shorten directions in which the Hessian exceeds what the metric says; return about the Hessian there, (rows, rows)."""
+        one = self.looks.counted_people(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
         longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
-        edge = self.looks.counted_people(math.sqrt(2)) * longest**2 / level * math.sqrt(2 * self.onto.shape[1])
+        edge = min(one * longest**2, DEAFENED)
+        longest = math.sqrt(edge / one)
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
         values, axes = np.linalg.eigh(rough / np.trace(self.scores.onto_columns))
@@ -192,8 +203,11 @@ class NewtonStep:
         """Return how long vectors may be: some more than those that a histogram shows."""
         edges = usual * FINER ** np.arange(-BINS / 2, BINS / 2)
         counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)
-        seen = np.flatnonzero(counts > STANDS_OUT * self.looks.deviation_of_counts(level))
-        return float(room * (edges[seen[-1]] if len(seen) else usual))
+        least = STANDS_OUT * self.looks.deviation_of_counts(level)
+        seen = counts > least
+        if room < ROOM:  # Levels of few records are seen in two bins sooner than in one
+            seen |= counts + np.append(0.0, counts[:-1]) > math.sqrt(2) * least
+        return float(room * (edges[np.flatnonzero(seen)[-1]] if seen.any() else usual))
 
     def check_curvature(self, around: Array) -> None:
         """Refuse where curvature is hidden, or not the same on both sides of the estimate, as far away as it may err."""
@@ -202,7 +216,7 @@ class NewtonStep:
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
-        cap, own = CAP * self.public.curvature, self.fit.level_of(STAYS / 4)
+        cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 4)
         probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
