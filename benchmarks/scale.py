@@ -69,12 +69,12 @@ def edges(records: int, pieces: int) -> list[tuple[int, int]]:
 def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list[float]]) -> dict[str, Any]:
     """Fit several times; returns the shortest time, what processors were busy then, and what was released."""
     import dpconvex as dp
-    from dpconvex.optim.distance_bound import Composite
+    from dpconvex.optim.problem import Problem
 
     passes = [0]
-    counted = Composite.smooth
+    counted = Problem.smooth
 
-    def smooth(self: Composite, theta: Any) -> Any:
+    def smooth(self: Problem, theta: Any) -> Any:
         passes[0] += 1
         return counted(self, theta)
 
@@ -83,7 +83,7 @@ def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list
     template, law = learner(options.features, options.classes), dp.ObjectivePerturbation("gaussian")
     for _ in range(options.repetitions):
         passes[0], busy, start = 0, processors(), time.perf_counter()
-        with patch.object(Composite, "smooth", smooth):
+        with patch.object(Problem, "smooth", smooth):
             release = dp.solve(template, data, dp.Privacy(*PRIVACY), law, seed=1)
         seconds = time.perf_counter() - start
         times.append((seconds, np.subtract(processors(), busy).round(2).tolist()))

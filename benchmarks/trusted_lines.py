@@ -23,8 +23,8 @@ from dpconvex.fitting.problem_files import options
 
 PACKAGE = Path(dp.__file__).parent
 LEFT_OUT = words(
-    "mechanisms/recipe.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/smooth.py optim/proximal.py "
-    "optim/proximal_newton.py optim/hessian_models.py optim/spectral_coordinates.py sets/barrier.py model/template.py "
+    "mechanisms/recipe.py fitting/usual_steps.py mechanisms/added_quadratic.py optim/quasi_newton.py "
+    "optim/proximal_newton.py optim/hessian_models.py sets/barrier.py model/template.py "
     "sums/translation.py accounting/budget.py accounting/file_ledger.py errors.py checker/ fitting/proof.py util/markup.py "
     "certificates/text.py __init__.py selection/evaluate.py selection/evaluation.py selection/measures.py"
 )
@@ -32,12 +32,10 @@ LEFT_OUT = words(
 # read the loss, and what they and the steps call, are public.  What computes slopes, record by record, is counted.
 DOOR = "sums/private_looks.py"
 PUBLIC = words(
-    "expressions/expansion.py optim/ sets/ sensitivity/ model/template.py fitting/problem_files.py sums/public_rows.py "
-    "sums/translation.py"
+    "expressions/expansion.py optim/ sets/ sensitivity/ model/template.py fitting/problem_files.py sums/translation.py"
 )
 NOT_FOR_STEPS = words(  # that read it; that name answers, charge, refuse; that this fit did not ask for
     "expressions/expression.py expressions/atom.py expressions/expansion.py expressions/polynomial.py sums/forms.py "
-    "sums/affine_scores.py "
     "expressions/parameter_space.py accounting/ util/arguments.py util/plain_data.py mechanisms/base.py "
     "data/partitions.py data/dask_columns.py data/schema.py data/encoded.py data/learnt.py model/people.py "
     "mechanisms/residual_noise.py fitting/engine.py fitting/files.py"

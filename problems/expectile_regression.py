@@ -12,7 +12,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
-    bound: float | None = 1.0,
+    bound: float | None = None,
     weight: float = 0.0,
     constant: float = 0.0,
 ) -> dp.Template:
@@ -35,7 +35,7 @@ def template(
         Public bound on the absolute value of a record's target.
     bound : float or None
         Public bound on ``||w||`` in multiples of `target`, part of the model; an intercept has an interval that holds all the
-        best ones then.  Adaptive steps, the default with a delta, need none: pass None.
+        best ones then.  Longer coefficients are cut to it.
     weight : float
         Public bound on survey weights; 0 for none.  With a bound, each record has a field `weight` that multiplies its loss.
     constant : float

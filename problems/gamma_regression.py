@@ -12,7 +12,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 10.0,
-    bound: float | None = 1.0,
+    bound: float | None = None,
     exposure: float = 0.0,
     weight: float = 0.0,
     constant: float = 0.0,
@@ -35,7 +35,7 @@ def template(
         Public bound on a record's amount.
     bound : float or None
         Public bound on ``||w||``, part of the model, and times the radius on an intercept.  Targets should be in units of their
-        typical size then.  Adaptive steps, the default with a delta, need no bound: pass None.
+        typical size then.  Only pure guarantees need one; longer coefficients are cut to it.
     exposure : float
         Public bound on exposures; 0 for none.  With a bound, each record has a field `exposure`, such as its years, or number
         of claims, and y is the total over all of it: its mean is ``exposure * exp(score)``.

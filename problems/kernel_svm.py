@@ -1,6 +1,7 @@
 """Kernel support vector machine through random Fourier features, two classes."""
 
 import cvxpy as cp
+import numpy as np
 
 import dpconvex as dp
 
@@ -22,7 +23,7 @@ def template(
     """Return the template (Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3).
 
     Records are declared and fitted in mapped coordinates: pass ``dp.RandomFourierFeatures(...).transform(X)`` with the same
-    options.  Prediction takes raw features and maps them itself.
+    options.  Prediction takes raw features, which it maps itself, or mapped ones.
 
     Parameters
     ----------
@@ -55,7 +56,8 @@ def template(
         return dp.huber_hinge(1 - sign * (x @ w + constant * b), width=width)
 
     def decision(parameters, x):
-        return mapping.transform(x) @ parameters["w"] + constant * parameters.get("b", 0.0)
+        mapped = x if np.shape(x)[1:] == (mapping.dim,) != (features,) else mapping.transform(x)
+        return mapped @ parameters["w"] + constant * parameters.get("b", 0.0)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(mapping.dim, radius=mapping.radius), y=dp.Choice([negative, positive])),

@@ -12,7 +12,7 @@ def template(
     classes: int = 2,
     regularization: float = 1e-6,
     radius: float = 1.0,
-    bound: float | None = 2.0,
+    bound: float | None = None,
     labels: tuple = (-1, 1),
     offset: float = 0.0,
     weight: float = 0.0,

@@ -11,7 +11,7 @@ def template(
     regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
-    bound: float | None = 1.0,
+    bound: float | None = None,
     constant: float = 0.0,
     capped: float = 0.0,
 ) -> dp.Template:
@@ -31,7 +31,7 @@ def template(
     target : float
         Public bound on the absolute value of a record's target.
     bound : float or None
-        Public bound on ``||w||`` in multiples of `target`, part of the model.  Clipped steps and statistics need none.
+        Public bound on ``||w||`` in multiples of `target`, part of the model; longer coefficients are cut to it.
     constant : float
         Factor of a parameter b: the intercept is ``constant * b``.  By default there is none.
     capped : float

@@ -57,6 +57,13 @@ def logistic(shape=3, regularizer=ridge, constraints=free, score=linear, **attri
     return dp.Template(record, lambda x, y: cp.logistic(-y * score(w, x)), regularizer(w), constraints(w))
 
 
+def bounded(name):
+    """Return the bound on the coefficients of a shipped problem that pure guarantees ask for."""
+    usual = {"probit_regression": 2.0} | dict.fromkeys(("expectile_regression", "ridge_regression"), 1.0)
+    usual |= dict.fromkeys(("gamma_regression", "poisson_regression", "tweedie_regression"), 1.0)
+    return {"bound": usual[name]} if name in usual else {}
+
+
 def records_of(template, size=60, seed=0):
     return fields_of(template, template.record.sample(size, np.random.default_rng(seed)))
 

@@ -75,9 +75,9 @@ BUDGET = dp.Budget(dp.Privacy(9.0, 1e-3))  # which none of these calls may charg
 PAID = {"privacy": dp.Privacy(1.0, 1e-6), "budget": BUDGET}
 
 
-def candidate(x, *labels):
+def candidate(x, *labels, predict=lambda p, x: np.ones(len(x))):
     record = dp.Record(x=x, y=dp.Choice(labels))
-    return dp.Template(record, lambda x, y: cp.logistic(x @ W), cp.sum_squares(W), predict=lambda p, x: np.ones(len(x)))
+    return dp.Template(record, lambda x, y: cp.logistic(x @ W), cp.sum_squares(W), predict=predict)
 
 
 def added(options):
@@ -98,12 +98,10 @@ def predicting(function):
     return dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
 
 
-KERNEL = dp.load("kernel_svm", features=5)  # predicts from others than it is fitted on
-WIDE = {"x": np.zeros((40, KERNEL.record.fields["x"].shape[0])), "y": SIGNED["y"]}
 RANGE = dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))  # whose squares are no numbers
 HUGE = dp.Template(RANGE, lambda x, y: cp.huber(x @ W), cp.sum_squares(W), predict=LOGISTIC.predict)
 MISTAKES = (
-    {"candidates": {"kernel": KERNEL}, "data": WIDE},
+    {"candidates": {"from other features": candidate(dp.Ball(2), -1, 1, predict=lambda p, x: x @ np.ones(5))}},
     *({"seed": "a"}, {"backend": "zz"}, {"clip": "yes"}, {"features": "q"}, {"label": ["y"]}),
     {"candidates": [candidate(dp.Ball(2), -1, 1), candidate(dp.Ball(2), -1, 2)]},
     {"candidates": [candidate(dp.Ball(2), 1), candidate(dp.Ball(2, norm=1), 1)]},

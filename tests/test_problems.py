@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse
-from learners_of_tests import options_of, problem_file, records_of
+from learners_of_tests import bounded, options_of, problem_file, records_of
 
 import dpconvex as dp
 
@@ -32,7 +32,7 @@ def test_every_option_but_the_number_of_features_has_a_default(problem):
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(("problem", "given"), [*((problem, {}) for problem in PROVED), *FREE])
 def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem, given):
-    template = dp.load(problem, features=3, **given)
+    template = dp.load(problem, features=3, **bounded(problem), **given)
     data = records_of(template)
     release = dp.solve(template, data, PROMISE)
     assert release.private
@@ -46,6 +46,9 @@ def test_it_is_proved_private_and_learns_from_records_of_its_own_domain(problem,
         features = np.random.default_rng(3).uniform(-0.5, 0.5, size=(60, 3)) if raw else np.asarray(data["x"])
         predicted = release.predict(features)
         assert len(predicted) == 60
+        if raw:
+            mapped = dp.RandomFourierFeatures(3, 50).transform(features)
+            np.testing.assert_array_equal(release.predict(mapped), predicted)
         for function, known in (("predict", predicted), ("decision_function", None)):
             if features.ndim == 2 and (
                 known is not None or template.decision is not None

@@ -10,7 +10,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from learners_of_tests import X, Y, fields_of, free, logistic, records_of
+from learners_of_tests import X, Y, bounded, fields_of, free, logistic, records_of
 
 import dpconvex as dp
 from dpconvex.fitting import engine
@@ -97,7 +97,10 @@ LEARNERS = {
     **{f"K: {name}": partial(of_matrices, *parts) for name, parts in MATRIX_SETS.items()},
     **{f"regularizer: {name}": partial(of_vectors, *parts) for name, parts in REGULARIZERS.items()},
     "Gaussians with three more constraints": gaussians,
-    **{f"problem: {name}": partial(dp.load, name, features=D) for name in sorted({*dp.problems()} - OTHERS)},
+    **{
+        f"problem: {name}": partial(dp.load, name, features=D, **bounded(name))
+        for name in sorted({*dp.problems()} - OTHERS)
+    },
 }
 PROTECTED, OUTPUT = dp.Privacy(1.0, 1e-5, "add-remove"), dp.OutputPerturbation()
 DATA = {"x": X, "y": Y}

@@ -36,6 +36,10 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
+def cost(value: float) -> str:
+    return upward(value, 6)
+
+
 def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     found = list(rows)
     wide, broad = (max(len(row[k]) for row in found) for k in (0, 1))
@@ -248,7 +252,7 @@ class CertificateText(Printed):
         root, statistics, queries = self.derivation, self.perturbed == "statistics", self.perturbed == "queries"
         if queries:
             said = "GDP of all queries together; squared levels add up"
-            yield "level mu", number(self.settings["level"]), said
+            yield "level mu", cost(self.settings["level"]), said
         elif statistics:
             yield "statistics", f"{self.noise_dimension}", source(root, "moments")
             yield "length of a record's", number(self.gradient_bound), source(root, "length")
@@ -275,7 +279,8 @@ class CertificateText(Printed):
             if setting != "level":  # named elsewhere
                 both = "nuclear norm of the difference of two gradients: what this noise is charged for"
                 public = f"{'of the law of the noise' if self.noise == 'matrix' else 'a setting'}, from public numbers"
-                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else public
+                shown = cost if {"epsilon", "delta"} & {*setting.split("_")} else number
+                yield setting.replace("_", " "), shown(value), both if "sensitivity" in setting else public
         if self.cover is not None:
             what = "statistics from the exact ones" if statistics else "answer from the exact minimiser"
             gap = f"largest distance of the computed {what}"
@@ -287,7 +292,7 @@ class CertificateText(Printed):
 
     def spending(self: Any) -> Rows:
         for spent, what in self.shares():
-            yield number(spent) if spent > 5e-4 * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what
+            yield cost(max(spent, 0.0)), f"{100 * spent / self.epsilon:.0f} %", what
 
     def shares(self: Any) -> Iterator[tuple[float, str]]:
         """Yield the shares of epsilon and what each pays for."""

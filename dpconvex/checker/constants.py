@@ -26,11 +26,11 @@ class Loss:
     pieces: list[HessianPart]
     traces: list[tuple[Fraction, int]]
     gram: list[list[Fraction]]  # above the inner products of fixed rows whose squares make up the curvature
-    most: int
-    rank: int = 0  # of one record's gradients, wherever they are
+    most: int  # dimensions of all records' gradients
+    rank: int  # ... and of one record's, wherever they are
 
 
-def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int = 0) -> Loss:
+def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int) -> Loss:
     hulls = segments(scalar.hulls)
     vertices = sums(hulls) if prod(map(len, hulls)) <= FEW_VERTICES and not scalar.ball else None
     if vertices is None:
@@ -43,7 +43,7 @@ def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: in
         length = root(max(map(rows.square, vertices)))[1]
     require(length < 2**300, "nothing bounds a gradient")
     pieces = merged(scalar.pieces)
-    traces = [(trace(piece, rows), min(piece.rank, dimension)) for piece in pieces]
+    traces = [(trace(piece, rows), min(piece.rank, rank)) for piece in pieces]
     squares = len(pieces) > 1 and all(len(piece.hull) == 1 for piece in pieces)
     gram = rows.dominant([piece.hull[0] for piece in pieces]) if squares else []
     return Loss(scalar, vertices, length, pieces, traces, gram, dimension, rank)
@@ -82,11 +82,15 @@ def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
     apart = first.length + second.length
     if first.vertices and second.vertices and len(first.vertices) * len(second.vertices) <= MOST_PAIRS:
         return min(apart, root(max(*rows.all_apart(frozenset((first.vertices, second.vertices))), ZERO))[1])
-    if first.scalar.ball or second.scalar.ball:
-        return apart
-    hulls = (segments(loss.scalar.hulls) for loss in (first, second))
-    pairs = sum((most(rows, one, two, True) for one, two in product(*hulls)), ZERO)
+    one, two = (segments(loss.scalar.hulls) for loss in (first, second))
+    pairs = sum((most(rows, *pair, True) for pair in product(one, two)), ZERO)
+    here, there = first.scalar.ball, second.scalar.ball  # turned against all of the other
+    pairs += here * (there + lengths(two, rows)) + there * lengths(one, rows) if here or there else 0
     return min(apart, root(max(first.length**2 + second.length**2 + 2 * pairs, ZERO))[1])
+
+
+def lengths(hulls: tuple[Hull, ...], rows: GeneratorRows) -> Fraction:
+    return sum((root(max(map(rows.square, hull)))[1] for hull in hulls), ZERO)
 
 
 def most(rows: GeneratorRows, one: Hull, two: Hull, cross: bool) -> Fraction:
@@ -97,7 +101,7 @@ def most(rows: GeneratorRows, one: Hull, two: Hull, cross: bool) -> Fraction:
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:
     """Bound ``log det(I + H/mu)`` by traces and ranks, of all pieces together and of each, and by a determinant of fixed rows."""
-    whole = sum((t for t, _ in loss.traces), ZERO), min(sum(r for _, r in loss.traces), loss.most)
+    whole = sum((t for t, _ in loss.traces), ZERO), min(sum(r for _, r in loss.traces), loss.rank)
     found = [spread_out(*whole, mu), sum((spread_out(t, r, mu) for t, r in loss.traces), ZERO)]
     if loss.gram:
         weights = [mu / piece.outer for piece in loss.pieces]
@@ -118,11 +122,11 @@ def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target:
     """
     scalar, apart = loss.scalar, beta * loss.length + log_det(loss, mu)
     if scalar.turn is not None and beta:
-        return min(apart, turning(scalar.turn, beta, mu, loss.most))
+        return min(apart, turning(scalar.turn, beta, mu, loss.rank))
     if scalar.lead is None or scalar.kink:
         return apart
     (piece,) = scalar.pieces
-    rank = min(len(piece.hull) - 1, loss.most)
+    rank = min(len(piece.hull) - 1, loss.rank)
     for m, t, u in rows.tangents:
         if apart <= target:
             break

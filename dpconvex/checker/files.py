@@ -9,6 +9,7 @@ from typing import Any
 from dpconvex.checker import Report, check
 from dpconvex.checker.reading import MOST_BYTES, Rejected, decoded, parsed, reader, require, stated
 
+NUMBERS = re.compile(rb'\s*\{\s*"format":\s*"dpconvex (coefficients|evaluation) \d+"')  # files without a proof
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 SCHEMA = "the schema that was learnt cost what the file says, on top of this guarantee; a file without it says nothing of one"
@@ -26,7 +27,14 @@ def replayed(path: str) -> Report:
             stream.seek(0)
             proof = stream.read(2 * MOST_BYTES + 1)
             check_mark(proof.decode("utf-8", "replace"))
-            certificate, proof = opened(proof) if FORMAT.encode() in proof[:100] else ({}, proof)
+            if stated_only := NUMBERS.match(proof):
+                raise Rejected(
+                    f"it holds {stated_only[1].decode()}, and no proof: nobody can check the cost that it states"
+                )
+            stands = FORMAT.encode() in proof[:100]
+            known = stands or b"dpconvex proof" in proof
+            require(known, "the file is no saved release, no certificate as JSON, and no proof")
+            certificate, proof = opened(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
             return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
         try:
@@ -35,6 +43,7 @@ def replayed(path: str) -> Report:
                 require(len(set(names)) == len(names), "two parts of the file have one name")
                 head = archive.open("header.npy").read(MOST_BYTES + 1)
                 check_mark(text := HEAD.sub(b"", head, 1).decode("utf-32-le"))
+                require("proof.json" in archive.namelist(), "it has no proof: nobody can check what it states")
                 proof = archive.open("proof.json").read(MOST_BYTES + 1)
             header = decoded(text.encode())
             certificate = header["certificate"]

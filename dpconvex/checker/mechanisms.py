@@ -1,5 +1,6 @@
 """The inequalities of the mechanisms: the constants of one record, the noise, and the guarantee that it keeps."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -150,6 +151,9 @@ def check_noise(
         if law != "gaussian":
             require(nuclear or law == "gamma", f"no noise of the law {law!r}")
             cost = perturbation_cost(losses, rows, 1 / scale, mu, claim, epsilon, nuclear)
+            lines = [replace(loss, rank=1, traces=[(size, 1) for size, _ in loss.traces]) for loss in losses]
+            if cost > epsilon >= perturbation_cost(lines, rows, 1 / scale, mu, claim, epsilon, nuclear):
+                raise Unreplayed("whether all rows of a record are multiples of one, as the cost of its curvature says")
             said = f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
             require(cost <= epsilon, said)
         return ()

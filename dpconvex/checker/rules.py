@@ -234,9 +234,10 @@ def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     vectors = [s.vertices[0] for s in moving]
     steepest = steepest_of(vectors, rows)
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
-    pieces = tuple(HessianPart((row,), 1 / floor) for row in vectors if floor)
+    least = root(sum((power(s.value, 2)[0] for s in group), ZERO))[0]
+    pieces = tuple(HessianPart((row,), 1 / least) for row in vectors if least)
     turn = (ONE, steepest, floor, len(moving)) if floor else None
-    return ScalarBound((floor, FAR), (), pieces, not floor, None, None, steepest, turn)
+    return ScalarBound((least, FAR), (), pieces, not least, None, None, steepest, turn)
 
 
 def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:

@@ -69,6 +69,8 @@ class ScalarBound:
     def plus(self, other: ScalarBound) -> ScalarBound:
         spend(4 + (len(self.hulls) + len(self.pieces)) // 8)
         first, second = (other, self) if self.is_affine else (self, other)
+        if not second.is_affine:
+            first, second = first.bent, second.bent
         pieces, lead = first.pieces + second.pieces, first.lead if second.is_affine else None
         if lead is not None and second.hulls:
             (piece,), moved = pieces, sums(second.hulls)
@@ -83,6 +85,16 @@ class ScalarBound:
         turn, slopes = (first.turn, first.slopes) if second.is_affine and not second.hulls else (None, None)
         kink, ball = self.kink or other.kink, self.ball + other.ball
         return ScalarBound((low, high), hulls, pieces, kink, None, lead, ball, turn, slopes, first.shorter)
+
+    @property
+    def bent(self) -> ScalarBound:
+        """The same with the curvature of a logistic term at its slopes, beside which others are added."""
+        if self.slopes is None:
+            return self
+        (piece,), (low, high) = self.pieces, self.slopes
+        s = min(max(Fraction(1, 2), low), high)
+        rows = tuple(v for v in piece.hull if v)
+        return replace(self, pieces=(HessianPart(rows, piece.spread * s * (1 - s)),), lead=None, slopes=None)
 
     def times(self, factor: Range) -> ScalarBound:
         low, high = factor

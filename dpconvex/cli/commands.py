@@ -242,9 +242,12 @@ def suited(chosen: argparse.Namespace) -> Schema:
     if shipped and schema.labels is None:
         counts: dict[str, Any] = {"scaled": True, "target": LARGEST} if "scaled" in known else {}
         usual = {"constant": schema.constant or 0.5} | counts
+        said = f"{chosen.problem}: targets are not negative; label_bounds are {schema.label_bounds}: begin at 0."
+        require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
         if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # which need little smoothing, and no bound
-            needed = getattr(known.get("bound"), "annotation", None) is float
-            usual |= {"width": NARROW} | ({} if needed else {"bound": None})
+            usual |= {"width": NARROW}
+        elif getattr(known.get("bound"), "default", 0.0) is None:
+            usual |= {"bound": 1.0}
     if chosen.problem not in CURVES:
         chosen.options = {name: usual[name] for name in known if name in usual} | chosen.options
     return replace(schema, constant=0.0) if shipped or "constant" in known else schema

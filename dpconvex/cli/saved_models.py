@@ -112,14 +112,15 @@ def certificate(chosen: argparse.Namespace) -> None:
     """Print the certificate of a saved model, and the risks that it bounds."""
     release = dp.Release.load(chosen.model)
     found, learnt = cast(Any, release.certificate), release.learnt
-    require(found is not None, f"{chosen.model}: it has no certificate.")
-    risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") else {}
+    require(found is not None, f"{chosen.model}: it has no certificate; {release.status}.")
+    risks = {f"{rate:g}": 1 - found.risk(rate) for rate in RATES} if hasattr(found, "risk") and release.private else {}
     said = [
         f"  {rate} of those who are not there: finds {upward(part, 3)} of those who are" for rate, part in risks.items()
     ]
     data = {"certificate": found.to_dict(), "schema": learnt and learnt.to_dict(), "lines": dict(found.lines())}
-    text = [found.explain() if chosen.proof else str(found), "An attacker who wrongly suspects", *said]
-    told(chosen, data | {"risk": risks}, "\n".join(text))
+    text = [release.status, found.explain() if chosen.proof else str(found)]
+    text += ["An attacker who wrongly suspects", *said] if said else []
+    told(chosen, data | {"risk": risks, "private": release.private, "status": release.status}, "\n".join(text))
 
 
 def coefficients(chosen: argparse.Namespace) -> None:
@@ -146,7 +147,8 @@ def coefficients(chosen: argparse.Namespace) -> None:
     listed = [{"name": n, "change": c, "effect": v, "interval": e} for (n, c, v, *_), e in zip(rows, ends, strict=True)]
     wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
     reach = ("" if not found else f"  {own[0]:.4g} to {own[1]:.4g}" if own else "  not determined" for own in ends)
-    lines = [f"What each change adds to {(unit := unit_of(release)[1])}:"]
+    lines = [] if release.private else [release.status]
+    lines += [f"What each change adds to {(unit := unit_of(release)[1])}:"]
     lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
     lines.append("intervals of 95 %" if found else remedy)

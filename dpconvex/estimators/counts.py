@@ -74,8 +74,11 @@ class LogLinkRegressor(PrivateRegressor):
     def _check_options(self) -> None:
         given = {name: getattr(self, name, 0.0) for name in ("alpha", "exposure", "weight", "power")}
         NOT_NEGATIVE.check(type(self).__name__, **given)
-        said = f"{type(self).__name__}: with exposures, bounds are 0 and the largest total, not {self._interval()}."
-        require(not self.exposure or self._interval()[0] == 0, said)
+        low, high = self._interval()
+        which = "with exposures, bounds are 0 and the largest total" if self.exposure else "targets are not negative"
+        how = f"write bounds=(0, {high:g}), and if a schema declares others, schema.with_label(..., label_bounds=(0, {high:g}))"
+        fits = low == 0 if self.exposure else low >= 0 or self.bounds is None
+        require(fits, f"{type(self).__name__}: {which}, not {self._interval()}: {how}.")
 
     def _declared(self, features: int) -> dict[str, Any]:
         self._check_options()
@@ -133,11 +136,11 @@ class LogLinkRegressor(PrivateRegressor):
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
         """Return D squared, the share of the deviance that is explained.  It is computed from these data, and is not private."""
-        y, low = self._scored(y), min(self._interval()[0], 0.0)
-        share = np.ones(len(np.ravel(y))) if exposure is None else np.asarray(exposure, dtype=float)
+        y = np.ravel(self._scored(y))
+        share = np.ones(len(y)) if exposure is None else np.asarray(exposure, dtype=float)
         weight = share if sample_weight is None else share * np.asarray(sample_weight)
-        rate = (np.ravel(y) - low) / np.where(share > 0, share, 1.0)
-        return float(d2_tweedie_score(rate, self.predict(X) - low, sample_weight=weight, power=self._power))
+        rate = y / np.where(share > 0, share, 1.0)
+        return float(d2_tweedie_score(rate, self.predict(X), sample_weight=weight, power=self._power))
 
     @property
     def coef_(self) -> Array:

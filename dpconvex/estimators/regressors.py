@@ -18,9 +18,9 @@ from dpconvex.estimators.tables import turned
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.features.bases import RegressorMixin
 from dpconvex.fitting.problem_files import NARROW, WIDE
-from dpconvex.fitting.release import functions_of
+from dpconvex.fitting.release import fields_of, functions_of
 from dpconvex.fitting.solve import FitJob, statistics
-from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients, fields_of
+from dpconvex.fitting.statistics import Coefficients, Statistics, coefficients
 from dpconvex.fitting.verify import FitOptions, form_of
 from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of

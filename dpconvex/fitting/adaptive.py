@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import model_of, row_units, whole_rows
+from dpconvex.optim.adaptive_descent import model_of
 from dpconvex.optim.class_descent import take_steps
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
+from dpconvex.optim.noisy_metrics import whole_rows
 from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.own_fields import with_own_fields
 from dpconvex.sensitivity.picked_parameters import with_picked_fields
-from dpconvex.sums.functions_of_records import Made, with_functions
 from dpconvex.sums.linear_scores import linear_scores
+from dpconvex.sums.monomials import Made, with_functions
 from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -47,18 +50,20 @@ def estimate_with_covariance(
     """
     basis, identified = form.basis, form.identified  # know that a record has one level: scores of own fields forget it
     form, batch = in_own_fields(form, batch)
-    level, size, (scores, public) = certificate.settings["level"], certificate.size, known_of(form)
+    level, (scores, public) = certificate.settings["level"], known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
+    fit = Fit(looks, public, level, certificate.size)
     with overflows():
         if start is None:
-            table, hessian, _, longer, *_ = model_of(looks, {"level": level * math.sqrt(STEPS)}, size, public)
-            level *= math.sqrt(1 - STEPS)
+            table, hessian, _, longer, *_ = model_of(replace(fit, level=fit.level_of(STEPS)))
+            left = 1 - STEPS
         else:
-            table = longer = scores.table(form.space.pack(start)) / row_units(scores, looks.constant)
-            inverse = np.linalg.inv(whole_rows(looks, level * math.sqrt(MOMENT), EDGE, public)[0].matrix)
+            table = longer = scores.table(form.space.pack(start)) / looks.units
+            inverse = np.linalg.inv(whole_rows(fit, MOMENT, EDGE)[0].matrix)
             hessian = public.curvature * inverse @ inverse.T
-            level *= math.sqrt(1 - MOMENT)
-        found = NewtonStep(looks, basis, level, max(size, 1.0), public, table, hessian, longer, identified).estimate()
+            left = 1 - MOMENT
+        fit = replace(fit, level=fit.level_of(left), size=max(fit.size, 1.0))
+        found = NewtonStep(fit, basis, table, hessian, longer, identified).estimate()
         if not all(np.isfinite(part).all() for part in found):
             raise ArithmeticError
     return found
@@ -80,7 +85,7 @@ def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
     """Take the steps that were certified and paid for, and release where they end."""
-    form, batch = in_own_fields(form, batch)
+    template, (form, batch) = form.template, in_own_fields(form, batch)
     settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
@@ -92,7 +97,7 @@ def release_steps(
         if not np.isfinite(theta).all():
             raise ArithmeticError
     known: Any = {"certificate": certificate, **source.spending(certificate.privacy)}
-    return Release(form.space.unpack(theta), **known, **functions_of(form.template), noise=noise)
+    return Release(form.space.unpack(theta), **known, **functions_of(template), noise=noise)
 
 
 def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:

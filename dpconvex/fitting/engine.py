@@ -18,6 +18,7 @@ from dpconvex.optim.certify import FirstOrder, Warm
 from dpconvex.optim.problem import Problem
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.forms import public_part
 from dpconvex.util.arrays import Array
 
 
@@ -86,7 +87,8 @@ class DataEngine:
         return self._seen(self._losses.clipped_gradient(self._seen(theta), clip, chosen))
 
     def public_gradient(self, theta: Array) -> Array:
-        return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
+        form = self.analysis.form
+        return self.size * public_part(form.template, form.space).value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
         # Post-processing, which hides nothing; but from far away rounding would leave it outside of K, and not from nearby.

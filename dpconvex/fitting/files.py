@@ -30,6 +30,7 @@ from dpconvex.util.plain_data import built
 VERSION = 2
 PROOF = "proof.json"  # the member of the archive that is the proof of the certificate
 UNPROVED = "The file has no proof of this certificate: nobody can check its numbers."
+UNCERTIFIED = "without a certificate: nobody can check this"
 
 
 class Stated:
@@ -50,8 +51,9 @@ class Stated:
         """The guarantee, or a warning, in one line."""
         said = f"spent: {self.spent or 'nothing'}"
         said = f"NOT PRIVATE: {self.not_private_because}" if self.not_private_because else said
-        certificate: Any = getattr(self, "certificate", None)
+        certificate: Any = getattr(self, "certificate", self)
         said += "" if getattr(certificate, "proved", True) else f". {certificate.replayed.rstrip('.')}"
+        said += f" ({UNCERTIFIED})" * (certificate is None and self.private)
         return said if self.learnt is None else f"{said}; to learn the schema, {self.learnt.status}"
 
 
@@ -84,7 +86,7 @@ class StatedNumbers(Stated):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that `save` wrote."""
+        """Read a file that `save` wrote; nothing in it proves its numbers and its cost."""
         with retold(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
             return cls.from_dict(json.loads(content_of(path), object_pairs_hook=distinct))
 
@@ -119,7 +121,8 @@ class Released(Stated):
             arrays[str(len(arrays))] = value
             return len(arrays) - 1
 
-        fields = {name: getattr(self, name) for name in self.kept if name != "learnt" or self.learnt}
+        own = [name for name in self.kept if name not in ("learnt", "fields") or getattr(self, name)]
+        fields = {name: getattr(self, name) for name in own}
         text = json.dumps({"format": self.form, "version": VERSION, **fields}, default=plain)
         buffer = io.BytesIO()
         np.savez(buffer, header=np.array(text), **arrays)

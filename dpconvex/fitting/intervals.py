@@ -20,8 +20,8 @@ from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.optim.newton_step import NewtonPoint
 from dpconvex.optim.noisy_quadratic import by_cone
+from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sensitivity.loss_form import LossForm
-from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.util.arguments import FRACTION, instance, require
 from dpconvex.util.arrays import Array
 

@@ -24,6 +24,7 @@ from dpconvex.data.schema import Schema, check_encoded, schema_of
 from dpconvex.data.validation import finite_numbers, has_masked
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.fitting.files import Released
+from dpconvex.model.people import WEIGHT
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Predict, Template, further_fields
 from dpconvex.numerics import RECORD_TOLERANCE
@@ -69,12 +70,14 @@ class Release(Released, Mapping[str, Array]):
         normal z.
     learnt : Learnt, optional
         The cost of a learnt schema behind the features; that of `schema`, if it was learnt.
+    fields : str
+        Shapes and labels of the template's record; a template that a file is loaded with must have the same.
 
     Examples
     --------
     >>> release = Release({"w": [1.0, -2.0]}, spent=Privacy(epsilon=1), predictor=lambda p, x: x @ p["w"])
     >>> release
-    Release(w (2,); spent: epsilon = 1, replace-one)
+    Release(w (2,); spent: epsilon = 1, replace-one (without a certificate: nobody can check this))
     >>> release["w"]
     array([ 1., -2.])
     >>> release.predict([[1.0, 1.0]])
@@ -82,7 +85,17 @@ class Release(Released, Mapping[str, Array]):
     """
 
     form = "dpconvex release"
-    kept = ("parameters", "certificate", "spent", "not_private_because", "source", "schema", "names", "learnt")
+    kept = (
+        "parameters",
+        "certificate",
+        "spent",
+        "not_private_because",
+        "source",
+        "schema",
+        "names",
+        "learnt",
+        "fields",
+    )
 
     parameters: Mapping[str, Array]
     certificate: Certificate | BoundCertificate | None = None
@@ -98,6 +111,7 @@ class Release(Released, Mapping[str, Array]):
     scaled: bool = False
     noise: Array | None = None
     learnt: Learnt | None = None
+    fields: str = ""
 
     def __post_init__(self) -> None:
         instance(Mapping, "of names to arrays").check("Release", parameters=self.parameters)
@@ -236,7 +250,10 @@ class Release(Released, Mapping[str, Array]):
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         require(declared == released, f"Release: the template declares {declared}, and released were {released}.")
-        return replace(self, **functions_of(template) | {"source": self.source or template.source})
+        made = functions_of(template)
+        said = f"Release: of records with {self.fields}, and the template declares {made['fields']}."
+        require(self.fields in ("", made["fields"]), said)
+        return replace(self, **made | {"source": self.source or template.source})
 
 
 def knowing(found: Any, data: Any) -> Any:
@@ -251,7 +268,15 @@ def functions_of(template: Template) -> dict[str, Any]:
     scaled = repr(template.record.fields.get("y")) == repr(Box(-1.0, 1.0))
     choices = {name: domain.values for name, domain in template.record.discrete.items()}
     only = next(iter(choices.values())) if len(choices) == 1 else None
-    return {"source": template.source, "labels": choices.get("y", only), "scaled": scaled, **named}
+    told = {"labels": choices.get("y", only), "scaled": scaled, "fields": fields_of(template, WEIGHT)}
+    return {"source": template.source, **told, **named}
+
+
+def fields_of(template: Template, beside: str = "") -> str:
+    """Say which fields the records of a template have, but for one: the shapes of continuous ones and the labels of others."""
+    record = template.record
+    continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items() if name != beside]
+    return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
 
 
 def by_blocks(function: Predict, features: Any, fields: Mapping[str, Any]) -> Any:

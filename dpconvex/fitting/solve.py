@@ -24,8 +24,8 @@ from dpconvex.data.schema import Schema, check_inside, check_unit
 from dpconvex.errors import DomainError, NotPrivate, warn
 from dpconvex.fitting.adaptive import release_steps, told_share
 from dpconvex.fitting.engine import DataEngine, check_place
-from dpconvex.fitting.release import Release, functions_of, knowing
-from dpconvex.fitting.statistics import Statistics, fields_of
+from dpconvex.fitting.release import Release, fields_of, functions_of, knowing
+from dpconvex.fitting.statistics import Statistics
 from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse, check_template, form_of
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
@@ -37,8 +37,8 @@ from dpconvex.model.template import Template
 from dpconvex.noise.gaussian import gaussian_level
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.backend import resolve_backend
+from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sums.moment_sums import moment_sums
-from dpconvex.sums.public_rows import in_natural_units
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 

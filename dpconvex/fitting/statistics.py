@@ -13,7 +13,7 @@ from dpconvex.data.schema import Schema
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.files import Released, StatedNumbers
-from dpconvex.fitting.release import Release, functions_of
+from dpconvex.fitting.release import Release, fields_of, functions_of
 from dpconvex.fitting.verify import form_of
 from dpconvex.model.privacy import Privacy
 from dpconvex.model.template import Template
@@ -121,12 +121,6 @@ class Statistics(Released):
 
     def _with(self, template: Any) -> Self:
         return replace(self, template=self.matching(template))
-
-
-def fields_of(template: Template) -> str:
-    record = template.record
-    continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items()]
-    return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
 
 
 # Coefficients.  With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second

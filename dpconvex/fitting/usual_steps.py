@@ -20,10 +20,10 @@ from dpconvex.mechanisms.recipe import (
 )
 from dpconvex.model.privacy import Privacy
 from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.public_rows import in_natural_units
 
 MANY_AT_HINGES = 20.0  # Records for each parameter and unit of the level, from which steps of held hinges are better
 

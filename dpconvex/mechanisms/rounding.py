@@ -33,7 +33,7 @@ GAPS = 16.0
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
 ) -> float:
-    """Bound what `dpconvex.optim.distance_bound` adds to a distance for rounding, over all data sets and noise up to a bound."""
+    """Bound what `dpconvex.optim.problem` adds to a distance for rounding, over all data sets and noise up to a bound."""
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
 from dpconvex.numerics import EPSILON
-from dpconvex.optim import proximal, proximal_newton, smooth
-from dpconvex.optim.distance_bound import Composite, Iterate, at_point, floor, step
-from dpconvex.optim.problem import Problem, Solution
-from dpconvex.optim.spectral_coordinates import Coordinates
+from dpconvex.optim import proximal_newton, quasi_newton
+from dpconvex.optim.problem import Iterate, Problem, Solution, at_point, floor, step
+from dpconvex.optim.proximal_newton import Coordinates
 from dpconvex.sets.certified_distance import Certified
 from dpconvex.sets.certified_minimum import minimum
 from dpconvex.util.arguments import COUNT, POSITIVE
@@ -23,7 +22,7 @@ ROUNDS, MANY = 4, 1000
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
     """Polish a point until it is certified to lie within a tolerance of the minimiser."""
     found, remedy = closest(problem, theta, tolerance, max_steps)
-    if found.distance_bound <= problem.distance_allowed(tolerance, found.theta):
+    if problem.reached(found, tolerance):
         return found
     why = f"the answer could not be certified to within {tolerance:.3g} of the minimiser; nothing is released"
     raise NotConverged(f"{why}. {remedy}")  # does not say how far: that would tell about the data
@@ -35,95 +34,97 @@ def closest(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
-    composite = Composite(problem)
     if problem.feasible.has_projection and problem.kinks.epigraph is None:
-        return by_projections(composite, start, tolerance, max_steps)
+        return by_projections(problem, start, tolerance, max_steps)
     if problem.feasible.obstacle is not None:
         raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
-    found = PerturbedObjective(composite).minimised(start, tolerance)
+    found = PerturbedObjective(problem).minimised(start, tolerance)
     remedy = "Ask for a larger tolerance, regularize more, or write constraints that have a projection."
-    return Solution(found.point, found.distance, composite.evaluations), remedy
+    return Solution(found.point, found.distance, problem.loss.evaluations), remedy
 
 
-def by_projections(composite: Composite, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
+def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> tuple[Solution, str]:
     """Take steps and, without kinks, turns with interior points, which find what steps do not far out, along the edge of K."""
-    problem = composite.problem
-    best = polish(composite, start, tolerance, max_steps)
-    lowest, allowed = floor(composite, best), problem.distance_allowed(tolerance, best.theta)
+    best = polish(problem, start, tolerance, max_steps)
+    lowest, allowed = floor(problem, best), problem.distance_allowed(tolerance, best.theta)
     rounded = allowed < lowest and best.distance_bound <= 100 * lowest  # which steps have nearly reached
     for _ in range(0 if rounded or problem.kinks or max_steps < MANY else ROUNDS):
-        if composite.reached(best, tolerance):
+        if problem.reached(best, tolerance):
             break
-        found = PerturbedObjective(composite).minimised(best.theta, allowed, central_too=False)  # steps go on
+        found = PerturbedObjective(problem).minimised(best.theta, allowed, central_too=False)  # steps go on
         if found.distance <= allowed:
-            return Solution(found.point, found.distance, composite.evaluations), ""
-        closer = polish(composite, found.point, tolerance, max_steps)
+            return Solution(found.point, found.distance, problem.loss.evaluations), ""
+        closer = polish(problem, found.point, tolerance, max_steps)
         best = min(best, closer, key=lambda iterate: iterate.distance_bound)
     remedy = f"It took at most {max_steps} polishing steps: allow more, regularize more, or smooth nonsmooth terms."
     if lowest > allowed:
         remedy = "Double precision allows no less here: ask for a larger tolerance, or regularize more."
-    return Solution(best.theta, best.distance_bound, composite.evaluations), remedy
+    return Solution(best.theta, best.distance_bound, problem.loss.evaluations), remedy
 
 
-def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
+def polish(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    feasible = composite.problem.feasible
-    start = start if composite.is_smooth else feasible.project(start)
-    value, gradient = composite.smooth(start)
+    feasible = problem.feasible
+    start = start if problem.is_smooth else feasible.project(start)
+    value, gradient = problem.smooth(start)
     if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
-        start = feasible.project(np.zeros(composite.dim))
-        value, gradient = composite.smooth(start)
+        start = feasible.project(np.zeros(problem.space.dim))
+        value, gradient = problem.smooth(start)
     if not np.isfinite(value):
-        return Iterate(start, np.inf, value, gradient, composite.problem.strong_convexity)
-    best = at_point(composite, start, value, gradient)
-    if composite.is_smooth:
-        return smooth.descend(composite, best, tolerance, max_steps)
-    plain = not composite.problem.kinks.terms and np.isfinite(composite.curvature)
+        return Iterate(start, np.inf, value, gradient, problem.strong_convexity)
+    best = at_point(problem, start, value, gradient)
+    if problem.is_smooth:
+        return quasi_newton.descend(problem, best, tolerance, max_steps)
+    plain = not problem.kinks.terms and np.isfinite(problem.curvature)
     matrices = Coordinates.of(feasible.pieces) if plain else None
     if matrices is not None:
-        best = proximal_newton.descend(composite, matrices, best, tolerance, max_steps)
-    if not composite.reached(best, tolerance):
-        ahead = composite.curvature_ahead(best.theta, best.gradient)
-        stepped = step(composite, best.theta, best.value, best.gradient, ahead)
+        best = proximal_newton.descend(problem, matrices, best, tolerance, max_steps)
+    if not problem.reached(best, tolerance):
+        ahead = problem.curvature_ahead(best.theta, best.gradient)
+        stepped = step(problem, best.theta, best.value, best.gradient, ahead)
         best = min(stepped, replace(best, lipschitz=stepped.lipschitz), key=lambda iterate: iterate.distance_bound)
-    return best if composite.reached(best, tolerance) else proximal.descend(composite, best, tolerance, max_steps)
+    return (
+        best
+        if problem.reached(best, tolerance)
+        else quasi_newton.descend_with_kinks(problem, best, tolerance, max_steps)
+    )
 
 
 class PerturbedObjective:
     """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
 
-    def __init__(self, composite: Composite) -> None:
-        self.composite, problem = composite, composite.problem
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.modulus, self.epigraph = problem.strong_convexity, problem.kinks.epigraph
         self.costs = np.zeros(0) if self.epigraph is None else problem.size * self.epigraph.weights
 
     def minimised(self, start: Array, tolerance: float, central_too: bool = True) -> Certified:
         if self.epigraph is None:
-            return minimum(self, self.composite.problem.feasible.region, start, tolerance, central_too)
+            return minimum(self, self.problem.feasible.region, start, tolerance, central_too)
         lifted = np.concatenate([start, self.epigraph.heights(start)])
         lifted = lifted if np.isfinite(lifted).all() else self.epigraph.region.inside.astype(float)
         found = minimum(self, self.epigraph.region, lifted, tolerance)
         return replace(found, point=found.point[: len(start)])
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        theta, heights = np.split(x, [self.composite.dim])
-        value, gradient = self.composite.smooth(theta)
+        theta, heights = np.split(x, [self.problem.space.dim])
+        value, gradient = self.problem.smooth(theta)
         return value + float(self.costs @ heights), np.concatenate([gradient, self.costs])
 
     def hessian(self, x: Array) -> Array:
-        dim = self.composite.dim
-        found = self.composite.hessian(x[:dim])
+        dim = self.problem.space.dim
+        found = self.problem.hessian(x[:dim])
         found = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
         return np.pad(found, (0, len(self.costs)))
 
     def gradient_error(self, x: Array, gradient: Array) -> float:
-        dim = self.composite.dim
-        return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
+        dim = self.problem.space.dim
+        return self.problem.gradient_error(x[:dim].astype(float), gradient[:dim])
 
     def lowered(self, x: Array) -> Array:
         if self.epigraph is None:
             return x
-        theta, heights = np.split(x, [self.composite.dim])
+        theta, heights = np.split(x, [self.problem.space.dim])
         terms = self.epigraph.heights(theta.astype(float))
         above = terms + 4 * EPSILON * np.abs(terms)
         return np.concatenate([theta, np.where(heights > above, above, heights)])

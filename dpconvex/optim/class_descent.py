@@ -8,20 +8,12 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import (
-    ScoreModel,
-    centre,
-    constant_in,
-    descend,
-    regularized,
-    row_units,
-    shorten_rows,
-    whole_rows,
-)
+from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_in, descend, regularized
+from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
-from dpconvex.optim.label_shares import LabelShares, shared_constants
+from dpconvex.optim.noisy_metrics import shorten_rows, whole_rows
 from dpconvex.optim.public_slopes import known_of
-from dpconvex.optim.slope_histograms import Public
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -71,50 +63,46 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
     each, found = [known_of(form)], list[tuple[Array, Array]]()
     if each[0][1].is_uneven and not pulls(form) and ridge_of(form) is not None:
         each = [known_of(form, column) for column in range(each[0][0].shape[1])]
-    settings = {**settings, "level": settings["level"] / math.sqrt(len(each))}
+    level, rounds = settings["level"] / math.sqrt(len(each)), settings.get("rounds")
     for scores, public in each:
         classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
         # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
         # curvature that nonsmooth points have by their width is none to step by, where records are many.
         alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
-        alone = alone or (scores.width > 0 and size * settings["level"] > PLENTY * form.basis.shape[1])
+        alone = alone or (scores.width > 0 and size * level > PLENTY * form.basis.shape[1])
         # One second moment says little of rows of products, unless slopes have one sign alone.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_flat and classes and alone else descend
-        found.append(take(PrivateLooks(scores, *seen), form, settings, size, public))
+        found.append(take(Fit(PrivateLooks(scores, *seen), public, level, size, rounds), form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 
-def descend_for_classes(
-    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
-) -> tuple[Array, Array]:
+def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    scores = looks.scores
-    table, hessian, moved, _, pull = class_model_of(looks, form, settings, size, public)
-    theta, ridge = scores.coordinates(table * row_units(scores, looks.constant)), ridge_of(form, free=False)
+    table, hessian, moved, _, pull = class_model_of(fit, form)
+    theta, ridge = fit.looks.parameters(table), ridge_of(form, free=False)
     if ridge_of(form) is not None:
         return theta, moved
     if pull is None and ridge is not None:
-        pull = size * ridge * theta
-    return regularized(table, hessian, form, looks, size, pull), moved
+        pull = fit.size * ridge * theta
+    return regularized(fit, form, table, hessian, pull), moved
 
 
-def class_model_of(
-    looks: PrivateLooks, form: LossForm, settings: dict[str, float], size: float, public: Public
-) -> ScoreModel:
+def class_model_of(fit: Fit, form: LossForm) -> ScoreModel:
     """Take steps; the Hessian is about that of the loss."""
-    scores, level, sides = looks.scores, settings["level"], looks.sides
-    spent = shorten_rows(looks, level, size) if ridge_of(form) is None and scores.monomials is not None else 0.0
+    looks, public, level, size = fit.looks, fit.public, fit.level, fit.size
+    scores, sides = looks.scores, looks.sides
+    spent = shorten_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
     begin = np.zeros(scores.shape)
     if scores.is_shared and public.of_labels is not None:
         # With many rows, steps are short, and end near where they begin.
-        begin, more = shared_constants(looks, public.of_labels, level, size)
+        begin, more = shared_constants(fit, public.of_labels)
         spent += more
     edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))
-    metric, *_ = whole_rows(looks, level * math.sqrt(MOMENT), edge, public, denoised=True)
+    metric, *_ = whole_rows(fit, MOMENT, edge, denoised=True)
     matrix = looks.in_metric(metric.matrix)
-    units, ridge = row_units(scores, looks.constant), ridge_of(form, free=False)
-    along, most = constant_in(matrix, looks), 1.0
+    units, ridge = looks.units, ridge_of(form, free=False)
+    along, most = constant_in(fit, matrix), 1.0
     squares = np.zeros(scores.shape)
     if ridge is not None:
         squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
@@ -125,7 +113,7 @@ def class_model_of(
     part = min(least * (1 + STIFFER * stiff), most)
     widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
     longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-    unit, rounds = min(math.sqrt(metric.directions / size), longest), int(settings.get("rounds", ROUNDS))
+    unit, rounds = min(math.sqrt(metric.directions / size), longest), int(ROUNDS if fit.rounds is None else fit.rounds)
     noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
     many = size * level / (sides * metric.directions)
     wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
@@ -135,7 +123,7 @@ def class_model_of(
     unlikely = public.slope >= MARGIN * public.most_slope  # Scores say no probabilities
     told = None if along is None else public.of_labels
     shifts = SHIFTS if unlikely and told is not None else 0.0
-    clip, step_level = part * public.slope, level * math.sqrt((1 - MOMENT - LENGTHS - shifts - spent) / rounds)
+    clip, step_level = part * public.slope, fit.level_of((1 - MOMENT - LENGTHS - shifts - spent) / rounds)
     noise = unit * sides * clip / step_level * math.sqrt(rounds)
     step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
     moved = MOVED * (1 + noisy / many)
@@ -169,19 +157,17 @@ def class_model_of(
     average = first + shorter(average - first, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
     table = matrix.T @ average
     spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
-    look_level = level * math.sqrt(LENGTHS / LOOKS)
     # With what no score reads.
     theta = scores.coordinates(table * units) + held - scores.coordinates(scores.table(held) @ scores.onto_columns)
     slopes_at, ends = partial(slopes_of, form, theta, size), implicit.lengths(theta)
-    factor = length(looks, table, spread, slopes_at, size * public.curvature, look_level, ends)
+    factor = length(fit, table, spread, slopes_at, ends)
     inverse = np.linalg.inv(matrix)
     found = table * factor
     if shifts:
         ridges, fixed = squares[-1] / looks.constant**2, np.zeros(scores.shape[1])
         if not implicit.is_plain:
             ridges, fixed = 0 * ridges, (scores.shortest.T @ slopes).reshape(scores.shape[::-1])[:, -1]
-        shift_level = level * math.sqrt(shifts / LOOKS)
-        found = balanced(looks, found, factor * spread, (ridges / size, fixed / size), public, size, shift_level)
+        found = balanced(fit, found, factor * spread, ridges / size, fixed / size)
     pull = None if implicit.is_plain else slopes
     hessian, moved_by = public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T
     return ScoreModel(found, hessian, moved_by, table, pull)
@@ -210,15 +196,10 @@ def shorter(
 
 
 def length(
-    looks: PrivateLooks,
-    table: Array,
-    spread: float,
-    slopes_at: Callable[[float], tuple[float, float]],
-    bend: float,
-    level: float,
-    ends: tuple[float, float],
+    fit: Fit, table: Array, spread: float, slopes_at: Callable[[float], tuple[float, float]], ends: tuple[float, float]
 ) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
+    looks, level, bend = fit.looks, fit.level_of(LENGTHS / LOOKS), fit.size * fit.public.curvature
     found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
     if not spread > 0:
         return 1.0
@@ -239,20 +220,12 @@ def length(
     return found
 
 
-def balanced(
-    looks: PrivateLooks,
-    table: Array,
-    spread: float,
-    held: tuple[Array, Array],
-    public: Public,
-    size: float,
-    level: float,
-) -> Array:
-    """Return scores whose constants make slopes add up to about 0, but for a ridge and what else they are `held` by.
+def balanced(fit: Fit, table: Array, spread: float, ridge: Array, pull: Array) -> Array:
+    """Return scores whose constants make slopes add up to about 0, but for a ridge and what else pulls them.
 
     A Kalman filter of noisy mean slopes.
     """
-    ridge, pull = held
+    looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LOOKS)
     assert public.of_labels is not None
     table, most = table.copy(), public.most_slope * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope

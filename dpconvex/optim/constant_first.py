@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_search import ASKED, DEVIATION, Sought, search
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, LengthHistograms, Public, people_of
+from dpconvex.optim.constant_models import ASKED, DEVIATION, Sought, search
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, Fit, LengthHistograms, Public
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -42,9 +42,6 @@ ALIKE = 0.7  # The least part of the largest slope on the short side that record
 LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
 WIDER, FURTHER = 1.5, 2.0
-# How much longer slopes are on one side at scores of 0, at least, where a constant is far away
-LOPSIDED, BENT = 50.0, 0.2  # ... and by how much curvatures differ there
-UNEVEN = 4.0  # How much longer slopes by one column are than by another, at least, where they share no steps
 
 
 def constant_alone(looks: PrivateLooks) -> Array:
@@ -70,23 +67,22 @@ class Start(NamedTuple):
     belief: "Belief"
 
 
-def find_constant(
-    looks: PrivateLooks, level: float, number: float, public: Public, begin: Array | float, most: float
-) -> Start | None:
+def find_constant(fit: Fit, number: float, begin: Array | float, most: float) -> Start | None:
     """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
 
     Mean slopes tell where it is, which cost little if there are many records.  If they are few, all later steps may turn out to
     be noise, and then this is the prediction.  A histogram of slopes there is that of the first clip.  At most a part
     of `most` of the squared level is spent.  Several constants are searched together, unless records are too few to tell them.
     """
-    turn, people = constant_alone(looks), people_of(looks, number)
-    few, bend, columns = people * level / looks.sides, public.curvature, looks.scores.shape[1]
+    looks, public, people = fit.looks, fit.public, fit.people(number)
+    turn, bend, columns = constant_alone(looks), public.curvature, looks.scores.shape[1]
+    few = people * fit.level / looks.sides
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief = Belief(public.least_part)
-    share = max(min((1 / (FINE * people * level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
+    share = max(min((1 / (FINE * people * fit.level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
     last = LAST if public.is_bent and columns == 1 else 0.0
     if public.is_balanced:
-        one, bend, spent = balanced(looks, level, number, public, begin, turn, belief)
+        one, bend, spent = balanced(fit, number, begin, turn, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
         if (mixed := parts_of(looks.scores)).size:
@@ -106,7 +102,7 @@ def find_constant(
         if spent > most and len(mixed) > 1:
             return None
         spent = min(spent, most)
-        each, own = number / people, level * math.sqrt(spent / ASKED)
+        each, own = number / people, fit.level_of(spent / ASKED)
 
         def ask(tried: Array, clip: float) -> Array:
             here = begin + np.outer(turn.T, tried @ apart)
@@ -124,7 +120,7 @@ def find_constant(
         usual = wider * math.hypot(
             *(min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
         )
-    own, spent = level * math.sqrt(share), spent + share * (1 + public.vanishes)
+    own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
     edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
     longest = public.both_sides(float(place[0])) if public.is_balanced else None
     lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, longest)
@@ -150,23 +146,18 @@ def find_constant(
 
 
 def balanced(
-    looks: PrivateLooks,
-    level: float,
-    number: float,
-    public: Public,
-    begin: Array | float,
-    turn: Array,
-    belief: "Belief",
+    fit: Fit, number: float, begin: Array | float, turn: Array, belief: "Belief"
 ) -> tuple[float, float, float]:
     """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
-    few, spent = people_of(looks, number) * level / looks.sides, 0.0
+    looks, public, spent = fit.looks, fit.public, 0.0
+    few = fit.people(number) * fit.level / looks.sides
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
     bears = few * math.sqrt(sum(SHARES))
 
     def bends(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
-        own, cap = level * math.sqrt(cost), wider * public.short_side(place)
+        own, cap = fit.level_of(cost), wider * public.short_side(place)
         answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
         return float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
 
@@ -180,7 +171,7 @@ def balanced(
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
         narrow = min(NARROW * widening(place), allowed)  # It tells which way to go, and wide ones where to stay
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
-        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, level * math.sqrt(share)).gradient[0, 0])
+        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
     place = seen_from(belief.middle, place, public)
@@ -208,27 +199,6 @@ def widening(place: float) -> float:
 def are_apart(scores: LinearScores) -> bool:
     """Say whether no score is one of two columns."""
     return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
-
-
-def are_uneven(
-    slopes_at: Callable[[Any], Any], scores: LinearScores, middles: Callable[[], tuple[Array, Array, Any]]
-) -> bool:
-    """Say whether losses are sums of functions of one column each, some of all, unlike in slopes or width, or far from 0."""
-    if scores.is_shared or scores.shape[1] == 1 or not are_apart(scores):
-        return False
-    place, kinds = np.random.default_rng(0).normal(size=scores.shape[1]), scores.kinds.T.toarray()
-    slopes = slopes_at((kinds @ place)[:, None])
-    alone = (slopes_at(far * kinds[:, [j]])[j] for j, far in enumerate(place))
-    if not ((slopes != 0).all(axis=0).any() and all(map(np.allclose, alone, slopes))):
-        return False
-    below, low, here, high = (slopes_at(far * kinds.sum(axis=1)[:, None]) for far in (-FARTHEST, -1, 0, 1))
-    up, down, last = (np.maximum(side.max(axis=1), 0.0) for side in (here, -here, -below))
-    most, least = np.maximum(up, down), np.where(up > down, np.maximum(down, last), up)
-    rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
-    # Constants of links are far from 0, those of targets in the middle.
-    far = (most > LOPSIDED * least) & (np.abs(np.subtract(*rises)) > BENT * np.add(*rises))
-    steep = np.abs([low, here, high]).max(axis=(0, 2))
-    return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, middles()[1]))
 
 
 def parts_of(scores: LinearScores) -> Array:
@@ -286,32 +256,31 @@ class Belief:
 
 
 def last_steps(
-    looks: PrivateLooks,
+    fit: Fit,
     table: Array,
     spread: float,
     place: float,
     away: float,
     start: Start,
-    level: float,
     clip: float,
     number: float,
     bend: float,
     lengths: LengthHistograms,
-    public: Public,
 ) -> Array:
     """Return the table with the constant moved once more, alone: its noise is small, so the clip is wide.
 
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
-    last, only = start.last, constant_alone(looks).T
+    looks, public, last = fit.looks, fit.public, start.last
+    only = constant_alone(looks).T
     # The clip for the constant: that of all directions loses what is far out on one side.
-    own = level * math.sqrt(start.share)
+    own = fit.level_of(start.share)
     counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
     there = replace(lengths, deviation=looks.deviation_of_counts(own))
-    asked = there.clip(counts, (LOUD * looks.sides / level) ** 2 / last, clip, clip)
+    asked = there.clip(counts, (LOUD * looks.sides / fit.level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
     if lengths.longest is None:
-        own = level * math.sqrt(last)
+        own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.
         step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
@@ -321,7 +290,7 @@ def last_steps(
     for part in (EARLY, 1 - EARLY):
         before, place = place, seen_from(belief.middle, place + more, public) - more
         table, unit = table + (place - before) * only, public.short_side(place + more)
-        own = level * math.sqrt(part * last)
+        own = fit.level_of(part * last)
         slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)
         belief.learn(place + more, slope / unit, wide / unit, looks.sides * wide / own / number / unit)
     return table + (belief.middle - more - place) * only

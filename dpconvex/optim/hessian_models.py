@@ -9,6 +9,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from dpconvex.optim.problem import Problem
+from dpconvex.sets.quadratics import Quadratic
 from dpconvex.util.arrays import Array, Indices
 
 LinearMap = Callable[[Array], Array]
@@ -77,10 +78,10 @@ class Sampled:
 
 def second_moments(problem: Problem, theta: Array, records: int) -> Kronecker | None:
     """Return a model of second moments; None where the losses have no such form."""
-    found, quadratic = problem.loss.grid(problem.seen(theta), records), problem.loss.quadratic(problem.smooth_part)
+    found, public = problem.loss.grid(problem.seen(theta), records), problem.public(problem.smooth_part)
     if found is None:
         return None
-    diagonal = np.zeros(problem.space.dim) if quadratic is None else quadratic.hessian.diagonal()
+    diagonal = public.hessian.diagonal() if isinstance(public, Quadratic) else np.zeros(problem.space.dim)
     return Kronecker(*found, np.maximum(problem.size * diagonal + problem.added, problem.strong_convexity))
 
 
@@ -92,7 +93,7 @@ def sampled_hessian(problem: Problem, theta: Array, records: int) -> LinearMap |
     factors = problem.loss.factors(problem.seen(theta), records)
     if factors is None:
         return None
-    public = problem.size * problem.loss.regularizer_hessian(theta, problem.smooth_part)
+    public = problem.size * problem.public(problem.smooth_part).hessian_at(theta)
     public = sp.csr_array(public + problem.added * sp.eye_array(problem.space.dim))
     return Sampled(public, problem.loss.form.map, *factors, problem.seen)
 

@@ -9,9 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.adaptive_descent import probe_of, row_units
-from dpconvex.optim.slope_histograms import Public
-from dpconvex.sums.private_looks import PrivateLooks
+from dpconvex.optim.adaptive_descent import probe_of
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.util.arrays import Array
 
 REMEDY = "More records, a larger epsilon or fewer features help."
@@ -50,23 +49,21 @@ class NewtonPoint(NamedTuple):
 class NewtonStep:
     """A Newton step from a table of parameters, behind noise."""
 
-    looks: PrivateLooks
+    fit: Fit
     basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
-    level: float  # Of all queries together
-    number: float  # About the number of records
-    public: Public
     table: Array  # Where the step begins, as `model_of` returns it, shape (rows, columns)
     hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
     longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
     identified: tuple[Array, Array]  # As of the form
 
     def __post_init__(self) -> None:
-        self.scores, self.units = self.looks.scores, row_units(self.looks.scores, self.looks.constant)
+        self.looks, self.public, self.number = self.fit.looks, self.fit.public, self.fit.size
+        self.scores = self.looks.scores
 
     def estimate(self) -> NewtonPoint:
         """Take the step; raise if the Hessian nowhere exceeds its noise, or changes within the error of the estimate."""
         every = np.eye(self.basis.shape[1])
-        self.step(self.level * math.sqrt(1 - STAYS))
+        self.step(self.fit.level_of(1 - STAYS))
         # Noise on the Hessian counts by how far the step began from what is estimated: by the step, and by chance.
         near = self.inverse @ (self.spread + self.gradient_noise**2 * every) @ self.inverse
         near += np.outer(self.move, self.move) + self.unknown
@@ -79,7 +76,7 @@ class NewtonStep:
         hidden = np.diag(unknown) > HIDDEN * np.diag(of_records + of_noise)
         if hidden[lift.any(axis=1)].all():  # of what equations do not fix
             raise NotConverged(f"intervals: noise hides the curvature along every parameter. {REMEDY}")
-        theta = lift @ self.scores.coordinates(self.table * self.units) + shift
+        theta = lift @ self.looks.parameters(self.table) + shift
         return NewtonPoint(theta, of_records, of_noise, hidden)
 
     def step(self, level: float) -> None:
@@ -116,7 +113,7 @@ class NewtonStep:
         self.move = -self.inverse @ slope
         self.table = table + self.to_table(self.move)
         # Along hidden axes the error may be as long as parameters are on average, in the metric.  Much noise makes steps short.
-        places = [self.scores.coordinates(part * self.units) for part in (self.table, self.longer)]
+        places = [self.looks.parameters(part) for part in (self.table, self.longer)]
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
         self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
@@ -124,7 +121,7 @@ class NewtonStep:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
-        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.units)
+        whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
         self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.basis.toarray()))[0]
         self.back = self.scores.shortest @ whole @ self.onto
 
@@ -216,7 +213,7 @@ class NewtonStep:
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
-        cap, own = CAP * self.public.curvature, self.level * math.sqrt(STAYS / 4)
+        cap, own = CAP * self.public.curvature, self.fit.level_of(STAYS / 4)
         probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]

@@ -1,14 +1,18 @@
-"""The perturbed program in sum form, which a backend solves, and what it gives back.
+"""The perturbed program in sum form, which a backend solves, and how far points are from its minimiser.
 
     F(theta) = sum_i loss_i(theta) + size * regularizer(theta) + (added/2) ||theta||^2 + <linear, theta>,   theta in K,
 
-with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear`.
+with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear`.  Methods see F = f + h:
+h is the indicator of K and the kinks of the regularizer that have a proximal map together with it.  Distances are recomputed from
+the problem, never taken from a solver (docs/theory.md, section 13).
 """
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +23,11 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
 from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.sets.kinks import Kinks, split_kinks
-from dpconvex.sets.quadratics import Bend
+from dpconvex.sets.quadratics import Bend, Quadratic
 from dpconvex.sums.batch_loss import BatchedLoss
+from dpconvex.sums.forms import Written, public_part
 from dpconvex.util.arrays import Array, frozen
-from dpconvex.util.summation import SumLengths
+from dpconvex.util.summation import SumLengths, public_norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +45,7 @@ class Problem:
     size: float  # the public number of records that scales the regularizer; under add-remove it may differ from the batch's
     strong_convexity: float  # modulus of F (sum form), `added` included; positive
     added: float = 0.0  # the modulus of the quadratic that a mechanism adds
-    linear: Array | None = None  # the drawn noise b, shape (dim,)
+    linear: Any = None  # the drawn noise b, shape (dim,)
     gradient_bound: float = 0.0  # on that of one record's loss: what rounding may do is bounded by it
     hessian_bound: float = np.inf  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
     lengths: SumLengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
@@ -73,6 +78,9 @@ class Problem:
     def kinks(self) -> Kinks:
         return split_kinks(self.feasible, self.template.regularizer)[1]
 
+    def public(self, part: Expression | None = None) -> Written | Quadratic:
+        return public_part(self.template, self.space, part)
+
     def value(self, theta: Array) -> float:
         """F at a point, K not checked."""
         return self.value_and_gradient(theta)[0]
@@ -80,13 +88,15 @@ class Problem:
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
         """Both at once, at the cost of one pass over the records; with `smooth`, without the kinks of the regularizer."""
         value, gradient = self.loss.value_and_gradient(self.seen(theta))
-        linear = np.zeros(self.space.dim) if self.linear is None else self.linear
-        regular, slope = self.loss.regularizer_value_and_gradient(theta, self.smooth_part if smooth else None)
-        total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
-        return total, self.seen(gradient) + self.size * slope + self.added * theta + linear
+        regular, slope = self.public(self.smooth_part if smooth else None).value_and_gradient(theta)
+        total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(self.linear @ theta)
+        return total, self.seen(gradient) + self.size * slope + self.added * theta + self.linear
 
     def distance_allowed(self, tolerance: float, theta: Array) -> float:
         return tolerance * (max(1.0, float(np.linalg.norm(theta))) if self.relative else 1.0)
+
+    def reached(self, found: "Solution | Iterate", tolerance: float) -> bool:
+        return found.distance_bound <= self.distance_allowed(tolerance, found.theta)
 
     def seen(self, theta: Array) -> Array:
         return theta if self.projector is None else self.projector(theta)
@@ -94,9 +104,74 @@ class Problem:
     def hessian(self, theta: Array, records: int | None = None) -> Array:
         """Hessian of F, without kinks, symmetrised, shape (dim, dim); that of the losses from about so many records, if given."""
         losses = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
-        public = self.size * self.loss.regularizer_hessian(theta, self.smooth_part).toarray()
+        public = self.size * self.public(self.smooth_part).hessian_at(theta).toarray()
         matrix = self.seen(self.seen(losses).T) + public + self.added * np.eye(self.space.dim)
         return np.asarray(matrix + matrix.T) / 2
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether h is zero: K is all of space and nothing is split off."""
+        return self.feasible.is_space and not self.kinks.terms
+
+    @cached_property
+    def curvature(self) -> float:
+        """Proved Lipschitz constant of the gradient of f where the problem's `bend` holds; infinite if there is none."""
+        if not np.isfinite(self.hessian_bound + self.bend.rest):
+            return np.inf
+        whole = self.batch.size * self.hessian_bound + self.stiffness + self.added
+        return max(whole, self.strong_convexity) * (1 + 1e-9)
+
+    def curvature_at(self, theta: Array) -> float:
+        """Return the same for the segment from a point of K to the minimiser."""
+        return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
+
+    def balanced(self, theta: Array) -> float:
+        """Return the root of L_f mu; infinite where L_f is not known."""
+        return float(np.sqrt(self.curvature_at(theta) * self.strong_convexity))
+
+    def smooth(self, theta: Array) -> tuple[float, Array]:
+        """Value and gradient of f; infinity and NaN where it is too large to compute with."""
+        value, gradient = self.value_and_gradient(theta, smooth=True)
+        if not (np.isfinite(value) and np.abs(gradient).max(initial=0.0) < 1e150):
+            return np.inf, np.full(self.space.dim, np.nan)
+        return value, gradient
+
+    def curvature_ahead(self, theta: Array, gradient: Array) -> float:
+        """Estimate the Lipschitz constant of the gradient of f from a short step downhill; at least mu."""
+        mu, norm = self.strong_convexity, float(np.linalg.norm(gradient))
+        if norm == 0.0 or not np.isfinite(norm):
+            return mu
+        length = 1e-3 * max(1.0, float(np.linalg.norm(theta)))
+        change = float(np.linalg.norm(self.smooth(theta - length / norm * gradient)[1] - gradient)) / length
+        return max(change, mu) if np.isfinite(change) else mu
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        return self.feasible.project(self.kinks.proximal(theta, step * self.size))
+
+    def proximal_error(self, theta: Array, gradient: Array, lipschitz: float) -> float:
+        start, step = theta - gradient / lipschitz, self.size / lipschitz
+        shrunk = float(np.linalg.norm(self.kinks.proximal(start, step)))
+        return self.feasible.error(shrunk) + self.kinks.error(float(np.linalg.norm(start)), step)
+
+    def gradient_error(self, theta: Array, gradient: Array) -> float:
+        """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
+        noise, radius, whole = (float(np.linalg.norm(vector)) for vector in (self.linear, theta, gradient))
+        data = self.batch.size * self.gradient_bound
+        public = public_norms(data, noise, self.added * radius, whole, self.stiffness * radius)
+        bend = self.hessian_bound if np.isfinite(self.hessian_bound) else 0.0
+        return self.sum_lengths.gradient_error(self.batch.size, self.gradient_bound, bend, radius, public)
+
+    @cached_property
+    def stiffness(self) -> float:
+        """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
+        known = self.size * (self.bend.quadratic + self.bend.rest)
+        return known if np.isfinite(known) else self.strong_convexity
+
+    @cached_property
+    def sum_lengths(self) -> SumLengths:
+        columns = () if self.lengths else self.batch.fields.values()  # partitions show none
+        scalars = sum(math.prod(column.shape[1:]) for column in columns)
+        return self.lengths or SumLengths(scalars * (scalars + 3) // 2, max(self.space.dim, 1), self.space.dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +182,72 @@ class Solution:
     distance_bound: float
     # Passes over the records, of some in proportion: they depend on the data, and are not for release.
     evaluations: float = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """A point of K (but for rounding), the bound tau on its distance from the minimiser, and f there."""
+
+    theta: Array
+    distance_bound: float
+    value: float
+    gradient: Array
+    lipschitz: float  # the L of the proximal-gradient step that led there
+
+
+def step(problem: Problem, point: Array, value: float, gradient: Array, lipschitz: float) -> Iterate:
+    """Proximal-gradient step and its certificate; L is doubled until f lies below its quadratic model there (up to rounding)."""
+    mu = problem.strong_convexity
+    while True:
+        theta = problem.proximal(point - gradient / lipschitz, 1.0 / lipschitz)
+        move = point - theta
+        reached, slope = problem.smooth(theta)
+        # Near the minimiser the difference of values drowns in rounding, and gradients tell more.
+        model = value - float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
+        fine = reached <= model or float(np.linalg.norm(slope - gradient)) <= lipschitz * float(np.linalg.norm(move))
+        if fine or lipschitz > 1e30 * mu:
+            break
+        lipschitz *= 2.0
+    residual = slope - gradient + lipschitz * move
+    bound = (float(np.linalg.norm(residual)) + 2 * problem.gradient_error(theta, slope)) / mu
+    if not problem.is_smooth:
+        bound += problem.proximal_error(point, gradient, lipschitz) * spread(problem, theta, lipschitz)
+    plain = at_point(problem, theta, reached, slope, lipschitz)
+    return replace(plain, distance_bound=float(np.fmin(plain.distance_bound, bound)))
+
+
+def spread(problem: Problem, theta: Array, lipschitz: float) -> float:
+    """The rate at which the distance of a step moves with its end; estimated by L where no L_f is proved, as for no release."""
+    curvature = problem.curvature_at(theta) if np.isfinite(problem.curvature) else lipschitz
+    return 1 + (lipschitz + curvature) / problem.strong_convexity
+
+
+def at_point(problem: Problem, theta: Array, value: float, gradient: Array, lipschitz: float | None = None) -> Iterate:
+    """Certificate of a point itself, from f and its gradient there, without another pass over the records.
+
+    Of a step x with ``L = sqrt(L_f mu)``, where h is not 0: ``||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu))``
+    (docs/theory.md, section 13).  Infinite if L_f is not known.
+    """
+    mu = problem.strong_convexity
+    bound, root = float(np.linalg.norm(gradient)) / mu, problem.balanced(theta)
+    if not problem.is_smooth:
+        bound = np.inf
+        if np.isfinite(root):
+            move = theta - problem.proximal(theta - gradient / root, 1.0 / root)
+            error = problem.proximal_error(theta, gradient, root)
+            bound = (float(np.linalg.norm(move)) + error) * (1 + 2 * root / mu)
+    bound += problem.gradient_error(theta, gradient) / mu
+    return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
+
+
+def floor(problem: Problem, iterate: Iterate) -> float:
+    """Return the smallest distance bound that rounding allows, near an iterate."""
+    mu, theta, gradient = problem.strong_convexity, iterate.theta, iterate.gradient
+    errors = problem.gradient_error(theta, gradient) / mu
+    if problem.is_smooth:
+        return errors
+    proximal = problem.proximal_error(theta, gradient, iterate.lipschitz)
+    lowest, root = 2 * errors + proximal * spread(problem, theta, iterate.lipschitz), problem.balanced(theta)
+    if not np.isfinite(root):
+        return lowest
+    return min(lowest, errors + problem.proximal_error(theta, gradient, root) * (1 + 2 * root / mu))

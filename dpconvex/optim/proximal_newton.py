@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
-from dpconvex.optim.distance_bound import Composite, Iterate, at_point
 from dpconvex.optim.hessian_models import Corrected, Dense, LinearMap, sampled_hessian, second_moments
-from dpconvex.optim.problem import Problem
-from dpconvex.optim.spectral_coordinates import Coordinates, Derivative
-from dpconvex.util.arrays import Array
+from dpconvex.optim.problem import Iterate, Problem, at_point
+from dpconvex.sets.projections import ConvexSet, IntervalSet, Spectral, smat, svec, triangle
+from dpconvex.util.arrays import Array, Indices
 
 # Records that a sample has for each monomial, and second moments at least.  A sample grows after so many slow steps in a row,
 # second moments are left after one less; these leave more of the distance than SLOW.  It is read anew after one that leaves ANEW.
@@ -27,6 +27,139 @@ DROWNED = 1e-11  # Differences of values below this share of them drown in round
 FRACTION, ROUGHER, EXACT, INNER_STEPS, PRODUCTS = 0.1, 0.5, 1e-14, 30, 200
 # Where less of a step than this helps, another piece of K is near, and so many steps of proximal gradients find it for less.
 SHORT, FORWARD = 0.1, 4
+FLAT = 1e-9  # Directions whose projection moves by less than this fraction are taken to be fixed
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """Symmetric matrices of one side whose eigenvalues, but for a shift, lie in intervals; `root` is R, if there is one."""
+
+    place: Indices  # of each matrix's coordinates, shape (count, side (side + 1) / 2)
+    shift: Array  # shape (count, side, side)
+    lower: Array  # shape (count, side)
+    upper: Array
+    root: Array | None = None
+
+    def moved(self, vector: Array, root: Array) -> Array:
+        return svec(root @ smat(vector[..., self.place]) @ root.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """A derivative of the projection: multiples of the axes of coordinates that are turned by the matrices' eigenvectors."""
+
+    vectors: list[tuple[Indices, Array]]
+    weights: Array  # between 0 and 1, shape (dim,)
+
+    def turned(self, vector: Array, back: bool = False) -> Array:
+        result = vector.copy()
+        for place, turn in self.vectors:
+            other = turn.swapaxes(-1, -2)
+            left, right = (turn, other) if back else (other, turn)
+            result[place] = svec(left @ smat(vector[place]) @ right)
+        return result
+
+    def written(self, matrix: Array, chosen: NDArray[np.bool_]) -> Array:
+        """Return the matrix in the turned coordinates, those that are chosen."""
+        return congruent(matrix, [(place, congruence(turn)) for place, turn in self.vectors], chosen)
+
+
+def congruence(turn: Array) -> Array:
+    """Return the maps from matrices ``X`` to ``turn' X turn``, from rows to columns: (..., D, D) to (..., D(D+1)/2, D(D+1)/2)."""
+    row, column, weight = triangle(turn.shape[-1])
+    first, second = turn[..., row, :], turn[..., column, :]
+    both = first[..., row] * second[..., column] + first[..., column] * second[..., row]
+    return np.asarray(both * (weight[:, None] * weight / 2))
+
+
+def congruent(matrix: Array, maps: list[tuple[Indices, Array]], chosen: NDArray[np.bool_] | None = None) -> Array:
+    """Return a quadratic form in other coordinates, of which these are turned by maps; those that are chosen alone."""
+    for _ in range(2):
+        matrix = matrix.T.copy()
+        for places, tables in maps:
+            for place, table in zip(places, tables if tables.ndim > 2 else [tables] * len(places), strict=True):
+                kept = slice(None) if chosen is None else chosen[place]
+                matrix[place[kept]] = table[:, kept].T @ matrix[place]
+        matrix = matrix if chosen is None else matrix[chosen]
+    return matrix
+
+
+class Coordinates:
+    """K, with or without congruences of its cones: theta is the original point, x the point in new coordinates."""
+
+    def __init__(self, spectra: list[Spectra], intervals: list[IntervalSet]) -> None:
+        self.spectra, self.intervals = spectra, intervals
+
+    @classmethod
+    def of(cls, pieces: tuple[ConvexSet, ...]) -> "Coordinates | None":
+        """Return K in its own coordinates; None if it has pieces of another kind, or no matrices."""
+        intervals = [piece for piece in pieces if isinstance(piece, IntervalSet)]
+        matrices = [p for p in pieces if isinstance(p, Spectral) and p.symmetric and isinstance(p.inner, IntervalSet)]
+        if not matrices or len(intervals) + len(matrices) < len(pieces):
+            return None
+        spectra = []
+        for side in sorted({len(piece.shift) for piece in matrices}):
+            own = [piece for piece in matrices if len(piece.shift) == side]
+            bounds = [np.array([piece.inner.bounds()[k] for piece in own]) for k in (0, 1)]
+            spectra.append(Spectra(np.array([p.coordinates for p in own]), np.array([p.shift for p in own]), *bounds))
+        return cls(spectra, intervals)
+
+    def evened(self, curvature: LinearMap, least: float, dim: int) -> "Coordinates":
+        """Return congruences from the curvature along the identity, the signs of neighbouring matrices opposed."""
+        spectra = []
+        for one in self.spectra:
+            if not (one.shift.any() or one.lower.any() or np.isfinite(one.upper).any()):  # cones
+                count, side = one.shift.shape[:2]
+                sign, direction = np.resize([1.0, -1.0], count)[:, None], np.zeros(dim)
+                direction[one.place] = sign * svec(np.eye(side))
+                values, vectors = np.linalg.eigh(smat((sign * curvature(direction)[one.place]).mean(axis=0)))
+                values = np.maximum(values - least, 0.0)
+                # A product of features has about this curvature: that of each, over the root of all.
+                even = np.maximum(values / np.sqrt(max(values.sum(), 1e-300)), np.sqrt(least))
+                one = Spectra(one.place, one.shift, one.lower, one.upper, (vectors / np.sqrt(even)) @ vectors.T)
+            spectra.append(one)
+        return Coordinates(spectra, self.intervals)
+
+    def original(self, x: Array) -> Array:
+        """Return theta, of many points at once; R is symmetric, so this also takes gradients by theta to gradients by x."""
+        theta = x.copy()
+        for one in self.spectra:
+            if one.root is not None:
+                theta[..., one.place] = one.moved(x, one.root)
+        return theta
+
+    def new(self, theta: Array) -> Array:
+        x = theta.copy()
+        for one in self.spectra:
+            if one.root is not None:
+                x[one.place] = one.moved(theta, np.asarray(np.linalg.inv(one.root), dtype=float))
+        return x
+
+    def model(self, plain: LinearMap) -> LinearMap:
+        """Return a model of the Hessian by x from one by theta."""
+        if isinstance(plain, Dense):
+            roots = [(one.place, congruence(one.root)) for one in self.spectra if one.root is not None]
+            return Dense(congruent(plain.matrix, roots))
+        return lambda x: self.original(plain(self.original(x)))
+
+    def project(self, x: Array) -> tuple[Array, Derivative]:
+        """Project on K in these coordinates, with the derivative of that."""
+        result, weights, turns = x.copy(), np.ones(len(x)), []
+        for piece in self.intervals:
+            here = piece.coordinates
+            result[here] = np.clip(x[here], piece.lower, piece.upper)
+            weights[here] = result[here] == x[here]
+        for one in self.spectra:
+            values, vectors = np.linalg.eigh(smat(x[one.place]) - one.shift)
+            inside = np.clip(values, one.lower, one.upper)
+            result[one.place] = svec((vectors * inside[:, None]) @ vectors.swapaxes(-1, -2) + one.shift)
+            row, column, _ = triangle(values.shape[1])
+            apart, moved = values[:, row] - values[:, column], inside[:, row] - inside[:, column]
+            equal = np.abs(apart) <= 1e-14 * np.abs(values).max(axis=1, keepdims=True)
+            free = (inside == values)[:, row].astype(float)
+            weights[one.place] = np.clip(np.where(equal, free, moved / np.where(equal, 1.0, apart)), 0.0, 1.0)
+            turns.append((one.place, vectors))
+        return result, Derivative(turns, np.where(weights > FLAT, weights, 0.0))
 
 
 @dataclass(eq=False)
@@ -156,7 +289,7 @@ def solution(system: Array, target: Array) -> Array:
 class Models:
     """The models one after the other: second moments, where losses have that form, then samples, each larger if need be."""
 
-    composite: Composite
+    problem: Problem
     plain: Coordinates
     records: int
     sampling: bool = False
@@ -168,10 +301,10 @@ class Models:
         if self.current is None:
             made: LinearMap | None = None
             if not self.sampling:
-                made = self.composite.read(second_moments, theta, max(self.records, FEWEST))
+                made = second_moments(self.problem, theta, max(self.records, FEWEST))
             if made is None:
-                made, self.sampling = self.composite.read(sampled_hessian, theta, self.records), True
-            self.current = None if made is None else Modelled.of(self.plain, made, self.composite.problem)
+                made, self.sampling = sampled_hessian(self.problem, theta, self.records), True
+            self.current = None if made is None else Modelled.of(self.plain, made, self.problem)
         return self.current
 
     def judge(self, gain: float, right: bool) -> None:
@@ -179,7 +312,7 @@ class Models:
         self.slow = self.slow + 1 if gain > SLOW else 0
         if self.sampling and gain > ANEW and not right:  # else a smaller shift goes farther
             self.current = None
-        larger = not self.sampling or self.records < self.composite.problem.batch.size
+        larger = not self.sampling or self.records < self.problem.batch.size
         if larger and self.slow >= SLOW_STEPS - (not self.sampling):
             self.enlarge()
 
@@ -188,35 +321,35 @@ class Models:
         self.sampling, self.slow, self.current = True, 0, None
 
 
-def between(composite: Composite, now: Iterate, found: Iterate) -> Iterate:
+def between(problem: Problem, now: Iterate, found: Iterate) -> Iterate:
     """Return the point where, by the slopes at both ends, f is least between two points of K; the second end if none tells."""
     move = found.theta - now.theta
     down, up = float(now.gradient @ move), float(found.gradient @ move)
     if not (down < 0 < up < np.inf):
         return found
     theta = now.theta + min(max(down / (down - up), 0.05), 0.95) * move
-    return at_point(composite, theta, *composite.smooth(theta))
+    return at_point(problem, theta, *problem.smooth(theta))
 
 
-def descend(composite: Composite, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
+def descend(problem: Problem, plain: Coordinates, best: Iterate, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more."""
-    problem, now, stalled, failed, shift = composite.problem, best, 0, False, 0.0
-    models = Models(composite, plain, FOR_EACH * problem.loss.monomials)
+    now, stalled, failed, shift = best, 0, False, 0.0
+    models = Models(problem, plain, FOR_EACH * problem.loss.monomials)
     for _ in range(min(max_steps, MOST)):
-        if composite.reached(best, tolerance) or stalled > PATIENCE:
+        if problem.reached(best, tolerance) or stalled > PATIENCE:
             break
         model = models.at(now.theta)
         if model is None:
             break
         if not shift:  # where losses are flat, their model says nothing of how they bend farther on
-            largest, least = largest_eigenvalue(model.plain, composite.dim)[0], STEEPEST * composite.curvature
+            largest, least = largest_eigenvalue(model.plain, problem.space.dim)[0], STEEPEST * problem.curvature
             shift = least / largest if largest < least else SHIFT
         theta = problem.feasible.project(model.minimised(now, shift))
-        found = at_point(composite, theta, *composite.smooth(theta))
+        found = at_point(problem, theta, *problem.smooth(theta))
         predicted, held = model.decrease(now, theta, shift)
         model.learn(now, found)
         if found.value > now.value - POOR * predicted and predicted > DROWNED * abs(now.value):
-            found = between(composite, now, found)
+            found = between(problem, now, found)
             model.learn(now, found)
         gain = found.distance_bound / now.distance_bound
         drowned = not predicted > DROWNED * abs(now.value)  # then distances must shrink

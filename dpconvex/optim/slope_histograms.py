@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpconvex.optim.row_metrics import DomainMetric
 from dpconvex.sums.private_looks import PrivateLooks
-from dpconvex.sums.public_rows import DomainMetric
 from dpconvex.util.arrays import Array
 
 RISING = 4.0  # By how much the curvature rises in one step at most
@@ -28,6 +28,7 @@ BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one s
 # Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
 TAILED, FALLS = 80.0, 0.5
 LEAST_SEEN = 0.1  # The least part of records that is seen
+FEW = 5.0  # Records for each feature and unit of the level
 
 
 @dataclass(frozen=True)
@@ -161,5 +162,25 @@ class LengthHistograms:
         return float(self.edges[max(int(np.argmin(cost)), least)])
 
 
-def people_of(looks: PrivateLooks, number: float) -> float:
-    return number / (1 if looks.people is None else looks.privacy.most)
+@dataclass(frozen=True)
+class Fit:
+    """One fit: records behind their noise, public facts, and the level of all questions, whose square they share."""
+
+    looks: PrivateLooks
+    public: Public
+    level: float
+    size: float  # The nominal number of records
+    rounds: float | None = None  # The number of steps, where that is given
+
+    def level_of(self, part: float) -> float:
+        """Return the level of a question that has a part of the squared level."""
+        return self.level * math.sqrt(part)
+
+    def people(self, number: float) -> float:
+        """Return how many people have so many records, at least."""
+        return number / (1 if self.looks.people is None else self.looks.privacy.most)
+
+    @property
+    def has_few(self) -> bool:
+        """Whether records are few for each feature and unit of the level, so that one second moment is asked for."""
+        return self.size * self.level / self.looks.rows.count < FEW

@@ -7,9 +7,9 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
-from dpconvex.optim.adaptive_descent import model_of, row_units
+from dpconvex.optim.adaptive_descent import model_of
 from dpconvex.optim.class_descent import class_model_of
-from dpconvex.optim.slope_histograms import Public
+from dpconvex.optim.slope_histograms import Fit, Public
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic
@@ -39,30 +39,28 @@ def descend_on_vertices(
     public = replace(public, metric=None)  # of all features, of which few are taken
     features, left = len(scores.inside), 1 - LENGTHS - CHOICES
     reach, plain = vertex_reach(form), start_of(form)[scores.places] * scores.scale
-    units = row_units(scores, looks.constant)
 
-    def part(chosen: Indices) -> PrivateLooks:
-        return PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
+    def part(chosen: Indices, share: float) -> Fit:
+        own = PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
+        return Fit(own, public, level * math.sqrt(share), size)
 
     if scores.has_constant:
-        alone, left = part(np.arange(0)), left - CONSTANT
-        plain[-1] = model_of(alone, {"level": level * math.sqrt(CONSTANT)}, size, public)[0][-1] * alone.constant
-    clip = usual_length(looks, plain / units, level * math.sqrt(LENGTHS), public.slope * widest, size)
+        alone, left = part(np.arange(0), CONSTANT), left - CONSTANT
+        plain[-1] = model_of(alone).table[-1] * alone.looks.constant
+    clip = usual_length(looks, plain / looks.units, level * math.sqrt(LENGTHS), public.slope * widest, size)
     own = (reach[:, scores.places] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
-    found = looks.choose(plain / units, clip, own, level * math.sqrt(CHOICES), int(settings["vertices"]))
-    last = part(np.sort(np.array(found, dtype=np.int64)))
-    rest = {**settings, "level": level * math.sqrt(left)}
+    found = looks.choose(plain / looks.units, clip, own, level * math.sqrt(CHOICES), int(settings["vertices"]))
+    fit = replace(part(np.sort(np.array(found, dtype=np.int64)), left), rounds=settings.get("rounds"))
+    last = fit.looks
     if public.is_flat and form.template.record.discrete:
-        table, hessian, *_ = class_model_of(last, form, rest, size, public)
-        table = table / times_longer(last.scores.coordinates(table * row_units(last.scores, last.constant)), form)
+        table, hessian, *_ = class_model_of(fit, form)
+        table = table / times_longer(last.parameters(table), form)
     else:
         begin = start_of(form)[last.scores.places] * last.scores.scale
-        table, hessian, *_ = model_of(last, rest, size, public, begin)
-    units = row_units(last.scores, last.constant)
-    theta = last.scores.coordinates(table * units)
-    inside = last.scores.scale[:, 0] / units[:, 0]
-    return least_on_hull(theta, hessian * np.outer(inside, inside), form, last.scores.places, size)
+        table, hessian, *_ = model_of(fit, begin)
+    inside = last.scores.scale[:, 0] / last.units[:, 0]
+    return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.places, size)
 
 
 def start_of(form: LossForm) -> Array:

@@ -56,7 +56,7 @@ TARGET, COUNTING, KIND, LOOKS = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3)
 SURE, FAR, COMMON, NEAR, SOME, ENOUGH, COVERED = 4.8, 6.0, 64, 2.5, 3.0, 3.0, 2.2415
 COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewer than so many deviations
 # Bounds keep a run of so many cells, where each costs FLOOR deviations, or the part SPARSE of an even share of the people.
-# An end that is so near 0, in lengths of the interval, is 0.
+# An end that is so near 0, in lengths of the interval, is moved outwards to 0.
 CELLS, FLOOR, SPARSE, ZERO = (4, 64), 0.7, 0.05, 0.05
 
 
@@ -305,7 +305,8 @@ class Counts:
         low = -high
         for share in further:
             low, high = self.narrowed(values, low, high, share)
-        low, high = (0.0 if abs(end) < ZERO * (high - low) else end for end in (low, high))
+        near = ZERO * (high - low)
+        low, high = 0.0 if 0 < low < near else low, 0.0 if -near < high < 0 else high
         missing = INDICATOR if found[0] > SOME * sigma else None
         if kind == NUMBER:
             return Numeric(low, high, missing or (low + high) / 2)
@@ -315,15 +316,25 @@ class Counts:
         return Date(first_day, last_day, missing or middle)
 
     def narrowed(self, values: Array, low: float, high: float, level: float) -> tuple[float, float]:
-        """Return the run of equal cells between two bounds with the largest sum, where each cell costs a little."""
+        """Return the run of equal cells between two bounds with the largest sum, where each cell costs a little.
+
+        It ends at 0 unless records on the other side of 0 are more than noise.
+        """
         sigma = deviation(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
-        found, _ = self.noisy(in_cells(values, low, high, cells), cells + 3, level)
+        width, below = (high - low) / cells, 0  # as many cells have negative numbers
+        if low < 0 < high:  # Cells meet at 0
+            below, cells = math.ceil(-low / width), math.ceil(-low / width) + math.ceil(high / width)
+            low, high = -below * width, (cells - below) * width
+        found, _ = self.noisy(in_cells(values, low, high, cells, below), cells + 3, level)
         sums = np.append(0.0, np.cumsum(found[1 : cells + 1] - max(FLOOR * sigma, SPARSE * self.people / cells)))
         gains = np.where(np.tri(cells + 1, dtype=bool), -np.inf, sums - sums[:, None])
         first, last = divmod(int(np.argmax(gains)), cells + 1)
+        if first < below < last:
+            sides = found[1 + first : 1 + below], found[1 + below : 1 + last]
+            negative, positive = (side.sum() > SOME * sigma * math.sqrt(len(side)) for side in sides)
+            first, last = first if negative else below, last if positive or not negative else below
         self.covered(float(found[1 + first : 1 + last].sum()), COVERED * sigma * math.sqrt(cells))
-        width = (high - low) / cells
         return low + first * width, low + last * width
 
 
@@ -335,9 +346,13 @@ def octaves(values: Array, width: int) -> tuple[Indices, int]:
     return place.astype(np.int64), 2 * OCTAVE // width + 3
 
 
-def in_cells(values: Array, low: float, high: float, cells: int) -> Indices:
-    """Return equal cells (a, b] of numbers between two bounds, from 1 on; 0 below, then above, and last of NaN."""
+def in_cells(values: Array, low: float, high: float, cells: int, below: int = 0) -> Indices:
+    """Return equal cells (a, b] of numbers between two bounds, from 1 on; 0 below, then above, and last of NaN.
+
+    Negative numbers, and no others, are in the first `below` cells.
+    """
     with np.errstate(all="ignore"):  # warnings of numbers tell about the data
         place = np.clip(np.ceil((values - low) / (high - low) * cells), 1, cells)
+        place = np.where(values < 0, np.minimum(place, below), np.maximum(place, below + 1)) if below else place
         place = np.where(values < low, 0, np.where(values > high, cells + 1, place))
     return np.where(np.isnan(values), cells + 2, place).astype(np.int64)

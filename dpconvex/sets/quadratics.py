@@ -216,6 +216,9 @@ class Quadratic:
         bent = np.asarray(self.hessian @ theta)
         return float(theta @ bent / 2 + self.slope @ theta) + self.constant, bent + self.slope
 
+    def hessian_at(self, theta: Array) -> sp.csr_array:
+        return self.hessian
+
 
 @dataclass(frozen=True)
 class Bend:

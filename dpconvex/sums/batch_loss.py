@@ -6,17 +6,13 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.data.batch import Batch
-from dpconvex.expressions.expression import Expression
-from dpconvex.expressions.parameter_space import Space, entries_matrix
+from dpconvex.expressions.parameter_space import Space
 from dpconvex.model.template import Template
-from dpconvex.sets.quadratics import Quadratic
-from dpconvex.sums.forms import LeafForm, form_of, public_part
+from dpconvex.sums.forms import LeafForm, form_of
 from dpconvex.sums.hessian_sums import HessianSums
-from dpconvex.sums.programs import Lowered
 from dpconvex.util.arrays import Array, Indices
 
 T = TypeVar("T")
@@ -39,33 +35,37 @@ def part_of(batch: Batch, form: LeafForm, name: str, arguments: Sequence[Any], *
     return getattr(kept(batch, id(form), partial(HessianSums, form)), name)(*arguments, *rows)
 
 
+def form_sum(batch: Batch, form: LeafForm, name: str, *arguments: Any, rows: NDArray[Any] | None = None) -> Any:
+    """Return a sum of `HessianSums` over a batch; None if it is in partitions without any."""
+    # The form stays with what stands for it, for another would be known by the same number.
+    _, shared = kept(batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
+    return batch.added_up(part_of, shared, name, arguments, rows=rows)
+
+
 class BatchedLoss:
     """The sum of the losses over a batch, and the regularizer, as functions of the coordinates."""
 
     def __init__(self, template: Template, space: Space, batch: Batch) -> None:
         self.template, self.space, self.batch = template, space, batch
-
-    @cached_property
-    def lift(self) -> sp.csr_array:
-        return entries_matrix(self.space)
+        self.evaluations = 0.0  # Passes over the records, of some in proportion
 
     @cached_property
     def form(self) -> LeafForm:
         return form_of(self.template, self.space)
 
-    def public(self, part: Expression | None) -> Lowered | Quadratic:
-        return public_part(self.template, self.space, part)
-
     def _sum(self, name: str, theta: Array, *more: Any, chosen: NDArray[Any] | None = None) -> Any:
         """Ask the engine of the processors, or those of all partitions."""
-        arguments = (np.asarray(theta, dtype=float), *more)
-        # The form stays with what stands for it, for another would be known by the same number.
-        form = self.form
-        _, shared = kept(self.batch, ("shared", id(form)), lambda batch: (form, batch.share(form)))
-        return self.batch.added_up(part_of, shared, name, arguments, rows=chosen)
+        return form_sum(self.batch, self.form, name, np.asarray(theta, dtype=float), *more, rows=chosen)
+
+    def _every(self, records: int) -> int:
+        """Return in how many records one is read, for about so many, and count the pass in proportion."""
+        every = max(self.batch.size // records, 1)
+        self.evaluations += 1 / every
+        return every
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
+        self.evaluations += 1
         found = self._sum("gradient_and_value", theta)
         found = np.zeros(self.space.dim + 1) if found is None else found
         return float(found[-1]), np.array(found[:-1])
@@ -98,14 +98,14 @@ class BatchedLoss:
         """Hessian of the losses' sum (one of its limits at nonsmooth points), shape (dim, dim), from about so many records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
-        return np.asarray(self._sum("hessian", theta, max(self.batch.size // records, 1)))
+        return np.asarray(self._sum("hessian", theta, self._every(records)))
 
     def grid(self, theta: Array, records: int) -> tuple[Indices, Array, Array, Array] | None:
         """Model the Hessian by second moments: coordinates in a table, their scales, and matrices of columns and rows."""
         grid, count, forms = self.form.grid, self.monomials, self.form.forms
         if grid is None or not self.batch.size or count > LARGEST_GRAM:
             return None
-        sums = self._sum("moments", theta, max(self.batch.size // records, 1))
+        sums = self._sum("moments", theta, self._every(records))
         bend, table = sums[: forms**2].reshape(forms, forms) / self.batch.size, sums[forms**2 :].reshape(count, count)
         places, kinds, used, scale = grid
         return places, scale, kinds @ bend @ kinds.T, table[used][:, used]
@@ -114,30 +114,7 @@ class BatchedLoss:
         """Return monomials and Hessians by the forms of about so many records, those that bend; None if they lie elsewhere."""
         if type(self.batch) is not Batch or not self.batch.size:
             return None
-        every = max(self.batch.size // records, 1)
+        every = self._every(records)
         if self.batch.size // every * (self.form.forms**2 + self.monomials) > LARGEST_FACTORS:
             return None
         return self._sum("factors", theta, every)
-
-    def quadratic(self, part: Expression | None = None) -> Quadratic | None:
-        """Return the regularizer, or a part of it, if it is quadratic."""
-        found = self.public(part)
-        return found if isinstance(found, Quadratic) else None
-
-    def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
-        """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
-        found, theta = self.public(part), np.asarray(theta, dtype=float)
-        if isinstance(found, Quadratic):
-            return found.value_and_gradient(theta)
-        lift = self.lift[found.place]
-        value, slope = found.gradient((lift @ theta)[:, None], [], 1)
-        return float(value[0]), np.asarray(lift.T @ slope[:, 0])
-
-    def regularizer_hessian(self, theta: Array, part: Expression | None = None) -> sp.csr_array:
-        """Hessian of the regularizer, shape (dim, dim), or of a part of it."""
-        found = self.public(part)
-        if isinstance(found, Quadratic):
-            return found.hessian
-        lift = self.lift[found.place]
-        entries = (lift @ np.asarray(theta, dtype=float))[:, None]
-        return sp.csr_array(lift.T @ found.hessian_product(entries, lift.toarray(), [], self.space.dim))

@@ -1,8 +1,10 @@
 """Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
 from threading import local
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,14 +15,14 @@ from numpy.typing import NDArray
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, chosen as taken, dense, itself, readers
 from dpconvex.sums.clipping import WRITTEN, Norms, clipped, sum_by_person, sum_one_by_one
-from dpconvex.sums.design import TABLE, Product, product, product_apart
+from dpconvex.sums.design import TABLE, Design, Product, product, product_apart
 from dpconvex.sums.exact_sums import Look, RecordBlock, Sums, block_sums
 from dpconvex.sums.forms import Label, LeafForm
 from dpconvex.sums.grouped_sums import person_sums, vector_sums
 from dpconvex.sums.programs import LANES
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
-from dpconvex.util.summation import BLOCK, PIECE, Pairwise, summed
+from dpconvex.util.summation import BLOCK, PIECE, summed
 
 Records = dict[str, Any]
 T = TypeVar("T")
@@ -74,9 +76,44 @@ class Share(NamedTuple):
         return np.concatenate([label.back @ slopes[:, some] for label, some in self.parts], axis=1)
 
 
-class SumPlan(NamedTuple):
+@dataclass(eq=False)
+class Block:
+    """Records that are read, and who handles which of them; those that fill it up have no part in sums."""
+
+    design: Design
+    records: Records
+    shares: list[Share]
     size: int
-    shares: list[Share]  # who handles which of a block's records
+    rows: Indices  # Which ones of the batch are summed
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def forms(self, coefficients: Array, product: Product = product) -> Array:
+        return self.design.forward(self.records, coefficients, product)
+
+    def table(self) -> Array:
+        return self.design.table(self.records, self.size)
+
+    def slopes(
+        self, forms: NDArray[Any], product: Product = product, valued: bool = False
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return losses, or NaN, and gradients by the forms, (forms, records), at forms, maybe complex."""
+        forms = np.broadcast_to(forms, (len(forms), self.size)) if self.design.columns else forms
+        losses, slopes = np.empty(self.size, forms.dtype), np.empty((len(forms), self.size), forms.dtype)
+        for share in self.shares:
+            leaves, own = share.leaves(forms), share.parts[0][0].lowered
+            for label, some in share.parts:
+                if label.offset.any():
+                    offset = share.of(self.design.forward(self.records, label.offset, product))
+                    leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
+            fields = [dense(self.records[name])[share.rows] for name in own.fields]
+            values, found = own.gradient(leaves, fields, share.size, valued, share.numbers())
+            if isinstance(share.rows, slice):
+                return values, share.back(found)
+            losses[share.rows], slopes[:, share.rows] = values, share.back(found)
+        return losses, slopes
 
 
 def filled(rows: Indices) -> Indices:
@@ -133,7 +170,8 @@ class RecordSums:
         self._made: dict[tuple[str, int], Any] = {}
         self._looked: dict[int, RecordBlock] = {}  # Gradients are often asked for where a histogram was
         self._own = None if self._keeps else local()  # Memory for monomials that are not kept, a thread's own
-        self.plans = [self._plan(batch.group[start : start + self._step]) for start in range(0, batch.size, self._step)]
+        self.rows = np.split(np.arange(batch.size), np.arange(self._step, batch.size, self._step)) if batch.size else []
+        self.shares = [self._deal(batch.group[rows]) for rows in self.rows]
 
     @cached_property
     def _norms(self) -> Norms | None:
@@ -148,11 +186,11 @@ class RecordSums:
         rows = np.clip(BLOCK_BYTES / (8 * max(numbers, 2 * (leaves + self.form.forms))), FEWEST, BLOCK)
         return int(min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)) // LANES * LANES
 
-    def _plan(self, group: Indices) -> SumPlan:
+    def _deal(self, group: Indices) -> list[Share]:
         """Deal records with these labels to outer functions."""
         if len(self.form.labels) == 1 or self._factors is not None:
             factors = self._factors if self._factors is None or len(self._factors) == 1 else self._factors[group]
-            return SumPlan(len(group), [Share(((self.form.labels[0], slice(0, len(group))),), slice(None), factors)])
+            return [Share(((self.form.labels[0], slice(0, len(group))),), slice(None), factors)]
         shares = []
         for members in self._kinds:
             rows = [np.flatnonzero(group == member) for member in members]
@@ -165,10 +203,10 @@ class RecordSums:
                 near = np.clip(ends - start, 0, len(own))
                 parts = [(m, a, b) for m, a, b in zip(members, near, near[1:], strict=False) if a < b]
                 shares.append(Share(tuple((self.form.labels[m], slice(a, b)) for m, a, b in parts), own))
-        return SumPlan(len(group), shares)
+        return shares
 
     def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
-        """Return what is made of a block, once if it may be kept."""
+        """Return what is made of a block, by the number of its first record, once if it may be kept."""
         found: T = self._made[what, number] if (what, number) in self._made else make()
         if self._keeps:
             self._made[what, number] = found
@@ -177,50 +215,52 @@ class RecordSums:
     def _whole(self, block: Records) -> Records:
         return block | {name: function(block[source]) for name, (source, function) in self._made_of.items()}
 
-    def _each(self, function: Callable[[int, Records, SumPlan], T]) -> Iterator[T]:
-        """Yield what a function makes of blocks, in their order whoever is done first: the bits do not depend on threads."""
+    def _each(self, function: Callable[[Block], T], fill: bool = False) -> Iterator[T]:
+        """Yield what a function makes of blocks of all records, filled up to multiples of `LANES` if asked."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
 
-        def task(number: int, reads: dict[str, Callable[[], Any]]) -> T:
-            block = self._whole({name: read() for name, read in reads.items()})
+        def task(rows: Indices, shares: list[Share], reads: dict[str, Callable[[], Any]]) -> T:
+            records = self._whole({name: read() for name, read in reads.items()})
             if self.design.pairs is not None:
-                block[TABLE] = self._kept(TABLE, number, partial(self.design.with_table, block, self._own))
-            return function(number, block, self.plans[number])
+                records[TABLE] = self._kept(TABLE, rows[0], partial(self.design.with_table, records, self._own))
+            block = Block(self.design, records, shares, len(rows), rows)
+            return function(self._kept("filled", rows[0], partial(self._filled, block)) if fill else block)
 
-        count = len(self.plans)
-        tasks = (partial(task, k, {name: next(column) for name, column in columns.items()}) for k in range(count))
+        reads = ({name: next(column) for name, column in columns.items()} for _ in self.rows)
+        return self._in_order(list(map(partial, repeat(task), self.rows, self.shares, reads)))
+
+    def _filled(self, block: Block) -> Block:
+        """Return a block, or one that is filled up to a multiple of `LANES`."""
+        if not block.size % LANES:
+            return block
+        every = filled(np.arange(block.size))
+        records = {name: column[every] for name, column in block.records.items()}
+        return Block(self.design, records, self._deal(self.batch.group[block.rows[every]]), len(every), block.rows)
+
+    def _of_groups(self, groups: Iterable[Indices], function: Callable[[Block], T], what: str = "") -> Iterator[T]:
+        """Yield what a function makes of groups of records, wherever they lie; what is read has a name if it is kept."""
+
+        def task(rows: Indices) -> T:
+            make = partial(self.read, rows, fill=True)
+            return function(self._kept(what, rows[0], make) if what else make())
+
+        return self._in_order([partial(task, rows) for rows in groups])
+
+    def _in_order(self, tasks: list[Callable[[], T]]) -> Iterator[T]:
+        """Yield what tasks return, in their order whoever is done first: the bits do not depend on threads."""
         with one_blas_thread() if self._large else nullcontext(1) as threads:
-            yield from in_order(tasks, min(threads, count))
+            yield from in_order(tasks, min(threads, len(tasks)))
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
-
-    def _slopes(
-        self, forms: NDArray[Any], block: Records, plan: SumPlan, product: Product = product, valued: bool = False
-    ) -> tuple[Array, Array]:
-        """Losses of a block's records, or NaN, and gradients by the forms, (forms, records), at forms, maybe complex."""
-        forms = np.broadcast_to(forms, (len(forms), plan.size)) if self.design.columns else forms
-        losses, slopes = np.empty(plan.size, forms.dtype), np.empty((len(forms), plan.size), forms.dtype)
-        for share in plan.shares:
-            leaves, own = share.leaves(forms), share.parts[0][0].lowered
-            for label, some in share.parts:
-                if label.offset.any():
-                    offset = share.of(self.design.forward(block, label.offset, product))
-                    leaves[:, some] += np.broadcast_to(offset, leaves.shape)[:, some]
-            fields = [dense(block[name])[share.rows] for name in own.fields]
-            values, found = own.gradient(leaves, fields, share.size, valued, share.numbers())
-            if isinstance(share.rows, slice):
-                return values, share.back(found)
-            losses[share.rows], slopes[:, share.rows] = values, share.back(found)
-        return losses, slopes
 
     def gradient_and_value(self, theta: Array) -> Array:
         """Gradient of the sum of the losses, and the sum, shape (dim + 1,)."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: SumPlan) -> Array:
-            losses, slopes = self._slopes(self.design.forward(block, coefficients), block, plan, valued=True)
-            return np.append(self.design.backward(block, slopes), losses.sum())
+        def one(block: Block) -> Array:
+            losses, slopes = block.slopes(block.forms(coefficients), valued=True)
+            return np.append(self.design.backward(block.records, slopes), losses.sum())
 
         found = np.zeros(coefficients.size + 1) + summed(self._each(one))
         return np.append(self.form.map.T @ found[:-1], found[-1])
@@ -229,80 +269,61 @@ class RecordSums:
         """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: SumPlan) -> Array:
-            own = slice(number * self._step, number * self._step + plan.size)
-            some = np.arange(plan.size) if chosen is None else np.flatnonzero(chosen[own])
-            if not len(some):
-                return np.zeros(len(theta))
-            make = partial(self._part, block, plan, some, self.batch.group[own])
+        def one(block: Block) -> Array:
             with np.errstate(all="ignore"):
-                block, plan, lengths = make() if chosen is not None else self._kept("part", number, make)
-                forms = self.design.forward(block, coefficients, product_apart)
-                slopes = self._slopes(forms, block, plan, product_apart)[1]
+                slopes = block.slopes(block.forms(coefficients, product_apart), product_apart)[1]
                 if self._norms is None:
-                    return sum_one_by_one(self.form, slopes, self.design.table(block, plan.size), clip, len(some))
+                    return sum_one_by_one(self.form, slopes, block.table(), clip, block.count)
+                make = partial(self._norms.lengths, self.design, block.records)
+                lengths = self._kept("lengths", block.rows[0], make) if chosen is None else make()
                 slopes = clipped(slopes, self._norms.squares(slopes, lengths), clip)
-            slopes[:, len(some) :] = 0.0
-            return np.asarray(self.form.map.T @ self.design.backward(block, slopes).ravel())
+            slopes[:, block.count :] = 0.0
+            return np.asarray(self.form.map.T @ self.design.backward(block.records, slopes).ravel())
 
-        return np.zeros(len(theta)) + summed(self._each(one))
+        if chosen is None:
+            return np.zeros(len(theta)) + summed(self._each(one, fill=True))
+        groups = (rows[chosen[rows]] for rows in self.rows)
+        return np.zeros(len(theta)) + summed(self._of_groups((rows for rows in groups if len(rows)), one))
 
     def clipped_sums(self, theta: Array, clip: float, people: Indices) -> Array:
         """Sum over people, each with the sum of the records' gradients scaled to a norm of at most `clip`, shape (dim,)."""
-        coefficients, total = self._coefficients(theta), Pairwise(np.zeros(len(theta)))
+        coefficients = self._coefficients(theta)
         step = max(WRITTEN // coefficients.size // LANES, 1) * LANES  # so few that their gradients can be written down
-        for number, some in enumerate(by_person(people, step)):
-            block, plan, _ = self._kept("people", number, partial(self._rows, filled(some)))
+
+        def one(block: Block) -> Array:
             with np.errstate(all="ignore"):
-                forms = self.design.forward(block, coefficients, product_apart)
-                slopes = self._slopes(forms, block, plan, product_apart)[1]
-                total.add(sum_by_person(self.form, slopes, self.design.table(block, plan.size), clip, people[some]))
-        return np.asarray(total.value)
+                slopes = block.slopes(block.forms(coefficients, product_apart), product_apart)[1]
+                return sum_by_person(self.form, slopes, block.table(), clip, people[block.rows])
+
+        return np.zeros(len(theta)) + summed(self._of_groups(by_person(people, step), one, "people"))
 
     def look(self, look: Look, people: Indices | None = None) -> Sums:
         """Return exact sums of clipped gradients, curvatures and counts of slopes; of people, each person's sum is clipped."""
 
-        def one(number: int, block: Records, plan: SumPlan) -> Sums:
-            count, own = plan.size, self.batch.group[number * self._step :]
-            if count % LANES:
-                make = partial(self._part, block, plan, np.arange(count), own, normed=False)
-                block, plan, _ = self._kept("whole", number, make)
-            part = self._looked.pop(number, None)
+        def one(block: Block) -> Sums:
+            part = self._looked.pop(block.rows[0], None)
             if part is None or not np.array_equal(part.look.coefficients, look.coefficients):
-                part = RecordBlock(self, look, block, plan, count)
+                part = RecordBlock(look, block)
             part.look = look
             if look.edges.size and self._keeps:
-                self._looked[number] = part
+                self._looked[block.rows[0]] = part
             return block_sums(part)
 
         with np.errstate(all="ignore"):
             if look.leverage is None:
-                return sum(self._each(one), start=look.nothing)
-            people = np.arange(self.batch.size) if people is None else people
+                return sum(self._each(one, fill=True), start=look.nothing)
+            owner = np.arange(self.batch.size) if people is None else people
             apart = bool(look.vectors) and look.rows.jacobian is None
             each = look.rows.each * look.rows.count * (look.kinds.shape[0] if apart else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
-            of_block = vector_sums if look.vectors else person_sums
-            total = look.nothing
-            for number, some in enumerate(by_person(people, step)):
-                block, plan, _ = self._kept(f"look {step}", number, partial(self._rows, filled(some)))
-                total += of_block(RecordBlock(self, look, block, plan, len(some)), people[some])
-            return total
+            of_block, groups = vector_sums if look.vectors else person_sums, by_person(owner, step)
+            parts = self._of_groups(groups, lambda b: of_block(RecordBlock(look, b), owner[b.rows]), f"look {step}")
+            return sum(parts, start=look.nothing)
 
-    def _rows(self, every: Indices) -> tuple[Records, SumPlan, None]:
-        """Read some records, wherever they lie."""
-        columns = self._read.items()
-        block = self._whole({name: next(iter(readers(taken(c, every), len(every))))() for name, c in columns})
+    def read(self, rows: Indices, fill: bool = False) -> Block:
+        """Read some records, wherever they lie; fill them up to a multiple of `LANES` if asked."""
+        every, columns = filled(rows) if fill else rows, self._read.items()
+        records = self._whole({name: next(iter(readers(taken(c, every), len(every))))() for name, c in columns})
         if self.design.pairs is not None:
-            block[TABLE] = self.design.with_table(block)
-        return block, self._plan(self.batch.group[every]), None
-
-    def _part(
-        self, block: Records, plan: SumPlan, some: Indices, group: Indices, normed: bool = True
-    ) -> tuple[Records, SumPlan, Array | None]:
-        """Take some of a block's records, filled up, with what does not change in the norms of their gradients."""
-        if len(some) < plan.size or plan.size % LANES:
-            every = filled(some)
-            block, plan = {name: column[every] for name, column in block.items()}, self._plan(group[every])
-        lengths = self._norms.lengths(self.design, block) if normed and self._norms is not None else None
-        return block, plan, lengths
+            records[TABLE] = self.design.with_table(records)
+        return Block(self.design, records, self._deal(self.batch.group[every]), len(every), rows)

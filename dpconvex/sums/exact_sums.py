@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.data.columns import dense
 from dpconvex.expressions.evaluate import STEP
 from dpconvex.numerics import INSIDE, TAIL_SLACK
 from dpconvex.sums.design import product_apart
@@ -23,7 +22,7 @@ from dpconvex.sums.exact_rows import LEVERAGE, Exact, ExactRows, Leverage, halve
 from dpconvex.util.arrays import Array
 
 if TYPE_CHECKING:
-    from dpconvex.sums.engine import Records, RecordSums, SumPlan
+    from dpconvex.sums.engine import Block
 
 # Bits of a clipped slope, of the longest slope, and of a curvature at its cap: a block has 2^16 records at most, and 16 + 21 + 16
 # = 53 bits hold the sum of products with rows.
@@ -92,31 +91,28 @@ def slopes_change(slopes_at: Callable[[Any], Any], forms: Any, along: Array, wid
 
 @dataclass
 class RecordBlock:
-    """A block of records at a look, filled up to a multiple of `LANES`, of which the first `count` are summed."""
+    """A block of records at a look, filled up to a multiple of `LANES`."""
 
-    engine: "RecordSums"
     look: Look
-    block: "Records"
-    plan: "SumPlan"
-    count: int
+    block: "Block"
 
     def __post_init__(self) -> None:
-        forms = self.engine.design.forward(self.block, self.look.coefficients)
-        self.forms = np.broadcast_to(forms, (len(forms), self.plan.size))
-        self.leverages = np.asarray(dense(self.block[LEVERAGE]))
+        forms = self.block.forms(self.look.coefficients)
+        self.forms = np.broadcast_to(forms, (len(forms), self.block.size))
+        self.column, self.leverages = (self.block.records[name] for name in (self.look.rows.name, LEVERAGE))
 
     @cached_property
     def slopes(self) -> Array:
         return self.slopes_at(self.forms)
 
     def slopes_at(self, forms: NDArray[Any]) -> NDArray[Any]:
-        return self.engine._slopes(forms, self.block, self.plan, product_apart)[1]
+        return self.block.slopes(forms, product_apart)[1]
 
     def units(self) -> Array:
         """Return slopes in units, shape (columns, records); those of a record with one that is no number, or of others, are 0."""
         units = np.asarray(self.look.kinds @ self.slopes)
         units /= self.look.unit
-        units[:, self.count :] = 0.0
+        units[:, self.block.count :] = 0.0
         finite = np.isfinite(units)
         if not finite.all():
             units[:, ~finite.all(axis=0)] = 0.0
@@ -126,7 +122,7 @@ class RecordBlock:
         """Return curvatures along a direction of the columns, shape (count,)."""
         along = (self.look.kinds.T @ probe)[:, None]
         bent = np.asarray(self.look.kinds @ slopes_change(self.slopes_at, self.forms, along, self.look.width))
-        return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.count])
+        return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.block.count])
 
     def roots(self) -> Array:
         """Return columns of triangular roots of records' Hessians by the columns, shape (columns, columns, count).
@@ -136,7 +132,7 @@ class RecordBlock:
         kinds, width = self.look.kinds, self.look.width
         axes = (kinds.T[:, [k]].toarray() for k in range(kinds.shape[0]))
         bends = [kinds @ slopes_change(self.slopes_at, self.forms, along, width) for along in axes]
-        left = np.array(bends)[..., : self.count]
+        left = np.array(bends)[..., : self.block.count]
         least, found = FLAT * np.einsum("kkn->kn", left), np.zeros_like(left)
         for k, column in enumerate(found):
             curved = left[k, k] > least[k]
@@ -153,7 +149,9 @@ class RecordBlock:
         found.gradient = gradient
         if look.probe is not None:
             bent = look.probe.size > 0
-            along = self.bends(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.count]
+            along = (
+                self.bends(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.block.count]
+            )
             shares = capped(along, look.cap, 0.0 if bent else -1.0)
             # In multiples of 2^-20, towards 0.
             found.along = np.trunc(shares * 2.0**CURVATURE_BITS).astype(np.int64).sum(keepdims=True)
@@ -170,7 +168,7 @@ def capped(values: Array, cap: float, least: float = 0.0) -> Array:
 
 def block_sums(part: RecordBlock) -> Sums:
     """Sum over records; the norm of one's slopes times its leverage is cut to the bound."""
-    look, count, gradient = part.look, part.count, part.look.nothing.gradient
+    look, count, gradient = part.look, part.block.count, part.look.nothing.gradient
     units, leverages = part.units(), part.leverages
     lengths = np.abs(units[0]) if len(units) == 1 else np.sqrt(np.einsum("kn,kn->n", units, units))
     if look.bound:
@@ -178,7 +176,7 @@ def block_sums(part: RecordBlock) -> Sums:
         share /= np.maximum(lengths, 1.0)
         clipped = units * np.minimum(share, 1.0, out=share)
         np.trunc(clipped, out=clipped)
-        gradient = halves(gradient_sum(look, look.rows.read(part.block[look.rows.name]), clipped, look.rows.grid))
+        gradient = halves(gradient_sum(look, look.rows.read(part.column), clipped, look.rows.grid))
     return part.sums(gradient, (lengths * leverages)[:count], units[0, :count] > 0)
 
 

@@ -1,6 +1,7 @@
 """A template's losses as outer functions of few shared forms, polynomials of the record that are linear in theta."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.expressions.atoms.arithmetic import add, multiply
+from dpconvex.expressions.atoms.arithmetic import ADD, add, multiply
+from dpconvex.expressions.atoms.arrangement import BROADCAST
 from dpconvex.expressions.expansion import Expander
 from dpconvex.expressions.expression import Expression, Variable, constant, node, postorder
 from dpconvex.expressions.parameter_space import Space, entries_matrix
@@ -150,11 +152,31 @@ def entries_of(polynomial: Polynomial) -> NDArray[np.bool_]:
     return np.stack([np.bincount(entry, minlength=polynomial.size) > 0 for entry in found])
 
 
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A public expression in slots, as a function of the coordinates; `Quadratic` has the same methods."""
+
+    lowered: Lowered
+    lift: sp.csr_array  # from coordinates to entries of the slots
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        value, slope = self.lowered.gradient((self.lift @ theta)[:, None], [], 1)
+        return float(value[0]), np.asarray(self.lift.T @ slope[:, 0])
+
+    def hessian_at(self, theta: Array) -> sp.csr_array:
+        along = self.lift.toarray()
+        products = self.lowered.hessian_product((self.lift @ theta)[:, None], along, [], along.shape[1])
+        return sp.csr_array(self.lift.T @ products)
+
+
 @once
-def public_part(template: Template, space: Space, part: Expression | None) -> Lowered | Quadratic:
-    """Return a part of the regularizer, or all of it."""
+def public_part(template: Template, space: Space, part: Expression | None = None) -> Written | Quadratic:
+    """Return a part of the regularizer, or all of it: as declared, per record, not times their number."""
     part = part or template.regularizer
-    return quadratic(part, space) or lowered(part, entry_rows(space))
+    if found := quadratic(part, space):
+        return found
+    own = lowered(part, entry_rows(space))
+    return Written(own, entries_matrix(space)[own.place])
 
 
 @once
@@ -291,3 +313,77 @@ def read_off(basis: sp.csr_array, rows: sp.csr_array) -> sp.csr_array | None:
     if len(last) < basis.shape[0] or (size[last] < ALONE * abs(basis).max(axis=1).toarray().ravel()).any():
         return None
     return sp.csr_array(rows[:, alone[last]] @ sp.diags_array(1 / table.data[place[last]]))
+
+
+def with_scores(loss: Expression) -> tuple[Expression, list[Expression]]:
+    """Return a loss, rewritten, and its scores: affine parts that no other field multiplies.
+
+    In ``exp(s) - y * s`` the score is s, which y multiplies; in ``y * exp(-s) + x @ w + b`` the last two terms are one score.
+    In ``square(x @ w + t * (x @ v) - y)`` all of ``x @ w + t * (x @ v)`` is: two scores would have curvatures of very different
+    lengths along their sum and difference.
+    """
+    scores: dict[Expression, None] = {}
+    known: dict[Expression, Expression] = {}
+    inside = {part for node in postorder([loss]) if not node.is_affine for arg in node.args for part in sums_of(arg)}
+
+    def rewritten(node: Expression) -> Expression:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Expression) -> Expression:
+        if not node.variables:
+            return node
+        if is_score(node):
+            scores[node] = None
+            return node
+        if node.atom is not ADD:
+            return node.operation(*map(rewritten, node.args), **dict(node.options))
+        own = [term for term in node.args if term.variables and (is_score(term) or node in inside)]
+        others = [rewritten(term) for term in node.args if term not in own]
+        if len(own) > 1 and len({term.shape for term in own}) == 1:
+            own = [ADD(*own)]
+        scores.update(dict.fromkeys(own))
+        return ADD(*own, *others)
+
+    return rewritten(loss), list(scores)
+
+
+def sums_of(node: Expression) -> Iterator[Expression]:
+    """Yield the largest affine sums of which a field multiplies some of several terms."""
+    if node.is_affine and is_multiplied(node):
+        if node.atom is ADD and sum(bool(term.variables) for term in node.args) > 1:
+            yield node
+        else:
+            for argument in node.args:
+                yield from sums_of(argument)
+
+
+def is_score(node: Expression) -> bool:
+    """Say whether an expression is affine, and nothing of it is a product of a field with what reads a field already."""
+    return node.is_affine and not any(part.atom is BROADCAST for part in moving(node)) and not is_multiplied(node)
+
+
+def is_multiplied(node: Expression) -> bool:
+    """Say whether something of an affine expression is a product of a field with what reads a field already."""
+    return any(
+        any(a.fields for a in part.args if a.variables) and any(a.fields for a in part.args if not a.variables)
+        for part in moving(node)
+        if part.atom is not None and part.atom.affine in ("bilinear", "quotient")
+    )
+
+
+def moving(node: Expression) -> Iterator[Expression]:
+    """Yield the parts of an expression that depend on parameters."""
+    return (part for part in postorder([node]) if part.variables)
+
+
+def shared_grid(form: LeafForm, moving: int) -> tuple[Indices, Array, Indices, Array]:
+    """Return what `LeafForm.grid` does, with one column of all parameters, whose scales make rows of records about as long."""
+    table, count = sp.coo_array(form.map), form.design.count
+    scale = np.sqrt(np.bincount(table.col, table.data**2, form.map.shape[1]))
+    fixed = (np.bincount(table.col, table.row % count < moving, form.map.shape[1]) == 0) & (scale > 0)
+    scale[scale == 0] = 1.0  # of parameters that no score reads
+    # All constants together count half as much as what multiplies records.
+    scale[fixed] *= 2 * math.sqrt(max(fixed.sum(), 1))
+    return np.arange(len(scale))[:, None], np.eye(form.forms), np.arange(moving), scale

@@ -24,9 +24,9 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
     length in the metric, but for some rounding.  Then slopes are shortened alike.  Rounding them towards 0 moves the sum by at
     most the sum of leverages, times the root of the number of slopes; that is set aside.
     """
-    look, count, leverage = part.look, part.count, part.look.leverage
+    look, count, leverage = part.look, part.block.count, part.look.leverage
     assert leverage is not None
-    units, levels = part.units(), whole_rows(look.rows, part.block[look.rows.name])[: count * look.rows.each]
+    units, levels = part.units(), whole_rows(look.rows, part.column)[: count * look.rows.each]
     first = np.flatnonzero(np.diff(people, prepend=-1))
     counts = np.diff(first, append=count)  # nothing of another person's enters: not even how many records there are
     longest = np.maximum.reduceat(np.sqrt(np.einsum("kn,kn->n", units, units))[:count], first)
@@ -68,7 +68,7 @@ def vector_sums(part: RecordBlock, people: Indices) -> Sums:
     """Sum ``t t'`` over people, and count these by length: all t of a person are cut together, to the longest trace."""
     look, found, leverage = part.look, part.look.nothing, part.look.leverage
     assert leverage is not None
-    turned = leverage.turned(part.block[look.rows.name])[: len(people) * look.rows.each]
+    turned = leverage.turned(part.column)[: len(people) * look.rows.each]
     turned = turned.reshape(len(people), look.rows.each, -1)
     first, longest = np.flatnonzero(np.diff(people, prepend=-1)), look.longest
     if look.vectors == "gradients":

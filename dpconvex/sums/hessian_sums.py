@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from dpconvex.expressions.evaluate import STEP
-from dpconvex.sums.engine import Records, RecordSums, SumPlan
+from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.util.arrays import Array, Indices
 
 
@@ -19,9 +19,9 @@ class HessianSums(RecordSums):
         coefficients = self._coefficients(theta)
         forms, monomials = coefficients.shape
 
-        def one(number: int, block: Records, plan: SumPlan) -> Array:
+        def one(block: Block) -> Array:
             total = np.zeros((forms, monomials, forms, monomials))
-            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+            weight, table, bending, bends = self._bends(coefficients, block, every)
             table = table[bending]
             for along, bent in bends:
                 for k in np.unique(along[along >= 0]):
@@ -42,8 +42,8 @@ class HessianSums(RecordSums):
         coefficients = self._coefficients(theta)
         forms = len(coefficients)
 
-        def one(number: int, block: Records, plan: SumPlan) -> Array:
-            weight, table, _, bends = self._bends(coefficients, number, block, plan, every)
+        def one(block: Block) -> Array:
+            weight, table, _, bends = self._bends(coefficients, block, every)
             bend = np.zeros((forms, forms))
             for along, bent in bends:
                 for k in np.unique(along[along >= 0]):
@@ -56,8 +56,8 @@ class HessianSums(RecordSums):
         """Return the monomials, (m, monomials), and the Hessians, (m, forms, forms), of one in so many records, if they bend."""
         coefficients = self._coefficients(theta)
 
-        def one(number: int, block: Records, plan: SumPlan) -> tuple[Array, Array]:
-            weight, table, bending, bends = self._bends(coefficients, number, block, plan, every)
+        def one(block: Block) -> tuple[Array, Array]:
+            weight, table, bending, bends = self._bends(coefficients, block, every)
             both = np.zeros((len(bending), len(coefficients), len(coefficients)))
             for along, bent in bends:
                 some = np.flatnonzero(along >= 0)
@@ -75,22 +75,23 @@ class HessianSums(RecordSums):
         return np.array([np.pad(forms, (0, most - len(forms)), constant_values=-1) for forms in own])
 
     def _bends(
-        self, coefficients: Array, number: int, block: Records, plan: SumPlan, every: int
+        self, coefficients: Array, block: Block, every: int
     ) -> tuple[float, Array, Indices, Iterator[tuple[Indices, Array]]]:
         """Return how many records each of some stands for, their monomials, which ones bend, and of these Hessians' rows.
 
         These come as one form of each record, or -1, and how its slopes change along that, shape (forms, records): records
         whose losses read different forms move along these at once.
         """
-        size, group = plan.size, self.batch.group[number * self._step :][: plan.size : every]
+        size, which, records, count = block.size, block.rows[::every], block.records, len(coefficients)
+        group = self.batch.group[which]
         if every > 1:
-            block = {name: column[::every] for name, column in block.items()}
-        forms, count = self.design.forward(block, coefficients), len(coefficients)
+            records = {name: column[::every] for name, column in records.items()}
+        forms = self.design.forward(records, coefficients)
         bending = np.arange(len(group))
         apart = bool(self.design.columns)  # whether records have forms of their own
         forms = np.broadcast_to(forms, (count, len(group)))
-        labels = [label for share in plan.shares for label, _ in share.parts]
-        read = {name for label in labels for name in (block if label.offset.any() else label.lowered.fields)}
+        labels = [label for share in block.shares for label, _ in share.parts]
+        read = {name for label in labels for name in (records if label.offset.any() else label.lowered.fields)}
 
         def change(directions: Array) -> Array:
             """Return the change of slopes of those that bend along directions, both (forms, directions, records)."""
@@ -99,8 +100,9 @@ class HessianSums(RecordSums):
                 return np.zeros((count, many, 0))
             chosen = np.tile(bending, many)
             moved = np.asarray(forms[:, None, bending] + 1j * STEP * directions).reshape(count, -1)
-            wide = {name: block[name][chosen] for name in read}
-            bent = np.imag(self._slopes(moved, wide, self._plan(group[chosen]))[1]) / STEP
+            wide = {name: records[name][chosen] for name in read}
+            repeated = Block(self.design, wide, self._deal(group[chosen]), len(chosen), which[chosen])
+            bent = np.imag(repeated.slopes(moved)[1]) / STEP
             return np.asarray(bent.reshape(count, many, len(bending)))
 
         def rows(along: Indices) -> Iterator[tuple[Indices, Array]]:
@@ -113,4 +115,4 @@ class HessianSums(RecordSums):
         places = self._places[group[bending]]
         at_once = size // max(len(bending), 1)  # so that they fill a block
         parts = (places[:, k : k + at_once] for k in range(0, most, at_once))
-        return size / len(group), self.design.table(block, len(group)), bending, chain.from_iterable(map(rows, parts))
+        return size / len(group), self.design.table(records, len(group)), bending, chain.from_iterable(map(rows, parts))

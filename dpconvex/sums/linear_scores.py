@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from dpconvex.errors import NotPrivate
 from dpconvex.numerics import norm_up
 from dpconvex.sensitivity.loss_form import LossForm, expander_of
-from dpconvex.sums.affine_scores import shared_grid, with_scores
-from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, split
+from dpconvex.sums.forms import LeafForm, entries_form, exact_losses, form_of, shared_grid, split, with_scores
 from dpconvex.sums.monomials import NAME, Monomials
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once

@@ -13,7 +13,7 @@ from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.model.privacy import Privacy
 from dpconvex.numerics import NORM_SLACK
-from dpconvex.sums.batch_loss import kept, part_of
+from dpconvex.sums.batch_loss import form_sum
 from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
     Exact,
@@ -111,6 +111,18 @@ class PrivateLooks:
     def constant(self) -> float:
         """The constant of a row, in the units of x; 0 for none."""
         return self.rows.constant * self.rows.grid
+
+    @property
+    def units(self) -> Array:
+        """The units of the table's rows, next to those of x: the last one is of the constant; shape (rows, 1)."""
+        units = np.ones((self.scores.shape[0], 1))
+        if self.rows.constant:
+            units[-1] = self.constant
+        return units
+
+    def parameters(self, table: Array) -> Array:
+        """Return the coordinates of a table of parameters, shape (dim,)."""
+        return self.scores.coordinates(table * self.units)
 
     def in_metric(self, matrix: Array) -> Array:
         """Measure rows by the norm of ``matrix @ row`` from now on; return the matrix as it is used, rounded to a grid."""
@@ -214,15 +226,10 @@ class PrivateLooks:
         return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
     def _coefficients(self, table: Array) -> Array:
-        rescaled = table.copy()
-        if self.rows.constant:
-            rescaled[-1] *= self.constant
-        return on_coefficient_grid(self.scores.coefficients(rescaled), self.rows, self.scores.radius)
+        return on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
 
     def _sums(self, look: Look) -> Sums:
-        form = self.scores.form
-        _, shared = kept(self.measured, ("shared", id(form)), lambda batch: (form, batch.share(form)))
-        found = self.measured.added_up(part_of, shared, "look", (look,), rows=self.people)
+        found = form_sum(self.measured, self.scores.form, "look", look, rows=self.people)
         return look.nothing if found is None else found
 
     def _gradient(self, found: Sums, look: Look, level: float) -> Array:

@@ -206,7 +206,7 @@ def test_rows_in_another_order_are_no_other_rows_and_all_pairs_count():
     template = TemplateGraph(proof)
     rows = GeneratorRows(template, proof["cells"], proof["parts"])
     rules = Rules(template, rows, Feasible(template, []), proof["losses"])
-    found = log_det(constants(rules.walk(proof["losses"][0])[0], rows, 4), Fraction(mu))
+    found = log_det(constants(rules.walk(proof["losses"][0])[0], rows, 4, 4), Fraction(mu))
     assert true <= float(found) <= true + 2
     ends = ((0, Fraction(1)),), ((0, Fraction(-1)),)  # Tails add up over pairs of gradients, also of those as far apart
     assert sum(rows.all_apart(frozenset([ends])).values()) == 4

@@ -30,6 +30,8 @@ DECLARED = {
     "a log likelihood of probits": lambda x, y, g: -(g * dp.log_normcdf(x @ w) + y * (x @ w)),
     "a log likelihood of counts": lambda x, y, g: -(y * (x @ w) / 2 - g * cp.exp(x @ w) - 2 * cp.logistic(x @ w)),
     "smoothed quantiles": lambda x, y: 0.1 * cp.logistic((x @ w - y) / 0.1) - 0.3 * (x @ w - y),
+    "three numbers on one line": lambda x, g: g * cp.log_sum_exp(cp.hstack([x @ w, 0, -(x @ w) / 2])),
+    "two slopes far from 1/2": lambda x, g: 2 * cp.logistic(x @ w - 4) + g * cp.logistic(-2 * (x @ w) - 5),
 }
 OBJECTIVE = {"pure": dp.ObjectivePerturbation(), "delta": dp.ObjectivePerturbation("gaussian")}
 OBJECTIVE |= {"add-remove": OBJECTIVE["delta"]}
@@ -46,6 +48,20 @@ def test_what_users_declare_is_replayed_and_nothing_better(name, promise):
     assert check(proof).unreplayed == ()  # `check` says what it rejects
     for path, factor in {"claim noise_scale": 0.97, "claim gradient_bound": 0.97, "claim sensitivity": 0.97}.items():
         assert not follows(mutated(proof, path, factor)), path
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "claim"), [(dp.OutputPerturbation(), "sensitivity"), (OBJECTIVE["pure"], "noise_scale")]
+)
+def test_norms_beside_other_terms_are_replayed(mechanism, claim):
+    """Gradients of two records are no two lengths apart, and the norm stays away from its least value."""
+    b = cp.Variable(name="b")
+    score = lambda x: x @ w + b  # noqa: E731
+    loss = lambda x: cp.norm(cp.hstack([0.2, score(x) - 5])) + dp.huber_hinge(1 - 2 * score(x), 0.5)  # noqa: E731
+    ridge, ball = 0.005 * (cp.sum_squares(w) + cp.square(b)), [cp.norm(w) <= 2, cp.abs(b) <= 1]
+    proof = dp.verify(dp.Template(dp.Record(x=dp.Ball(2)), loss, ridge, ball), PURE, SIZE, mechanism).proof
+    assert follows(proof)
+    assert not follows(mutated(proof, f"claim {claim}", 0.97))
 
 
 @pytest.mark.sampled(2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import cvxpy as cp
 import numpy as np
 import pytest
+from learners_of_tests import bounded
 
 import dpconvex as dp
 from dpconvex.checker import Rejected, check
@@ -30,7 +31,10 @@ MECHANISMS = {
 @cache
 def proof_of(name, promise, mechanism=None):
     return dp.verify(
-        dp.load(name, features=3), PROMISES[promise], SIZE, MECHANISMS[mechanism][0] if mechanism else None
+        dp.load(name, features=3, **bounded(name)),
+        PROMISES[promise],
+        SIZE,
+        MECHANISMS[mechanism][0] if mechanism else None,
     ).proof
 
 

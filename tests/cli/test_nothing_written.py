@@ -208,3 +208,13 @@ def test_identifiers_that_a_fit_refuses_break_a_declaration(run):
         (fault,) = run("check-table whose.toml whose.csv --json", ends=2).json["faults"]
         assert (fault["column"], fault["rows"]) == ("who", lines)
         run("fit logistic_regression whose.csv --schema whose.toml --epsilon 1 --most 1 --out model.npz", ends=2)
+
+
+def test_a_fit_with_a_seed_is_never_shown_as_private(run):
+    run("fit logistic_regression shop.csv --seed 1", *FIT_SHOP.split(), ends=0)
+    found = run("certificate model.npz").out  # has the certificate of a fit without a seed
+    assert found.startswith("NOT PRIVATE")
+    assert "attacker" not in found
+    assert run("coefficients model.npz").out.startswith("NOT PRIVATE")
+    dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
+    assert "no saved release" in run("check ledger.jsonl", ends=1).err

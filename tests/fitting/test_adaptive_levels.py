@@ -11,8 +11,7 @@ import dpconvex as dp
 from dpconvex.fitting.verify import form_of
 from dpconvex.optim import public_slopes
 from dpconvex.optim.class_descent import shorter
-from dpconvex.optim.constant_search import Sought, search
-from dpconvex.optim.label_shares import LabelShares
+from dpconvex.optim.constant_models import LabelShares, Sought, search
 from dpconvex.optim.public_slopes import known_of
 from dpconvex.optim.slope_histograms import LengthHistograms
 from dpconvex.sums import engine
@@ -332,7 +331,7 @@ def test_records_of_many_grades_are_summed_many_at_a_time(monkeypatch):
     """Of 40 grades, records were looked at one by one, each beside 63 copies of itself; and the domain was, twice."""
     blocks, facts = list[int](), list[object]()
     monkeypatch.setattr(engine, "vector_sums", lambda part, own: blocks.append(len(own)) or vector_sums(part, own))
-    monkeypatch.setattr(public_slopes, "are_uneven", lambda *given: facts.append(given))
+    monkeypatch.setattr(public_slopes.Slopes, "are_uneven", lambda *given: facts.append(given))
     data = {"x": RANDOM.normal(size=(1000, 2)) / 3, "y": RANDOM.integers(0, 40, 1000)}
     template = dp.load("ordinal_regression", features=2, classes=40)
     dp.solve(template, data, PRIVACY, dp.AdaptiveSteps(rounds=1), clip=True, seed=0)

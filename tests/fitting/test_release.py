@@ -136,7 +136,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path):
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
     known = "parameters certificate spent not_private_because source predictor decision probabilities schema noise"
-    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled", "learnt"}
+    assert set(vars(release)) == {*known.split(), "names", "labels", "scaled", "learnt", "fields"}
     release.save(path)
     with zipfile.ZipFile(path) as archive:
         assert archive.comment == b""
@@ -221,6 +221,17 @@ def test_doctored_files_and_templates_that_do_not_fit_are_refused(path):
     refused(
         TemplateError, "fitted with labels=.*'no', 'yes'.*template=dpconvex.load", Release.load, path, template=turned
     )
+    assert "nobody can check" in repr(Release.load(path))  # it has no certificate
+    own = {
+        labels: dp.load("logistic_regression", features=3, labels=labels) for labels in (("no", "yes"), ("yes", "no"))
+    }
+    fitted, other = (template.with_parts(source=None) for template in own.values())
+    data = {"x": np.zeros((50, 3)), "y": ["no", "yes"] * 25}
+    for privacy in (Privacy(1.0, 1e-6), Privacy(1.0, 1e-6, unit="person", most=1, keep="weights")):
+        given = {"unit": range(50)} if privacy.unit else {}
+        dp.solve(fitted, data, privacy, **given).save(path)
+        assert Release.load(path, template=fitted).labels == ("no", "yes")
+        refused(TemplateError, r"with .*'no', 'yes'.*declares .*'yes', 'no'", Release.load, path, template=other)
 
 
 @pytest.mark.parametrize("kind", [None, 1, "", b"model.npz", "model\0.npz", "a folder", "a pipe"])

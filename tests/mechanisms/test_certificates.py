@@ -172,6 +172,13 @@ def test_no_page_states_a_better_guarantee_than_was_proved():
         stated = re.search(r"epsilon = ([0-9.e-]+), delta = ([0-9.e-]+)", page)
         assert stated
         assert (float(stated[1]) >= 1.00049, float(stated[2]) >= 1.00049e-6) == (True, True)
+    for epsilon in (0.3, 0.7, 1.00049, 3.1):
+        found, steps = dp.verify(LEARNER, dp.Privacy(epsilon), 100), dp.verify(LEARNER, dp.Privacy(epsilon, 1e-6), 100)
+        shown = [float(line.split()[0]) for line in found.explain().splitlines() if re.search(r"\( *\d+ %\)", line)]
+        assert all(said >= spent for said, (spent, _) in zip(shown, found.shares(), strict=True))
+        level = re.search(r"level mu +([0-9.]+)", steps.explain())
+        assert level
+        assert float(level[1]) >= steps.settings["level"]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.01, 0.1, 0.5, 1.0])

@@ -22,7 +22,7 @@ from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.gaussian import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.optim.backend import resolve_backend
-from dpconvex.optim.distance_bound import Composite, floor, step
+from dpconvex.optim.problem import floor, step
 
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
 ADJACENCIES = ("replace-one", "add-remove")
@@ -139,9 +139,9 @@ class Spy:
 
 def observed_floor(problem, theta):
     """Return the smallest distance that the backends would certify near a point."""
-    composite = Composite(problem)
-    value, gradient = composite.smooth(theta)
-    return floor(composite, step(composite, theta, value, gradient, composite.curvature_ahead(theta, gradient)))
+    problem = problem
+    value, gradient = problem.smooth(theta)
+    return floor(problem, step(problem, theta, value, gradient, problem.curvature_ahead(theta, gradient)))
 
 
 @pytest.mark.sampled(3)

@@ -161,7 +161,7 @@ def test_solvers_are_silent_whatever_the_data(solver, capfd):
         pytest.skip("needs the solver")
     chosen = dp.ConicSolver(solver)
     capfd.readouterr()
-    learner = dp.load("ridge_regression", features=2)
+    learner = dp.load("ridge_regression", features=2, bound=1.0)
     for scale in (0.0, 1e-9, 0.5):
         data = {"x": np.full((20, 2), scale), "y": np.linspace(-1, 1, 20)}
         dp.solve(learner, data, dp.Privacy(1.0), dp.ObjectivePerturbation(), backend=chosen)

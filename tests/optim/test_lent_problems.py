@@ -66,7 +66,7 @@ CHANGES = {
     "sees other records": lambda p: p.batch.fields.__setitem__("x", -np.asarray(p.batch.fields["x"])),
     "has other labels": lambda p: object.__setattr__(p.batch, "group", 1 - p.batch.group),
     "has no losses": lambda p: setattr(p.loss, "value_and_gradient", lambda theta: (0.0, np.zeros(3))),
-    "has another regularizer": lambda p: scale(p.loss.quadratic().hessian.data, 100.0),
+    "has another regularizer": lambda p: scale(p.public().hessian.data, 100.0),
     "has other leaves": lambda p: scale(p.loss.form.map.data, 0.0),
     "rewrites the template's constants": scale_constants,
     "replaces the template": anew("template", lambda p: dp.load("huber_svm", features=3)),

@@ -153,7 +153,11 @@ CASES = (
 
 # Problems whose certificates are kept: each with its defaults, what depends on the number of classes with more of them, and
 # with larger records what costs no curvature on small ones.
-GALLERY = {name: (name, {}) for name in dp.problems()} | {
+BOUNDS = {"probit_regression": 2.0} | dict.fromkeys(
+    ("expectile_regression", "gamma_regression", "poisson_regression"), 1.0
+)
+BOUNDS |= dict.fromkeys(("ridge_regression", "tweedie_regression"), 1.0)
+GALLERY = {name: (name, {"bound": BOUNDS[name]} if name in BOUNDS else {}) for name in dp.problems()} | {
     "logistic_regression_of_larger_records": ("logistic_regression", {"radius": 4.0}),
     "softmax_regression_of_five": ("softmax_regression", {"classes": 5}),
     "softmax_regression_of_larger_records": ("softmax_regression", {"classes": 3, "radius": 2.0}),

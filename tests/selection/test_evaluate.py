@@ -331,7 +331,12 @@ EXTRA = np.random.default_rng(1).uniform(0.1, 2.0, len(X))
 @pytest.mark.parametrize(
     ("name", "options", "label", "extra"),
     [
-        ("probit_regression", {"offset": 2.0}, np.where(EXTRA > 1, 1, -1), {"offset": 3 * (EXTRA - 1).clip(-0.6, 0.6)}),
+        (
+            "probit_regression",
+            {"offset": 2.0, "bound": 2.0},
+            np.where(EXTRA > 1, 1, -1),
+            {"offset": 3 * (EXTRA - 1).clip(-0.6, 0.6)},
+        ),
         ("poisson_regression", {"exposure": 2.0, "target": 2.0}, EXTRA, {"exposure": EXTRA}),
         ("negative_binomial_regression", {"offset": 2.0, "target": 3.0}, EXTRA, {"offset": np.log(EXTRA).clip(-2, 2)}),
         ("multi_task_logistic", {}, np.where(EXTRA > 1, 1, -1), {"task": np.where(EXTRA > 1, "first", "second")}),

@@ -150,6 +150,18 @@ def test_stated_shares_hold():
     assert wrong <= 0.05 * total
 
 
+def test_bounds_end_at_zero_unless_records_lie_beyond():
+    rng = np.random.default_rng(0)
+    claims, below = np.where(rng.random(6000) < 0.7, 0.0, rng.gamma(2.0, 200.0, 6000)), rng.uniform(-0.4, 10.0, 6000)
+    for seed in range(6):
+        table, share = {"claims": claims, "below": below, "x": claims > 0}, dp.Privacy(1.0, 2e-6)
+        schema = dp.learn_schema(table, share, label="claims", known={"below": "number"}, seed=seed)
+        assert schema.label_bounds[0] == 0  # a log link fits what exceeds the lower bound
+        column = schema.features["below"]
+        outside = np.mean((below < column.lower) | (below > column.upper))
+        assert outside <= schema.learnt.columns["below"]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("scale", [5e-324, 1e-305, 1e305, 1.7e308])
 def test_numbers_beyond_any_use_are_zeros_or_the_largest(scale):

@@ -13,7 +13,7 @@ from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.design import product_apart
-from dpconvex.sums.engine import FEWEST, RecordSums, filled
+from dpconvex.sums.engine import FEWEST, RecordSums
 from dpconvex.sums.forms import form_of, lowered_losses
 
 SETS = {
@@ -53,14 +53,14 @@ def each_gradient(engine, theta):
     found = [np.zeros((0, len(theta) * (1 + (engine.form.forms == 1))))]
     for start in range(0, engine.batch.size, FEWEST):
         some = np.arange(start, min(start + FEWEST, engine.batch.size))
-        block, plan, _ = engine._rows(filled(some))
+        block = engine.read(some, fill=True)
         with np.errstate(all="ignore"):
-            forms = engine.design.forward(block, coefficients, product_apart)
-            slopes = [engine._slopes(forms, block, plan, product_apart)[1]]
+            forms = block.forms(coefficients, product_apart)
+            slopes = [block.slopes(forms, product_apart)[1]]
             if len(forms) == 1:
-                bent = engine._slopes(np.asarray(forms + 1j * STEP), block, plan, product_apart)[1].imag / STEP
+                bent = block.slopes(np.asarray(forms + 1j * STEP), product_apart)[1].imag / STEP
                 slopes.append(np.sqrt(np.maximum(bent, 0.0)))
-        table = engine.design.table(block, plan.size).T[None]
+        table = block.table().T[None]
         parts = [engine.form.map.T @ (one[:, None] * table).reshape(engine.form.map.shape[0], -1) for one in slopes]
         found.append(np.concatenate(parts).T[: len(some)])
     return np.concatenate(found)

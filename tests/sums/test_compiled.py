@@ -15,7 +15,7 @@ from dpconvex.expressions.to_cvxpy import Writer
 from dpconvex.fitting.adaptive import in_own_fields
 from dpconvex.fitting.verify import analyse
 from dpconvex.sums.batch_loss import BatchedLoss
-from dpconvex.sums.forms import form_of, lowered_losses, row_basis
+from dpconvex.sums.forms import form_of, lowered_losses, public_part, row_basis
 from dpconvex.sums.programs import Lowered
 
 
@@ -55,9 +55,10 @@ def check(template, seed=0, size=13, smooth=True):
         curvature = (loss.gradient(theta + step * direction) - loss.gradient(theta - step * direction)) / (2 * step)
         product = loss.hessian(theta) @ direction
         assert np.allclose(product, curvature, rtol=1e-5, atol=1e-5 * (1 + np.abs(curvature).max()))
-    regular, regular_gradient = loss.regularizer_value_and_gradient(theta)
+    public = public_part(template, space)
+    regular, regular_gradient = public.value_and_gradient(theta)
     assert regular == pytest.approx(by_cvxpy(template.regularizer, space.unpack(theta)), rel=1e-12, abs=1e-12)
-    ahead, behind = (loss.regularizer_value_and_gradient(theta + s * step * direction)[0] for s in (1, -1))
+    ahead, behind = (public.value_and_gradient(theta + s * step * direction)[0] for s in (1, -1))
     assert regular_gradient @ direction == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-5)
 
 

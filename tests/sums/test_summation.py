@@ -16,7 +16,6 @@ from dpconvex.expressions.atoms.arithmetic import contracted
 from dpconvex.expressions.parameter_space import Space
 from dpconvex.fitting.verify import analyse
 from dpconvex.numerics import UNIT_ROUNDOFF
-from dpconvex.optim.distance_bound import Composite
 from dpconvex.sums import clipping, engine
 from dpconvex.sums.batch_loss import BatchedLoss
 from dpconvex.sums.clipping import clipped
@@ -151,14 +150,14 @@ def test_a_long_noise_vector_counts_with_its_rounding():
     """The sum of the data's gradient, the noise and the quadratic's is rounded at the size of the largest part."""
     for noise in (1e3, 1e9):
         problem = problem_of(noise=noise, lengths=SumLengths(4, 1, 1))
-        composite = Composite(problem)
+        problem = problem
         theta = -np.asarray(problem.linear) / problem.strong_convexity
-        gradient = composite.smooth(theta)[1]
+        gradient = problem.smooth(theta)[1]
         data, level = problem.loss.gradient(theta), Fraction(problem.size * 0.1)
         rows = np.stack([gradient, data, problem.linear, theta]).T.tolist()
         errors = [float(Fraction(g) - Fraction(a) - Fraction(b) - level * Fraction(t)) for g, a, b, t in rows]
         error = math.hypot(*errors)
-        assert 0 < error <= composite.gradient_error(theta, gradient)
+        assert 0 < error <= problem.gradient_error(theta, gradient)
 
 
 # Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by

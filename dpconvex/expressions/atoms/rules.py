@@ -21,7 +21,10 @@ Entries = Sequence[AbstractValue]
 Write = Callable[[Expression, int], str]
 
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
-BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded, or use a Lipschitz loss"
+BOUND_IT = (
+    "bound the parameters (a ball, a box; `bound=` of a problem that comes with it) so that the argument is bounded, "
+)
+BOUND_IT += "or use a Lipschitz loss"
 NARROWER = "bound the parameters or the declared domain"
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
 

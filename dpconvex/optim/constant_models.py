@@ -1,10 +1,15 @@
-"""A noisy search for one constant: each mean slope is asked for where the last ones say that the answer is, and how wide."""
+"""What noisy sums of slopes tell of constants of scores: of one at a time, or of all by the shares of labels."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy.linalg
+import scipy.optimize
+from scipy.special import erfcx
 
+from dpconvex.optim.slope_histograms import Fit
+from dpconvex.sums.jacobians import derivatives
 from dpconvex.util.arrays import Array
 
 # Answers; the prior's places and spreads, next to half the targets that the domain allows, on grids of so many points.
@@ -18,6 +23,10 @@ ASIDE, SURE = 2.0, 0.2
 MISFIT = 0.05  # The deviation of an answer, next to its clip, for targets that have another law, and for grids
 BALANCE = 12.0  # How far from the place slopes may balance, in scales
 DEVIATION = math.pi / math.sqrt(3)
+LARGEST = 12.0  # Of a constant
+# The noise that mean slopes at 0 may have, next to the longest one, and the part of the squared level that they cost at most.
+TOLD, COSTLY = 0.03, 0.1
+OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
 def mean_slope(offset: Array, spread: Array, ends: tuple[float, float], bends: tuple[float, float]) -> Array:
@@ -129,3 +138,75 @@ def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sough
         for one, told, answer in zip(every, tried.tolist(), ask(tried, clip).tolist(), strict=True):
             one.learn(told, clip, answer, noise)
     return ASKED
+
+
+class LabelShares:
+    """The shares of labels, as likely as each other before, after noisy sums of slopes at scores that are about constant.
+
+    Each sum is linear in the shares, so their posterior mean is what least squares say; `of_labels` gives losses and slopes at
+    constants by label, which are public.
+    """
+
+    def __init__(self, of_labels: OfLabels, columns: int) -> None:
+        self.of_labels, self.columns = of_labels, columns
+        self.count = len(of_labels(np.zeros(columns))[0])
+        self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
+        # Rows and what they say, not their squares, in which many records would drown what else is known.
+        self.rows = math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1)
+        self.told = np.zeros(self.count - 1)
+
+    def learn(self, place: Array, told: Array, noise: float, clip: float) -> None:
+        """Learn from a noisy mean of clipped slopes of records at a constant."""
+        slopes = self.of_labels(place)[1]
+        slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
+        self.rows = np.concatenate([self.rows, ((self.apart.T @ slopes) / noise).T])
+        self.told = np.append(self.told, (told - slopes.mean(axis=0)) / noise)
+
+    @property
+    def shares(self) -> Array:
+        left, sizes, right = np.linalg.svd(self.rows, full_matrices=False)
+        each = self.apart @ right.T / sizes
+        found, deviations = 1 / self.count + each @ (left.T @ self.told), np.linalg.norm(each, axis=1)
+        # None is below 0.
+        found = found + deviations * math.sqrt(2 / math.pi) / erfcx(-found / deviations / math.sqrt(2))
+        return np.asarray(found / found.sum())
+
+    def best(self) -> Array:
+        """Return the constants at which the mean loss is least."""
+        shares = self.shares
+
+        def mean(place: Array) -> tuple[float, Array]:
+            losses, slopes = self.of_labels(place)
+            return float(shares @ losses), shares @ slopes
+
+        bounds = [(-LARGEST, LARGEST)] * self.columns
+        found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)
+        return np.asarray(found.x)
+
+
+def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
+    """Return the best table of constants alone where scores share parameters, and the part of the squared level that it cost."""
+    looks, scores, size = fit.looks, fit.looks.scores, fit.size
+    table, every = np.zeros(scores.shape), derivatives(scores)
+    moving = abs(every[:, scores.inside]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
+    alone = every[:, [-1]].toarray().reshape(-1, len(table)) * ~moving
+    if not len(fixed := np.flatnonzero(alone.any(axis=0))):
+        return table, 0.0
+    lengths = np.linalg.norm(alone[:, fixed], axis=0)
+    kinds, nothing = alone[:, fixed] / lengths, np.zeros(len(fixed))
+
+    def told(place: Array) -> tuple[Array, Array]:
+        losses, slopes = of_labels(kinds @ place)
+        return losses, slopes @ kinds
+
+    shares, most = LabelShares(told, len(fixed)), looks.privacy.most
+    clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
+    if not clip * longest > 0:  # No label has a slope there
+        return table, 0.0
+    louder = looks.sides * most / (size * fit.level)
+    spent = min((louder / TOLD) ** 2, COSTLY)
+    looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])
+    seen = looks.look(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
+    shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
+    table[fixed, 0] = shares.best() / lengths
+    return table, spent

@@ -1,0 +1,94 @@
+"""The metric of the steps, from noisy second moments of rows, and the constant that is sought with it."""
+
+import math
+
+import numpy as np
+
+from dpconvex.optim.constant_first import Start, find_constant
+from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
+from dpconvex.optim.slope_histograms import HISTOGRAMS, RISING, Fit
+from dpconvex.util.arrays import Array
+
+# Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level,
+# more with more features; and of curvatures.  Histograms have theirs, and the steps the rest.
+FIRST, SECOND, ALONE, MANY = 0.12, 0.22, (0.1, 0.2), 400.0
+CURVATURES = 0.02
+# Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
+FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
+MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
+# Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
+# is asked; bins; how many records may be cut, and by how many deviations more stand out.
+COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
+LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
+
+
+def whole_rows(
+    fit: Fit, part: float, ridge: float, most: float = math.inf, denoised: bool = False
+) -> tuple[Metric, float, float]:
+    """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
+    looks, public, level = fit.looks, fit.public, fit.level_of(part)
+    turn: Array | None = None
+    if public.metric is None:
+        moment, deviation = looks.second_moment(level)
+    else:
+        turn = looks.in_metric(public.metric.of_rows(looks.constant))
+        moment = looks.second_moment_in_metric(public.metric.longest, level)
+        deviation = looks.counted(1.0, math.sqrt(2)) * public.metric.longest**2 / level
+    metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)
+    if not looks.constant:
+        return metric, 0.0, 0.0
+    along = (np.eye(len(moment)) if turn is None else np.linalg.inv(turn))[-1] / looks.constant
+    return metric, float(along @ moment @ along), float(along @ along) * deviation
+
+
+def shorten_rows(fit: Fit) -> float:
+    """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
+    looks, size = fit.looks, fit.size
+    share = min((1 / (COUNTED * size * fit.level)) ** 2, COSTLY)
+    deviation = looks.counted(1.0, math.sqrt(2)) / fit.level_of(share)
+    if looks.scores.is_shared or looks.rows.count == 1 or deviation > DROWNED * size:
+        return 0.0
+    edges = looks.scores.radius * FINER ** np.arange(1.0 - BINS, 1.0)
+    longer = np.cumsum(looks.lengths(edges, fit.level_of(share))[::-1])
+    many = longer > np.maximum(LONG * size, SURE * deviation * np.sqrt(np.arange(1, BINS + 1)))
+    if place := int(np.argmax(many)):
+        looks.shorten(float(edges[-1 - place]))
+    return share
+
+
+def metric_of(
+    fit: Fit, begin: Array, spent: float, starts: bool
+) -> tuple[Metric, Array, float, float, float, Start | None]:
+    """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
+    looks, public, size = fit.looks, fit.public, fit.size
+    alone, most = fit.has_few, size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
+    share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    if looks.rows.count == 1:  # There is nothing to be made round
+        alone, share = True, CURVATURES
+    if public.is_level:
+        alone, share = True, LEVELS
+        rough, counted, deviation = level_metric(looks, fit.level_of(share), size, ridge, most), size, 0.0
+    else:
+        rough, counted, deviation = whole_rows(fit, share, ridge, most)
+    number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
+    if looks.constant:
+        # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
+        wide = 4 * deviation
+        number = counted if abs(counted - size) > wide and counted > wide else size
+    searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
+    start = find_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
+    turn = looks.in_metric(rough.matrix)
+    if alone:
+        return rough, turn, number, left, 1.0, start
+    second, longest = fit.level_of(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
+        bent = RISING * public.curvature
+        fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
+        moved = looks.counted_people(math.sqrt(2))
+    else:
+        fine, moved = looks.second_moment_in_metric(longest, second), looks.counted(1.0, math.sqrt(2))
+    edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Of its noise
+    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), edge), 1.0)
+    scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
+    metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
+    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
