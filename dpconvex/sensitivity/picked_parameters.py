@@ -127,7 +127,19 @@ def key(term: Term) -> tuple[Expression, frozenset[Variable]]:
 
 
 def terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
-    """Yield the largest parts of a loss that are parameters, affine, or these times a function of the record."""
+    """Yield the largest parts of a loss that are parameters, affine, or these times a function of the record.
+
+    A factor of parameters that the loss has alone, too, multiplies their score, as k does in ``exp(a[g]) - k * a[g]``.
+    """
+    found = dict(largest_terms(loss))
+    alone = {node for node, term in found.items() if term.function is ONE}
+    for node, term in found.items():
+        weighs = node.atom is MULTIPLY and node not in alone and term.function.is_scalar
+        if not (weighs and alone.issuperset(own for own, _ in largest_terms(term.parameters))):
+            yield node, term
+
+
+def largest_terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
     seen, waiting = set[Expression](), [loss]
     while waiting:
         node = waiting.pop()

@@ -42,6 +42,19 @@ def test_groups_have_levels_beside_features_in_natural_units(loss, most):
     assert (missed**2).mean() <= 1.2 * 200**2
 
 
+def test_rates_of_groups_are_those_of_their_indicators():
+    """Counts times levels were scores of their own, and most of the gain over one rate for all was lost."""
+    a, rng = cp.Variable(20, name="a"), np.random.default_rng(0)
+    g, years = rng.integers(0, 20, 4000), rng.uniform(0.1, 1.0, 4000)
+    visits = rng.poisson(years * np.where(g < 10, 0.5, 1.5)).clip(0, 10)
+    record = {"g": dp.Choice(range(20)), "years": dp.Box(0, 1), "visits": dp.Box(0, 10)}
+    loss = lambda g, years, visits: years * cp.exp(a[g]) - visits * a[g]  # noqa: E731
+    found = fit(record, loss, {"g": g, "years": years, "visits": visits}, regularizer=1e-6 * cp.sum_squares(a))["a"]
+    count, total = np.bincount(g, visits), np.bincount(g, years)
+    best, same, own = ((total * np.exp(s) - count * s).sum() for s in (np.log(count / total), np.zeros(20), found))
+    assert own - best < 0.35 * (same - best)
+
+
 def test_thresholds_and_times_have_levels_beside_features_in_natural_units():
     w, t = cp.Variable(2, name="w"), cp.Variable(3, name="t")
     score = 0.05 * (AGE - 50) + RARE + RANDOM.logistic(size=SIZE)
