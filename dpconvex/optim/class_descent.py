@@ -90,87 +90,130 @@ def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
 
 def class_model_of(fit: Fit, form: LossForm) -> ScoreModel:
     """Take steps; the Hessian is about that of the loss."""
-    looks, public, level, size = fit.looks, fit.public, fit.level, fit.size
-    scores, sides = looks.scores, looks.sides
-    spent = shorten_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
-    begin = np.zeros(scores.shape)
-    if scores.is_shared and public.of_labels is not None:
-        # With many rows, steps are short, and end near where they begin.
-        begin, more = shared_constants(fit, public.of_labels)
-        spent += more
-    edge = float(np.clip(ENTRY / math.sqrt(2 * looks.rows.count), *EDGE))
-    metric, *_ = whole_rows(fit, MOMENT, edge, denoised=True)
-    matrix = looks.in_metric(metric.matrix)
-    units, ridge = looks.units, ridge_of(form, free=False)
-    along, most = constant_in(fit, matrix), 1.0
-    squares = np.zeros(scores.shape)
-    if ridge is not None:
-        squares = size * scores.squares(ridge) * units**2  # twice the weights of squares of the table
-        stiff = squares.max() * float((metric.kept / metric.root**2).sum()) / (metric.directions * public.curvature)
-    else:
-        stiff, most = stiffness(form, scores, metric, matrix, units, size) / public.curvature, HELD
-    least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
-    part = min(least * (1 + STIFFER * stiff), most)
-    widest = math.sqrt(looks.rows.squared_norm(scores.radius)) * looks.rows.grid
-    longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-    unit, rounds = min(math.sqrt(metric.directions / size), longest), int(ROUNDS if fit.rounds is None else fit.rounds)
-    noisy, last_part, enough = SHARED if scores.is_shared else (NOISY, AVERAGED, MANY)
-    many = size * level / (sides * metric.directions)
-    wider = min(max(math.sqrt(many / (enough * float(np.trace(scores.onto_columns)))), 1.0), max(1 / part, 1.0))
-    implicit = ImplicitSteps(form, scores, matrix, units, size, many)
-    bound = least == PART and ridge is not None and not implicit.is_plain
-    part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
-    unlikely = public.slope >= MARGIN * public.most_slope  # Scores say no probabilities
-    told = None if along is None else public.of_labels
-    shifts = SHIFTS if unlikely and told is not None else 0.0
-    clip, step_level = part * public.slope, fit.level_of((1 - MOMENT - LENGTHS - shifts - spent) / rounds)
-    noise = unit * sides * clip / step_level * math.sqrt(rounds)
-    step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
-    moved = MOVED * (1 + noisy / many)
-    for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
-        left = metric.kept / (1 + 2 * CURVED * rounds * public.curvature * step * metric.kept)
-        step = min(step, moved / max(noise * math.sqrt(float(left.sum()) / size), 1e-300))
-    first = np.asarray(np.linalg.solve(matrix.T, begin), dtype=float)
-    point, average, last = first, np.zeros(scores.shape), np.zeros(scores.shape)
-    slopes, held = np.zeros((2, form.space.dim))
-    shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
-    averaged, pace = math.ceil(last_part * rounds), 1.0
-    for t in range(rounds):
-        gradient = looks.look(matrix.T @ point, clip, unit, step_level).gradient @ scores.onto_columns
-        if shares is not None and along is not None:
-            place, mean = metric.kept * along @ point / (metric.kept @ along**2), along / (looks.constant * size)
-            heard = float(np.linalg.norm(mean)) * noise / math.sqrt(rounds)
-            shares.learn(place * looks.constant, mean @ gradient, heard, clip)
-        way = implicit.direction(point, gradient, pace * step)
-        back, far = -float((way * last).sum()), float(np.linalg.norm(last))
-        if back > far * max(TURNED * far, SURE * noise / math.sqrt(rounds)):
-            pace /= 2
-            way = implicit.direction(point, gradient, pace * step)
-        point, last = point + pace * step * way, way
-        average += point * ((t >= rounds - averaged) / averaged)
-        slopes += implicit.pull * ((t >= rounds - averaged) / averaged)
-        held += implicit.inside * ((t >= rounds - averaged) / averaged)
-    holds = 2 * (WEAK if scores.is_shared else CURVED) * rounds * public.curvature * step
-    lost = (step * noise) ** 2 * metric.kept / (1 + holds * metric.kept) * float(np.trace(scores.onto_columns))
-    best = None if shares is None else shares.best() / looks.constant
-    harmless = HARMLESS * public.slope / (public.curvature * max(math.sqrt(float(lost.sum()) / size), 1e-300))
-    average = first + shorter(average - first, metric.kept, lost, along, best, min(max(harmless, LEAST), 1.0))
-    table = matrix.T @ average
-    spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / size)
-    # With what no score reads.
-    theta = scores.coordinates(table * units) + held - scores.coordinates(scores.table(held) @ scores.onto_columns)
-    slopes_at, ends = partial(slopes_of, form, theta, size), implicit.lengths(theta)
-    factor = length(fit, table, spread, slopes_at, ends)
-    inverse = np.linalg.inv(matrix)
-    found = table * factor
-    if shifts:
-        ridges, fixed = squares[-1] / looks.constant**2, np.zeros(scores.shape[1])
-        if not implicit.is_plain:
-            ridges, fixed = 0 * ridges, (scores.shortest.T @ slopes).reshape(scores.shape[::-1])[:, -1]
-        found = balanced(fit, found, factor * spread, ridges / size, fixed / size)
-    pull = None if implicit.is_plain else slopes
-    hessian, moved_by = public.curvature * inverse @ inverse.T, factor * step * noise * matrix.T
-    return ScoreModel(found, hessian, moved_by, table, pull)
+    steps = ClassSteps(fit, form)
+    for t in range(steps.rounds):
+        steps.take(t)
+    return steps.end()
+
+
+class ClassSteps:
+    """Steps against clipped slopes that hold to the regularizer and K, and the average of the last ones."""
+
+    def __init__(self, fit: Fit, form: LossForm) -> None:
+        self.fit, self.form, self.looks, self.public, scores = fit, form, fit.looks, fit.public, fit.looks.scores
+        spent = shorten_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
+        begin = np.zeros(scores.shape)
+        if scores.is_shared and self.public.of_labels is not None:
+            # With many rows, steps are short, and end near where they begin.
+            begin, more = shared_constants(fit, self.public.of_labels)
+            spent += more
+        edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *EDGE))
+        self.metric, *_ = whole_rows(fit, MOMENT, edge, denoised=True)
+        self.matrix = fit.looks.in_metric(self.metric.matrix)
+        self.along, self.columns = constant_in(fit, self.matrix), float(np.trace(scores.onto_columns))
+        self.many = fit.size * fit.level / (fit.looks.sides * self.metric.directions)
+        self.implicit = ImplicitSteps(form, scores, self.matrix, fit.looks.units, fit.size, self.many)
+        ridge = ridge_of(form, free=False)
+        # Twice the weights of squares of the table
+        self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
+        self.rounds = int(ROUNDS if fit.rounds is None else fit.rounds)
+        unlikely = self.public.slope >= MARGIN * self.public.most_slope  # Scores say no probabilities
+        told = None if self.along is None else self.public.of_labels
+        self.shifts = SHIFTS if unlikely and told is not None else 0.0
+        self.shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
+        self.level = fit.level_of((1 - MOMENT - LENGTHS - self.shifts - spent) / self.rounds)
+        self._set_lengths()
+        self.first = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
+        self.average, self.last, self.pace = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
+        self.slopes, self.held = np.zeros((2, form.space.dim))  # As averages, too
+
+    def _set_lengths(self) -> None:
+        """Set the clip, the length of steps, and how far noise of all moves them."""
+        fit, looks, public, metric = self.fit, self.looks, self.public, self.metric
+        noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, MANY)
+        part = self._part()
+        wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
+        bound = public.slope < FLAT * public.most_slope and self.squares is not None and not self.implicit.is_plain
+        part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
+        widest = math.sqrt(looks.rows.squared_norm(looks.scores.radius)) * looks.rows.grid
+        longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
+        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.directions / fit.size), longest)
+        self.noise = self.unit * looks.sides * self.clip / self.level * math.sqrt(self.rounds)
+        step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
+        moved = MOVED * (1 + noisy / self.many)
+        for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
+            left = metric.kept / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.kept)
+            step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
+        self.step = step
+
+    def _part(self) -> float:
+        """Return the clip next to the largest slope, wider where the regularizer is stiff."""
+        fit, looks, public, metric, most = self.fit, self.looks, self.public, self.metric, 1.0
+        if self.squares is not None:
+            squares = self.squares.max() * float((metric.kept / metric.root**2).sum())
+            stiff = squares / (metric.directions * public.curvature)
+        else:
+            known = self.form, looks.scores, metric, self.matrix, looks.units, fit.size
+            stiff, most = stiffness(*known) / public.curvature, HELD
+        least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
+        return float(min(least * (1 + STIFFER * stiff), most))
+
+    def take(self, t: int) -> None:
+        """Ask for a gradient, and take a step, half as long where the gradient takes back the last one."""
+        answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
+        gradient, noise, along = answer.gradient @ self.looks.scores.onto_columns, self.noise, self.along
+        if self.shares is not None and along is not None:
+            weights, mean = self.metric.kept * along, along / (self.looks.constant * self.fit.size)
+            place = weights @ self.point / (self.metric.kept @ along**2)
+            heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
+            self.shares.learn(place * self.looks.constant, mean @ gradient, heard, self.clip)
+        way = self.implicit.direction(self.point, gradient, self.pace * self.step)
+        back, far = -float((way * self.last).sum()), float(np.linalg.norm(self.last))
+        if back > far * max(TURNED * far, SURE * noise / math.sqrt(self.rounds)):
+            self.pace /= 2
+            way = self.implicit.direction(self.point, gradient, self.pace * self.step)
+        self.point, self.last = self.point + self.pace * self.step * way, way
+        averaged = math.ceil(self.averaged_part * self.rounds)
+        weight = (t >= self.rounds - averaged) / averaged
+        self.average += self.point * weight
+        self.slopes += self.implicit.pull * weight
+        self.held += self.implicit.inside * weight
+
+    def end(self) -> ScoreModel:
+        """Return the average of the last steps, as long as looks say, with constants at which slopes balance."""
+        fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
+        average = self._shortened()
+        table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
+        spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / fit.size)
+        # With what no score reads.
+        read = scores.coordinates(scores.table(self.held) @ scores.onto_columns)
+        theta = scores.coordinates(table * self.looks.units) + self.held - read
+        slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
+        factor = length(fit, table, spread, slopes_at, ends)
+        found = table * factor
+        if self.shifts:
+            found = balanced(fit, found, factor * spread, *self._pulls_on_constants())
+        hessian, moved = public.curvature * inverse @ inverse.T, factor * self.step * self.noise * self.matrix.T
+        return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.slopes)
+
+    def _shortened(self) -> Array:
+        """Return the average of the last steps, shortened by what noise made it longer."""
+        fit, public, kept = self.fit, self.public, self.metric.kept
+        curved = WEAK if self.looks.scores.is_shared else CURVED
+        holds = 2 * curved * self.rounds * public.curvature * self.step
+        lost = (self.step * self.noise) ** 2 * kept / (1 + holds * kept) * self.columns
+        best = None if self.shares is None else self.shares.best() / self.looks.constant
+        moved = max(math.sqrt(float(lost.sum()) / fit.size), 1e-300)
+        least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST), 1.0)
+        return self.first + shorter(self.average - self.first, kept, lost, self.along, best, least)
+
+    def _pulls_on_constants(self) -> tuple[Array, Array]:
+        """Return what the regularizer pulls constants by, next to records: by their squares, and whatever these are."""
+        scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
+        ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
+        if not self.implicit.is_plain:
+            ridges, fixed = 0 * ridges, (scores.shortest.T @ self.slopes).reshape(scores.shape[::-1])[:, -1]
+        return ridges / size, fixed / size
 
 
 def shorter(
