@@ -34,7 +34,7 @@ def are_usual(
     """Say whether steps are usual; those of whole gradients are taken only if they are asked for.
 
     So are those of hinges under constraints or with other penalties than squares, unless there are many records, scores read
-    products of scalars, share parameters or weigh nothing, or minimisers are refused or learn little.
+    products of scalars, share parameters or weigh nothing, records have targets, or minimisers are refused or learn little.
     """
     with suppress(DPConvexError):  # told when they are proved
         form = read()
@@ -46,7 +46,7 @@ def are_usual(
             usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
         if not usual and (bends or not scores.is_shared):
             public = known_of(own_form(form)[0])[1]
-            usual = public.metric is not None or not (public.is_flat or any(public.sides))
+            usual = public.metric is not None or not (public.has_labels and (public.is_flat or any(public.sides)))
             none = lacks_minimiser(analysed) or not bounded(analysed)
             usual = usual or (none and not worth_clipping(analysed(), privacy, size))
         return usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)

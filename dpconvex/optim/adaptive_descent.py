@@ -43,6 +43,9 @@ FALLING, STEADY = 2**0.25, 2.0
 SMALLEST_KEPT, FEWER = 1e-3, 24.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
+# Records for each direction and unit of the level, below which constraints hold steps of targets; and how far they move one, next
+# to its length, where they shorten noise themselves.
+FEW_HELD, BINDING = 12.0, 0.01
 # Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that
 # noise hides less of it: by this, next to the noise of one, and by so much at most; then the same where steps leap to the middle.
 TOLD_APART = ((40.0, 3.0), (140.0, 25.0))
@@ -64,7 +67,7 @@ class ScoreModel(NamedTuple):
 
 def descend(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    start, held = fit.public.start, form if ridge_of(form, free=False) is None else None
+    start, held = fit.public.start, form if ridge_of(form) is None else None
     pulled = pulls(form) or start is not None
     table, hessian, noise, _, pull = model_of(fit, 0.0 if start is None else start, form if pulled else None, held)
     return fit.looks.parameters(table) if pulled else regularized(fit, form, table, hessian, pull), noise
@@ -103,14 +106,18 @@ class Steps:
         # Records for each direction and unit of the level
         self.many = self.number * fit.level / (fit.looks.sides * self.metric.directions * self.columns)
         self.rounds = self._rounds()
+        self.keeps_inside = held is not None and ridge_of(held, free=False) is not None  # Constraints beside squares
         # Of few records for each feature, noise on the second moment hides how long scores are.
-        alone = form is None and held is None and self.columns == 1
+        alone = form is None and (held is None or self.keeps_inside) and self.columns == 1
         self.seeks_length = fit.has_few and alone and not fit.public.is_bent
         self._share(left - LENGTH * self.seeks_length)
         self._begin(begin, bool(told))
         # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
         differ = self.public.is_bent or self.looks.scores.width > 0
-        self.held = held if self.many >= ENOUGH and differ else None
+        # Without constraints, steps of classes go ever farther out.  They shorten steps of few records, too.
+        lasting = self.public.has_labels or self.many < FEW_HELD
+        self.held = held if (lasting if self.keeps_inside else self.many >= ENOUGH and differ) else None
+        self.binds = False
         self.pull: Array | None = None
 
     def _rounds(self) -> int:
@@ -133,13 +140,15 @@ class Steps:
         edges = start.edges if start else self.public.edges_near(math.inf)
         deviation, longest = looks.deviation_of_counts(self.histogram_level), start.longest if start else None
         signed = len(looks.scores.onto_kinds) == 1
-        self.lengths = LengthHistograms(edges, deviation, fit.people(self.number), signed, longest)
+        self.lengths = LengthHistograms(
+            edges, deviation, fit.people(self.number), signed, longest or self.public.uneven_sides
+        )
 
     def _begin(self, begin: Array, told: bool) -> None:
         """Set where steps begin, and what is known of clips and curvature there."""
         looks, public, start = self.looks, self.public, self.start
         self.clip, self.bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
-        self.full, balances = BENT_RATE if public.is_bent else RATE, self.lengths.longest is not None
+        self.full, balances = BENT_RATE if public.is_bent else RATE, bool(start and start.longest)
         if balances:
             self.full *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
@@ -191,8 +200,11 @@ class Steps:
             # The regularizer and K hold most of a gradient back
             self.slow *= SLOWER if opposed(self.point - here, self.way) else 1.0
             self.way = self.point - here
-        elif self.held is not None and t >= self.rounds // 2:
+        elif self.held is not None and (self.keeps_inside or t >= self.rounds // 2):
+            free = self.point
             self.point, self.pull = self._pulled_by(self.held, self.bend / rate)
+            moved = float(np.linalg.norm(self.point - free))
+            self.binds |= self.keeps_inside and moved > BINDING * float(np.linalg.norm(free))
         self.still *= abs(1 - rate * self.unclipped)
         self.variance = (1 - rate * self.metric.kept) ** 2 * self.variance + (rate * deviation) ** 2
         stays = 1 - np.minimum(rate * self.metric.likely, 1.0)
@@ -262,7 +274,7 @@ class Steps:
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.directions * self.columns))
         weights = np.maximum(metric.likely, SMALLEST_KEPT)
         done, shorter = float(weights @ (1 - self.ahead) / weights.sum()), 1.0
-        if self.form is None:
+        if self.form is None and not self.binds:
             noise = part * self.columns * self.likely
             self.point, shorter = shortened(whole, noise, weights, self.constant, self.first, done)
         if self.seeks_length:

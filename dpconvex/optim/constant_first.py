@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_models import ASKED, DEVIATION, Sought, search
+from dpconvex.optim.constant_models import ASKED, DEVIATION, WEIGHTS, Sought, search
 from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, Fit, LengthHistograms, Public
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
@@ -95,7 +95,9 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
         wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
         low, high = sorted(float(np.max(end)) for end in public.longest)
         # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
-        tilted = columns == 1 and 0 < low < high < math.inf and few < TILTED * looks.rows.count
+        weights = WEIGHTS if columns == 1 and public.least_part < ALIKE else (1.0,)
+        enough = TILTED * looks.rows.count / float(np.median(weights))
+        tilted = columns == 1 and 0 < low < high < math.inf and few < enough
         told = TOLD * (math.sqrt(high / low) if tilted else 1.0)
         spent = max(told * len(mixed) * (wider * louder / few) ** 2, SURELY)
         most = PART * most - share * (1 + public.vanishes) - (last and last + share)
@@ -114,11 +116,12 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
         ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
         down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
         sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
-        every = [Sought(half, (each * sides[0], each * sides[1]), ends, tilted) for ends in zip(down, up, strict=True)]
+        bends = each * sides[0], each * sides[1]
+        every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
         spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
         place = np.array([one.balance for one in every]) @ apart
         usual = wider * math.hypot(
-            *(min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
+            *(one.weight * min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
         )
     own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
     edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0

@@ -1,7 +1,8 @@
 """What noisy sums of slopes tell of constants of scores: of one at a time, or of all by the shares of labels."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -14,6 +15,7 @@ from dpconvex.util.arrays import Array
 
 # Answers; the prior's places and spreads, next to half the targets that the domain allows, on grids of so many points.
 ASKED, NEAR, SPREADS, PLACES, WIDTHS = 16, 0.2, (1e-4, 0.5), 97, 18
+WEIGHTS = tuple(2.0 ** -np.arange(0, 6, 0.5))  # Of records, next to the largest, where they have weights
 FARTHEST, UNLIKELY = 2.2, 1e-4  # Of places, and what may be cut of both tails where a finer grid replaces one
 # The clip, next to how uncertain the place is, and to the deviation of a logistic law: in early answers, of a narrow one that is
 # still likely, since wide clips tell no narrow laws apart; and in later ones.
@@ -29,7 +31,7 @@ TOLD, COSTLY = 0.03, 0.1
 OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
-def mean_slope(offset: Array, spread: Array, ends: tuple[float, float], bends: tuple[float, float]) -> Array:
+def mean_slope(offset: Array, spread: Array, ends: tuple[Any, Any], bends: tuple[float, float]) -> Array:
     """Return the mean slope, no longer than its ends down and up, that grows with z by a bend on each side.
 
     Here z has a logistic law with mean `offset` and scale `spread`.
@@ -46,7 +48,8 @@ class Sought:
 
     Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bends`
     are slopes of a record next to the distance from its target, down and up, and `longest` the longest ones.  Where these are no
-    longer than a bound, the middle of the law is looked for, or, if answers are to be `tilted`, where they add up to 0.
+    longer than a bound, the middle of the law is looked for, or, if answers are to be `tilted`, where they add up to 0.  Records
+    have one of the `weights`, which is not known either.
     """
 
     def __init__(
@@ -55,20 +58,22 @@ class Sought:
         bends: tuple[float, float],
         longest: tuple[float, float] = (math.inf,) * 2,
         tilted: bool = False,
+        weights: Sequence[float] = (1.0,),
     ) -> None:
         self.half, self.bends, self.longest, self.tilted = half, bends, longest, tilted
         self.places, self.scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
+        self.weights = np.array(weights)[:, None, None]
         self.answers = list[tuple[float, float, float, float]]()
         self.read(self.likelihood())
 
     def likelihood(self) -> Array:
-        """The logarithm of how likely each place and scale is, shape (places, scales)."""
-        prior = np.repeat(-np.log1p((self.places[:, None] / (NEAR * self.half)) ** 2), WIDTHS, axis=1)
-        return sum((self.fits(*answer) for answer in self.answers), prior)
+        """The logarithm of how likely each weight, place and scale is, shape (weights, places, scales)."""
+        prior = -np.log1p((self.places[:, None] / (NEAR * self.half)) ** 2)
+        return sum((self.fits(*answer) for answer in self.answers), prior + 0 * self.weights * self.scales)
 
     def fits(self, told: float, clip: float, answer: float, noise: float) -> Array:
-        ends = (min(clip, self.longest[0]), min(clip, self.longest[1]))
-        foreseen = mean_slope(told - self.places[:, None], self.scales, ends, self.bends)
+        down, up = (np.minimum(clip / self.weights, end) for end in self.longest)
+        foreseen = self.weights * mean_slope(told - self.places[:, None], self.scales, (down, up), self.bends)
         return np.asarray(((answer - foreseen) / (math.hypot(noise, MISFIT) * clip)) ** 2 / -2)
 
     def learn(self, told: float, clip: float, answer: float, noise: float) -> None:
@@ -80,7 +85,8 @@ class Sought:
         self.logarithms = logarithms
         likely = np.exp(logarithms - logarithms.max())
         likely /= likely.sum()
-        of_place, of_scale = likely.sum(axis=1), likely.sum(axis=0)
+        of_place, of_scale = likely.sum(axis=(0, 2)), likely.sum(axis=(0, 1))
+        self.weight = math.exp(float(likely.sum(axis=(1, 2)) @ np.log(self.weights.ravel())))
         self.place, logs = float(of_place @ self.places), np.log(self.scales)
         self.scale = math.exp(mean := float(of_scale @ logs))
         self.narrow = self.scale / math.exp(math.sqrt(float(of_scale @ (logs - mean) ** 2)))
@@ -109,7 +115,7 @@ class Sought:
         """How fast the mean slope rises by the likely law, over a scale on each side of where slopes balance; 0 in doubt."""
         offsets = self.balance - self.place + self.scale * np.array([-1.0, 1.0])
         down, up = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
-        return float(up - down) / (2 * self.scale) * self.is_sure
+        return self.weight * float(up - down) / (2 * self.scale) * self.is_sure
 
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
@@ -118,7 +124,7 @@ class Sought:
         )
         # At the place itself an answer says nothing of the scale.
         aside = self.away or ASIDE * self.scale * (-1) ** count
-        return self.place + aside * late(count), min(clip, max(self.longest))
+        return self.place + aside * late(count), self.weight * min(clip, max(self.longest))
 
 
 def late(count: int) -> bool:

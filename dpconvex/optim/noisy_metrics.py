@@ -61,7 +61,8 @@ def metric_of(
 ) -> tuple[Metric, Array, float, float, float, Start | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
     looks, public, size = fit.looks, fit.public, fit.size
-    alone, most = fit.has_few, size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
+    most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
+    alone = fit.has_few or (looks.scores.is_shared and public.is_straight)  # Roots at 0 would be noise
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES

@@ -15,7 +15,7 @@ from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
 from dpconvex.optim.constant_first import are_apart, parts_of
 from dpconvex.optim.row_metrics import DomainMetric, with_constant
-from dpconvex.optim.slope_histograms import Public
+from dpconvex.optim.slope_histograms import LINKED, Public, are_lopsided
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_rows import ExactRows, on_grid
@@ -47,7 +47,6 @@ POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that ne
 ALIKE = 4.0  # How much wider one column's scores may be than another's
 NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
 LABELS = 200  # Of which shares are told, at most
-LINKED = 50.0  # How much longer slopes on one side are at least, where smooth losses are those of links
 # Of columns that share no steps: how far below 0 slopes are looked at, by how much curvatures differ there if a constant is far
 # away, and how much longer slopes by one are than by another, at least.
 LOWEST, BENT, UNEVEN = 40, 0.2, 4.0
@@ -214,7 +213,9 @@ class Slopes:
     @property
     def of_links(self) -> dict[str, Any]:
         """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
-        part = self.least_part(LARGE) if len(self.scores.onto_kinds) == 1 else 0.0
+        # Slopes differ at the first by targets, at one end by censoring, at all by weights.
+        ends = LARGE, 2.0 ** KINKS[-1], -(2.0 ** KINKS[-1])
+        part = max(map(self.least_part, ends)) if len(self.scores.onto_kinds) == 1 else 0.0
         return {"both_sides": self.both_sides, "short_bend": self.short_bend, "least_part": part}
 
     def least_part(self, place: float) -> float:
@@ -280,7 +281,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
     rises = slopes_at.rises_slowly()
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if is_link and not (labels and public.is_flat and not is_lopsided(public.longest)):
+    if is_link and not (labels and public.is_flat and not are_lopsided(public.longest, LINKED)):
         single = len(scores.onto_kinds) == 1
         unit = slopes_at.unit_of_link() if single else 1.0
         if unit != 1:
@@ -343,6 +344,7 @@ def seen_from(
     near = np.concatenate([steep[place] for place in places[:3]])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
+    measured["is_straight"] = bends[0] == 0
     is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
     is_bent = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     most = max(map(np.max, steep.values())) if is_flat else math.inf
@@ -359,14 +361,12 @@ def seen_from(
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
         measured = measured | {"longest": longest, "reach": unit * far}
         # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
-        vanishes = vanishes and (scores.width > 0 or not is_lopsided(longest))
+        vanishes = vanishes and (scores.width > 0 or not are_lopsided(longest, LINKED))
+        if vanishes and scores.is_shared:  # Others have a constant that is searched
+            ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * SURELY * far)) for side in (1, -1)])
+            measured["steepest"] = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=slopes_at.middle, unit=unit, **measured)
-
-
-def is_lopsided(longest: tuple[Array, ...]) -> bool:
-    """Say whether the longest slopes on one side are those of a link next to the other's."""
-    return bool(0 < LINKED * np.min(longest) < np.max(longest))
 
 
 def unit_within(form: LossForm, slopes_at: Slopes) -> float:

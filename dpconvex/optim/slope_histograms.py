@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +28,15 @@ SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so 
 BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one stands out by chance
 # Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
 TAILED, FALLS = 80.0, 0.5
+# How much longer slopes are on one side at least where their sums tell of hidden ones, and where smooth losses are those of links
+LOPSIDED, LINKED = 4.0, 50.0
 LEAST_SEEN = 0.1  # The least part of records that is seen
 FEW = 5.0  # Records for each feature and unit of the level
+
+
+def are_lopsided(longest: tuple[Any, ...], times: float) -> bool:
+    """Say whether the longest slopes on one side are so many times as long as those on the other, if there are any."""
+    return bool(0 < times * np.min(longest) < np.max(longest))
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,11 @@ class Public:
     reach: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
     longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
     sides: tuple[float, float] = (0.0, 0.0)  # The mean curvature far below and far above, if it stays there
+    is_straight: bool = False  # Whether losses have no curvature at scores of 0
+    steepest: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # The longest slopes if all scores are far up, or down, where these share rows
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     def short_side(self, place: float) -> float:
@@ -80,6 +93,11 @@ class Public:
     def is_balanced(self) -> bool:
         """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
         return self.is_bent and not self.vanishes
+
+    @property
+    def uneven_sides(self) -> tuple[float, float] | None:
+        """The longest slopes, up and down, where those of few records balance those of many, as of high quantiles."""
+        return self.steepest if are_lopsided(self.steepest, LOPSIDED) else None
 
     def farthest(self, bend: float) -> float:
         """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
