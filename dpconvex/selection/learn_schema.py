@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,37 +127,21 @@ def learn_schema(
         raise NotPrivate("a delta hides levels that one person alone has", privacy, "ask for a delta, such as 1e-6")
     said = "learn_schema: of Partitions, name the column of identifiers, as unit='patient'."
     require(isinstance(unit, str | None) or not isinstance(table, Partitions), said)
-    parts, mine = tables_in(table), [unit] if isinstance(unit, str) else []
-    given = next(parts)
-    names = [name for name in given.names if name and name not in (label, *mine, *(ignore or ()))]
-    names = [name for name in names if earlier is None or name in earlier.features]
-    kinds_of: Any = known or {}
-    known = dict(kinds_of) if earlier is None else {name: earlier.features[name] for name in names}
     head: dict[str, Any] = {"label": label, "labels": labels, "label_bounds": label_bounds, "absent": absent}
-    head |= {"clip": True, "privacy_unit": unit if mine else None}
-    stands = {"label_bounds": (0, 1)} if labels is None and label_bounds is None else {}
-    Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **head | stands)  # which refuses what makes no sense
-    every = [part.columns([*names, label, *mine]) for part in chain([given], parts)]
-    columns = {name: tables.one_below_the_other([own[name] for own in every]) for name in every[0]}
-    kinds = {name: known.pop(name, None) for name in [*([label] if stands else []), *names]}
-    whole = [name for name in names if not isinstance(kinds[name], str | None)]
-    found: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
-    wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
-    wrong = wrong or [label] * (kinds.get(label) == DATE)  # nothing predicts a date
-    said = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
-    require(not wrong, f"learn_schema: {said}.")
-    require(kinds, "learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
-    source, weights = NoiseSource(seed), np.full(len(columns[label]), WHOLE, dtype=np.int64)
+    head |= {"clip": True, "privacy_unit": unit if isinstance(unit, str) else None}
+    asked = Asked.of(table, known, head, ignore)
+    columns, size = asked.columns, len(asked.columns[label])
+    source, weights = NoiseSource(seed), np.full(size, WHOLE, dtype=np.int64)
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})
-        people = People.read(privacy, columns[unit] if mine else unit, len(weights), source.rng)
+        people = People.read(privacy, columns[unit] if isinstance(unit, str) else unit, size, source.rng)
         columns = {name: values[people.kept] for name, values in columns.items()}  # texts of others are no levels
         weights = WHOLE // np.bincount(people.of)[people.of]
     require(unit is None or privacy.unit is not None, NO_UNIT)
     replaced = privacy.adjacency == "replace-one"
-    size = len(weights) if privacy.unit is None and replaced else None
+    public_size = len(weights) if privacy.unit is None and replaced else None
     with computable(privacy):
-        level, tail, shares, event = planned(privacy, kinds, label, size)
+        level, tail, shares, event = planned(privacy, asked.kinds, label, public_size)
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
     spend = f"{entry} {secrets.token_hex(8)}"
@@ -166,32 +150,77 @@ def learn_schema(
     marks = frozenset(value for text in absent for value in tables.values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)
-    counts.people = size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
+    counts.people = public_size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
     before = None if earlier is None else earlier.learnt
-    outside = dict(before.columns) if before else {}
+    outside, found = dict(before.columns) if before else {}, dict(asked.declared)
     for name, share in shares.items():
-        found[name] = counts.column(columns[name], marks, kinds[name], part(level, share))
+        found[name] = counts.column(columns[name], marks, asked.kinds[name], part(level, share))
         outside[name] = counts.outside
-    target = found.pop(label, None)
-    features = {name: column for name in names if (column := found[name]) is not None}
-    hidden, how = "every feature", "ignore columns, or declare them (known=; on the command line, a schema)"
-    if lost := bool(stands) and not isinstance(target, Numeric | Categorical):
-        hidden, how = f"the label {label!r}", "declare what it may be: labels=['no', 'yes'] (--labels no,yes), or "
-        how += "label_bounds=(0, 9) (--label-bounds 0,9)"
-    why = f"noise for {privacy} hides {hidden}; nothing is released, and what was paid stays paid"
-    said = f"learn_schema: {why}. Ask for a larger epsilon, or {how}."
-    require(features and not lost, said, NotConverged)
-    otherwise: Any = None
-    if isinstance(target, Categorical):
-        head["labels"], otherwise = target.levels, target.reference
-    elif isinstance(target, Numeric):
-        head["label_bounds"], otherwise = target.ends, (target.lower + target.upper) / 2
-    rest = tuple(name for name in given.names if name and name not in (*features, label, *mine))
+    target = asked.target(found.pop(label, None), privacy)
+    features = {name: column for name in asked.names if (column := found[name]) is not None}
+    how = "ignore columns, or declare them (known=; on the command line, a schema)"
+    require(features, hidden(privacy, "every feature", how), NotConverged)
     outside = {name: share for name, share in outside.items() if name in (*features, label)}
     paid = {key: value for key, value in privacy.to_dict().items() if value is not None}
-    because = source.spending(privacy)["not_private_because"]
+    because, otherwise = source.spending(privacy)["not_private_because"], target.pop("otherwise", None)
     learnt = Learnt(paid, event.to_dict(), spend, outside, otherwise, because, before)
-    return Schema(features, ignore=rest or None, learnt=learnt, **head)
+    used = (*features, label, head["privacy_unit"])
+    rest = tuple(name for name in asked.every if name not in used)
+    return Schema(features, ignore=rest or None, learnt=learnt, **head | target)
+
+
+@dataclass
+class Asked:
+    """What is asked about a table: public but for the entries of its columns."""
+
+    every: list[str]  # Names of all columns
+    names: list[str]  # Those of features
+    columns: dict[str, NDArray[Any]]
+    declared: dict[str, Column | None]  # Features that are known
+    kinds: dict[str, str | None]  # Columns to be learnt, with their kinds if these are known
+    label: str
+
+    @classmethod
+    def of(cls, table: Any, known: Any, head: Mapping[str, Any], ignore: Sequence[str]) -> Self:
+        """Read the columns of a table, or refuse what makes no sense."""
+        label, unit = head["label"], head["privacy_unit"]
+        parts, mine = tables_in(table), [unit] * (unit is not None)
+        given = next(parts)
+        every = [name for name in given.names if name]
+        names = [name for name in every if name not in (label, *mine, *(ignore or ()))]
+        if isinstance(known, Schema):
+            names = [name for name in names if name in known.features]
+            known = {name: known.features[name] for name in names}
+        known, learns_label = dict(known or {}), head["labels"] is None and head["label_bounds"] is None
+        stands = {"label_bounds": (0, 1)} if learns_label else {}
+        Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands})  # which refuses what makes no sense
+        read = [one.columns([*names, label, *mine]) for one in chain([given], parts)]
+        columns = {name: tables.one_below_the_other([own[name] for own in read]) for name in read[0]}
+        kinds = {name: known.pop(name, None) for name in [*([label] if learns_label else []), *names]}
+        whole = [name for name in names if not isinstance(kinds[name], str | None)]
+        declared: dict[str, Column | None] = {name: column_of(name, kinds.pop(name)) for name in whole}
+        wrong = [*known, *(name for name, kind in kinds.items() if kind not in (None, *KINDS))]
+        wrong = wrong or [label] * (kinds.get(label) == DATE)  # nothing predicts a date
+        said = f"known must say {', '.join(KINDS)}, or the declaration of a feature, and says something else of {wrong}"
+        require(not wrong, f"learn_schema: {said}.")
+        require(kinds, "learn_schema: all is declared; write a Schema, or schema.with_label, which costs nothing.")
+        return cls(every, names, columns, declared, kinds, label)
+
+    def target(self, found: Column | None, privacy: Privacy) -> dict[str, Any]:
+        """Return what a schema says about the label, and what stands for others, if it was learnt."""
+        if self.label not in self.kinds:
+            return {}
+        if isinstance(found, Categorical):
+            return {"labels": found.levels, "otherwise": found.reference}
+        if isinstance(found, Numeric):
+            return {"label_bounds": found.ends, "otherwise": (found.lower + found.upper) / 2}
+        how = "declare what it may be: labels=['no', 'yes'] (--labels no,yes), or label_bounds=(0, 9) (--label-bounds 0,9)"
+        raise NotConverged(hidden(privacy, f"the label {self.label!r}", how))
+
+
+def hidden(privacy: Privacy, what: str, how: str) -> str:
+    why = f"noise for {privacy} hides {what}; nothing is released, and what was paid stays paid"
+    return f"learn_schema: {why}. Ask for a larger epsilon, or {how}."
 
 
 def part(level: float, share: float) -> float:
