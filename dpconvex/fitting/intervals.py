@@ -26,10 +26,9 @@ from dpconvex.util.arguments import FRACTION, instance, require
 from dpconvex.util.arrays import Array
 
 MOST = 300  # Parameters
-# Of the fewest records.  With a rare level .38 of logistic calls were refused or undetermined at 92 times as many, none at 300
-# (docs/intervals.md).  A table with a rare level and columns far inside their bounds was in 5 of 5 at 85, and in 1 of 5 at 170.
-# Where fields are in natural units, counts by age and distance were refused in 9 of 10 calls at 46, in none at 114.
-ENOUGH = 200
+# Of the fewest records.  At 6 times as many, .24 of calls were refused with a rare level, and .14 with collinear features; at 16
+# times .01 and none (docs/intervals.md).  Counts by age and distance in natural units were in 1 of 12 at 18 times, in none at 60.
+ENOUGH = 20
 ACTIVE = "Where a constraint moves parameters by more than their error, no interval holds."
 DOUBT = "Numbers may be undetermined, or refused when paid for."
 OUTSIDE, ROUNDING = 3.0, 1e-6  # Standard errors by which estimates may lie outside of K; relative error of a projection
