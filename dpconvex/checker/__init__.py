@@ -18,12 +18,12 @@ from dpconvex.checker.statistics import check_statistics
 from dpconvex.checker.table import RANGE, RUN, RUNS, SPLIT
 
 TRUSTED = (
-    "what is proved about mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
-    "noise is drawn from the law that the certificate names, and its norm stays below its cap but for a probability of 2^-100",
-    "the computed answer lies within the tolerance of the exact one: each fit proves that, of its own data",
-    "what rounding does to sums of gradients is within the part of the sensitivity that is for it, where steps are released",
+    "the theorems on mechanisms (docs/theory.md, sections 4 to 11, 16 and 18, and docs/release.md, section 3)",
+    "noise is drawn from the distribution that the certificate names; it exceeds its cap with a probability of 2^-100 at most",
+    "the computed answer lies within the tolerance of the exact one: each fit proves this for its own data",
+    "if noisy steps are released, rounding moves sums of gradients by no more than its part of the sensitivity",
     "a fit minimises the sum of the losses, of size times the regularizer and of added/2 times the squared norm, on K",
-    "noise is drawn on a space that contains all differences of gradients, and whether a fit fails does not depend on the data",
+    "noise is drawn on a space that contains all differences of gradients; failures of fits do not depend on the data",
     "the graph and all losses are those of the fit; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public, and functions that a user declares are as they are declared",
 )
@@ -116,9 +116,9 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
     if event is not None and kind == "objective" and claim["noise"] == "gaussian" and rows is not None:
         check_event(event, losses, rows, claim)
     unit = claim["privacy"].get("unit")
-    one = f"nobody has more than {most} of the records ({unit}), of which a fit keeps so many"
     if unit:
-        everything = *everything[:-1], f"{one}; sums of theirs are clipped", everything[-1].partition("; ")[2]
+        one = f"nobody ({unit}) has more than {most} records, or the fit drops, weighs and clips them as the claim says"
+        everything = *everything[:-1], one, everything[-1].partition("; ")[2]
     known = {CHOICES: "vertices" in settings, BEST_RUN: RUNS in settings, OTHER_PARTS: SPLIT in settings}
     known |= {OF_RANGE: RANGE in settings, CELLS: kind == "queries" and "clustering" in claim}
     trusted = (*everything, *more, *(fact for fact, holds in known.items() if holds))

@@ -13,15 +13,15 @@ from dpconvex.checker.table import RUNS
 
 SPARE = 1 + Fraction(11, 10**13)  # A release refuses queries beyond the level, but for so much of it
 TRUSTED = (
-    "what is proved about queries whose scales adapt, and about noise on integers (docs/theory.md, theorems 8.8 and 8.9)",
-    "a fit sees its records by noisy sums alone, and refuses a query whose squared level exceeds what the earlier ones left",
-    "one record's part of each sum is a function of that record and of released numbers, and no longer than it is said to be",
-    "noise is drawn from the law on the integers whose scale the query's sensitivity and level ask for",
-    "whether a fit fails does not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
+    "the theorems on queries whose scales adapt, and on integer noise (docs/theory.md, theorems 8.8 and 8.9)",
+    "a fit reads its records only by noisy sums, and refuses queries beyond the level",
+    "one record's part of each sum depends on that record and on released numbers alone, and is no longer than the sensitivity",
+    "integer noise has the scale that the sensitivity and the level of the query require",
+    "failures of fits do not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public",
 )
 CELLS = (
-    "what is proved about noisy k-means (docs/theory.md, section 16), its noise is drawn from the law that the certificate "
+    "the theorem on noisy k-means (docs/theory.md, section 16); its noise is drawn from the distribution that the certificate "
     "names, and the domains of the record and the size of the clustered field are those of the fit"
 )
 CHOICES = (

@@ -232,7 +232,8 @@ class FitJob:
             count = int(fit.certificate.settings.get("vertices", numbers))
             signal = size * (gaussian_level(epsilon, delta) / math.sqrt(count) if delta else epsilon / count)
             if size < 2 * count and signal < 4:
-                yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} the answer is mostly noise."
+                told = "noise may outweigh the records. Fewer features, more records or a larger epsilon help"
+                yield f"{size} records for {count} parameters: at epsilon = {epsilon:g} {told}."
 
     @property
     def uncounted(self) -> bool:

@@ -17,6 +17,7 @@ CLOSE = 2.0**-46  # Coefficients that agree to this relative accuracy are equal
 ROOT_ACCURACY = 1e-14  # Products of entries agree to this relative accuracy
 COVERED = 1e-12  # A direction that the noise does not cover sticks out by far more than this
 CANCELLED = 1e-10  # Rounding of gradients, relative to their bound, above which terms are taken to cancel
+MOST = 2**26  # Features times monomials of a table, above which it would fill memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,8 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
     terms = stacked(leaves)
     monomials, number = numbered_rows(terms.monomial)
     sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
+    if spots * len(monomials) > MOST:
+        return None
     row, column = terms.entry * sides + classes[terms.coordinate], positions[terms.coordinate] * len(monomials) + number
     tensor = sp.csr_array((terms.coefficient, (row, column)), shape=(terms.size * sides, spots * len(monomials)))
     lengths = np.sqrt(np.asarray(tensor.power(2).sum(axis=1)).ravel())

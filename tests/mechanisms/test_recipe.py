@@ -166,3 +166,9 @@ def test_grades_are_learnt_better_than_with_a_fourth_or_four_times_the_quadratic
         found = [dp.solve(template, data, privacy, mechanism, seed=seed) for seed in range(4)]
         risks.append(sum(objective(template, data, release) for release in found))
     assert min(risks) == risks[1]
+
+
+def test_pure_fits_of_many_features_need_no_table_of_their_products():
+    features = 65_536  # whose products are 4 billion
+    certificate = dp.verify(dp.load("logistic_regression", features=features), dp.Privacy(3.0), 5000, proof=False)
+    assert certificate.noise_dimension == features
