@@ -76,53 +76,19 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
     """
     looks, public, people = fit.looks, fit.public, fit.people(number)
     turn, bend, columns = constant_alone(looks), public.curvature, looks.scores.shape[1]
-    few = people * fit.level / looks.sides
     probe = np.full(columns * public.vanishes, columns**-0.5)
-    belief = Belief(public.least_part)
+    belief, law = Belief(public.least_part), 0.0
     share = max(min((1 / (FINE * people * fit.level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
     last = LAST if public.is_bent and columns == 1 else 0.0
     if public.is_balanced:
         one, bend, spent = balanced(fit, number, begin, turn, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
-        if (mixed := parts_of(looks.scores)).size:
-            apart = np.linalg.inv(mixed)
-        # Each record has one of them: they move together.
-        elif len(looks.scores.form.labels) > 1 and are_apart(looks.scores):
-            mixed, apart = np.ones((1, 1)), np.ones((1, columns))
-        else:
-            return None
-        wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
-        low, high = sorted(float(np.max(end)) for end in public.longest)
-        # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
-        weights = WEIGHTS if columns == 1 and public.least_part < ALIKE else (1.0,)
-        enough = TILTED * looks.rows.count / float(np.median(weights))
-        tilted = columns == 1 and 0 < low < high < math.inf and few < enough
-        told = TOLD * (math.sqrt(high / low) if tilted else 1.0)
-        spent = max(told * len(mixed) * (wider * louder / few) ** 2, SURELY)
         most = PART * most - share * (1 + public.vanishes) - (last and last + share)
-        if spent > most and len(mixed) > 1:
+        found = searched(fit, number, begin, turn, most)
+        if found is None:
             return None
-        spent = min(spent, most)
-        each, own = number / people, fit.level_of(spent / ASKED)
-
-        def ask(tried: Array, clip: float) -> Array:
-            here = begin + np.outer(turn.T, tried @ apart)
-            return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
-
-        most_clip = public.most_slope / wider if len(mixed) > 1 else math.inf
-        half = public.reach or public.slope / bend / 2
-        sharp = each * apart.shape[1] / len(mixed) * (public.most_curvature if public.vanishes else bend)
-        ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
-        down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
-        sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
-        bends = each * sides[0], each * sides[1]
-        every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
-        spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
-        place = np.array([one.balance for one in every]) @ apart
-        usual = wider * math.hypot(
-            *(one.weight * min(CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2, max(one.longest)) for one in every)
-        )
+        place, usual, spent, law = found
     own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
     edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
     longest = public.both_sides(float(place[0])) if public.is_balanced else None
@@ -132,9 +98,9 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
-        # Between targets of few values there is no curvature, but where scores spread there is.
-        law = every[0].bend / (each * columns) if len(every) == 1 else 0.0
-        bend = max(bend, LEAST_BEND * law)
+        bend = max(
+            bend, LEAST_BEND * law
+        )  # Between targets of few values there is none, but where scores spread there is
         least = min(bend, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
@@ -146,6 +112,53 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
 
     hidden = lengths.hidden(answer.histogram, size)[1]
     return Start(place, bend, least or bend, spent, share, clip, last, hidden, edges, longest, belief)
+
+
+def searched(
+    fit: Fit, number: float, begin: Array | float, turn: Array, most: float
+) -> tuple[Array, float, float, float] | None:
+    """Return where mean slopes are about 0, the usual length of slopes, what it cost, and the curvature that one search found."""
+    looks, public, people = fit.looks, fit.public, fit.people(number)
+    columns, few = looks.scores.shape[1], people * fit.level / looks.sides
+    if (mixed := parts_of(looks.scores)).size:
+        apart = np.linalg.inv(mixed)
+    # Each record has one of them: they move together.
+    elif len(looks.scores.form.labels) > 1 and are_apart(looks.scores):
+        mixed, apart = np.ones((1, 1)), np.ones((1, columns))
+    else:
+        return None
+    wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
+    low, high = sorted(float(np.max(end)) for end in public.longest)
+    # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
+    weights = WEIGHTS if columns == 1 and public.least_part < ALIKE else (1.0,)
+    enough = TILTED * looks.rows.count / float(np.median(weights))
+    tilted = columns == 1 and 0 < low < high < math.inf and few < enough
+    told = TOLD * (math.sqrt(high / low) if tilted else 1.0)
+    spent = max(told * len(mixed) * (wider * louder / few) ** 2, SURELY)
+    if spent > most and len(mixed) > 1:
+        return None
+    spent = min(spent, most)
+    each, own = number / people, fit.level_of(spent / ASKED)
+
+    def ask(tried: Array, clip: float) -> Array:
+        here = begin + np.outer(turn.T, tried @ apart)
+        return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
+
+    most_clip = public.most_slope / wider if len(mixed) > 1 else math.inf
+    half = public.reach or public.slope / public.curvature / 2
+    sharp = each * apart.shape[1] / len(mixed) * (public.most_curvature if public.vanishes else public.curvature)
+    ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
+    down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
+    sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
+    bends = each * sides[0], each * sides[1]
+    every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
+    spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
+    clips = (CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2 for one in every)
+    usual = wider * math.hypot(
+        *(one.weight * min(clip, max(one.longest)) for one, clip in zip(every, clips, strict=True))
+    )
+    law = every[0].bend / (each * columns) if len(every) == 1 else 0.0
+    return np.array([one.balance for one in every]) @ apart, usual, spent, law
 
 
 def balanced(
