@@ -90,7 +90,9 @@ def release_steps(
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
         if "vertices" in settings:
-            theta, noise = descend_on_vertices(VertexLooks(*seen), batch, people, form, settings, size, public), None
+            looks = VertexLooks(*seen)
+            fit = Fit(looks, public, settings["level"], size, settings.get("rounds"))
+            theta, noise = descend_on_vertices(fit, looks, batch, people, form, int(settings["vertices"])), None
         else:
             theta, noise = take_steps(form, settings, size, (*seen[1:], people))
             theta = form.feasible.project(theta)

@@ -112,7 +112,7 @@ class ClassSteps:
         self.matrix = fit.looks.in_metric(self.metric.matrix)
         self.along, self.columns = constant_in(fit, self.matrix), float(np.trace(scores.onto_columns))
         self.many = fit.size * fit.level / (fit.looks.sides * self.metric.directions)
-        self.implicit = ImplicitSteps(form, scores, self.matrix, fit.looks.units, fit.size, self.many)
+        self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
         # Twice the weights of squares of the table
         self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
@@ -148,13 +148,12 @@ class ClassSteps:
 
     def _part(self) -> float:
         """Return the clip next to the largest slope, wider where the regularizer is stiff."""
-        fit, looks, public, metric, most = self.fit, self.looks, self.public, self.metric, 1.0
+        fit, public, metric, most = self.fit, self.public, self.metric, 1.0
         if self.squares is not None:
             squares = self.squares.max() * float((metric.kept / metric.root**2).sum())
             stiff = squares / (metric.directions * public.curvature)
         else:
-            known = self.form, looks.scores, metric, self.matrix, looks.units, fit.size
-            stiff, most = stiffness(*known) / public.curvature, HELD
+            stiff, most = stiffness(fit, self.form, metric, self.matrix) / public.curvature, HELD
         least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
         return float(min(least * (1 + STIFFER * stiff), most))
 

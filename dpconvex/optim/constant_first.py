@@ -170,6 +170,7 @@ def balanced(
     near = (float(place) for far in range(FARTHEST) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
     bears = few * math.sqrt(sum(SHARES))
+    widest = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW)  # that noise allows
 
     def bends(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
@@ -183,9 +184,11 @@ def balanced(
         spent += PREDICTED
     for count, most in enumerate(SHARES):
         place, part = seen_from(belief.middle, place, public), belief.part
-        unit, allowed = public.short_side(place), widest_clip(bears, place, public, part)
+        unit = public.short_side(place)
+        wider = math.exp(min(max(-place, 0.0), FARTHEST) / 2)  # Below 0 targets are rarer, and slopes fall slower
+        allowed = min(widest * wider, max(public.slope / (part * unit), ENOUGH))
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
-        narrow = min(NARROW * widening(place), allowed)  # It tells which way to go, and wide ones where to stay
+        narrow = min(NARROW * wider, allowed)  # It tells which way to go, and wide ones where to stay
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
         slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
@@ -200,16 +203,6 @@ def seen_from(place: float, before: float, public: Public) -> float:
     while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
         place = (before + place) / 2
     return place
-
-
-def widest_clip(bears: float, place: float, public: Public, part: float) -> float:
-    """Return as wide a clip as noise allows, next to a part of the short side; below 0 targets are rarer, and fall slower."""
-    allowed = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW) * widening(place)
-    return min(allowed, max(public.slope / (part * public.short_side(place)), ENOUGH))
-
-
-def widening(place: float) -> float:
-    return math.exp(min(max(-place, 0.0), FARTHEST) / 2)
 
 
 def are_apart(scores: LinearScores) -> bool:

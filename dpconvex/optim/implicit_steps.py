@@ -11,6 +11,7 @@ from dpconvex.expressions.evaluate import evaluate
 from dpconvex.optim.adaptive_descent import alike
 from dpconvex.optim.noisy_quadratic import by_cone
 from dpconvex.optim.row_metrics import Metric
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.regularizer import ridge_of
 from dpconvex.sets.kinks import Groups, Kinks, split_kinks
@@ -38,20 +39,20 @@ def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> t
     return size * (high - low) / (2 * NEARBY), size * (low - 2 * here + high) / NEARBY**2
 
 
-def stiffness(form: LossForm, scores: LinearScores, metric: Metric, matrix: Array, units: Array, size: float) -> float:
+def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
     """Return how steep the regularizer is where scores have a root mean square of 1: of squares, their curvature."""
-    points = np.random.default_rng(0).normal(size=(8, *scores.shape)) * np.sqrt(metric.kept)[:, None]
+    looks, size = fit.looks, fit.size
+    points = np.random.default_rng(0).normal(size=(8, *looks.scores.shape)) * np.sqrt(metric.kept)[:, None]
     points *= np.sqrt(size / np.einsum("k,skc->s", metric.kept, points**2))[:, None, None]
-    slopes = [slopes_of(form, scores.coordinates(matrix.T @ point * units), size)[0] for point in points]
+    slopes = [slopes_of(form, looks.parameters(matrix.T @ point), size)[0] for point in points]
     return float(np.mean(slopes)) / size
 
 
 class ImplicitSteps:
     """Steps in a metric: against a gradient, then implicit ones of the regularizer, to scores that K allows."""
 
-    def __init__(
-        self, form: LossForm, scores: LinearScores, matrix: Array, units: Array, size: float, many: float
-    ) -> None:
+    def __init__(self, fit: Fit, form: LossForm, matrix: Array, many: float) -> None:
+        scores, units, size = fit.looks.scores, fit.looks.units, fit.size
         ridge, K, regularizer = ridge_of(form, free=False), form.feasible, form.template.regularizer
         self.form, self.scores, self.size, self.step = form, scores, size, 0.0
         self.turn = np.linalg.inv(matrix.T) / units.T

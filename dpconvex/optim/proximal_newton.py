@@ -59,10 +59,6 @@ class Derivative:
             result[place] = svec(left @ smat(vector[place]) @ right)
         return result
 
-    def written(self, matrix: Array, chosen: NDArray[np.bool_]) -> Array:
-        """Return the matrix in the turned coordinates, those that are chosen."""
-        return congruent(matrix, [(place, congruence(turn)) for place, turn in self.vectors], chosen)
-
 
 def congruence(turn: Array) -> Array:
     """Return the maps from matrices ``X`` to ``turn' X turn``, from rows to columns: (..., D, D) to (..., D(D+1)/2, D(D+1)/2)."""
@@ -253,7 +249,8 @@ def newton(model: LinearMap, residual: Array, derivative: Derivative, largest: f
     target = bent(rest) - np.where(free, turned / np.where(free, root, 1.0), 0.0)
     found = np.zeros(len(target))
     if isinstance(model, Dense):
-        system, scale = derivative.written(model.matrix, free), root[free] / np.sqrt(largest)
+        maps = [(place, congruence(turn)) for place, turn in derivative.vectors]
+        system, scale = congruent(model.matrix, maps, free), root[free] / np.sqrt(largest)
         system *= np.outer(scale, scale)
         system.flat[:: len(system) + 1] += 1 - weights[free] + EXACT
         found[free] = solution(system, target[free])

@@ -9,7 +9,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
 from dpconvex.optim.adaptive_descent import model_of
 from dpconvex.optim.class_descent import class_model_of
-from dpconvex.optim.slope_histograms import Fit, Public
+from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic
@@ -26,39 +26,33 @@ PROJECTED = 500  # Steps of the quadratic program at the end
 
 
 def descend_on_vertices(
-    looks: VertexLooks,
-    batch: Batch,
-    people: Indices | None,
-    form: LossForm,
-    settings: dict[str, float],
-    size: float,
-    public: Public,
+    fit: Fit, looks: VertexLooks, batch: Batch, people: Indices | None, form: LossForm, vertices: int
 ) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    scores, level, widest = looks.scores, settings["level"], float(looks.scores.widest.max())
-    public = replace(public, metric=None)  # of all features, of which few are taken
+    scores, size, widest = looks.scores, fit.size, float(looks.scores.widest.max())
+    public = replace(fit.public, metric=None)  # of all features, of which few are taken
     features, left = len(scores.inside), 1 - LENGTHS - CHOICES
     reach, plain = vertex_reach(form), start_of(form)[scores.places] * scores.scale
 
-    def part(chosen: Indices, share: float) -> Fit:
+    def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
         own = PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
-        return Fit(own, public, level * math.sqrt(share), size)
+        return Fit(own, public, fit.level_of(share), size, rounds)
 
     if scores.has_constant:
         alone, left = part(np.arange(0), CONSTANT), left - CONSTANT
         plain[-1] = model_of(alone).table[-1] * alone.looks.constant
-    clip = usual_length(looks, plain / looks.units, level * math.sqrt(LENGTHS), public.slope * widest, size)
+    clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS), public.slope * widest, size)
     own = (reach[:, scores.places] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
-    found = looks.choose(plain / looks.units, clip, own, level * math.sqrt(CHOICES), int(settings["vertices"]))
-    fit = replace(part(np.sort(np.array(found, dtype=np.int64)), left), rounds=settings.get("rounds"))
-    last = fit.looks
+    found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES), vertices)
+    rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
+    last = rest.looks
     if public.is_flat and form.template.record.discrete:
-        table, hessian, *_ = class_model_of(fit, form)
+        table, hessian, *_ = class_model_of(rest, form)
         table = table / times_longer(last.parameters(table), form)
     else:
         begin = start_of(form)[last.scores.places] * last.scores.scale
-        table, hessian, *_ = model_of(fit, begin)
+        table, hessian, *_ = model_of(rest, begin)
     inside = last.scores.scale[:, 0] / last.units[:, 0]
     return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.places, size)
 

@@ -157,26 +157,17 @@ class PrivateLooks:
         counted instead; with one edge, those beyond it.
         """
         scale, beyond = self.factor / self.rows.grid, edges.size == 1
-        look = Look(
-            rows=self.rows,
-            kinds=self.scores.kinds,
-            coefficients=self._coefficients(table),
-            edges=np.sort(np.append(edges, [math.inf] * beyond) * scale),
-            width=self.scores.width,
-            longest=max(1.0, longest * scale),
-            vectors=kind,
-            leverage=self._leverage,
-        )
-        if not look.longest < WIDEST:  # Likewise: its square overflows
+        levels, bins = max(1.0, longest * scale), np.sort(np.append(edges, [math.inf] * beyond) * scale)
+        if not levels < WIDEST:  # Likewise: its square overflows
             raise ArithmeticError
-        found = self._sums(look)
+        found = self._sums(table, edges=bins, longest=levels, vectors=kind, leverage=self._leverage)
         if edges.size:
             moved = self.counted_people(1.0 if beyond else ROOT_TWO)
             return self._noisy_counts(found.histogram[beyond : edges.size + beyond], moved, level)
         # A person's part is positive semidefinite, and its trace is bounded.
         moved = 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO)
         noisy = self.queries.noisy_symmetric(whole(found.moment), moved, level)
-        return np.asarray(noisy * (look.longest / scale / 2.0**ROW_BITS) ** 2, dtype=float)
+        return np.asarray(noisy * (levels / scale / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def look(
         self,
@@ -198,46 +189,38 @@ class PrivateLooks:
         the parameters: of one record's loss, by the logarithm of their length.  Neither counts for more than the cap.
         """
         scale, unit = self.factor / self.rows.grid, clip / 2.0**SLOPE_BITS
-        look = Look(
-            rows=self.rows,
-            kinds=self.scores.kinds,
-            coefficients=self._coefficients(table),
-            unit=unit,
-            bound=2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0,
-            edges=np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS,
-            probe=probe if along_level > 0 else None,
-            cap=cap,
-            width=self.scores.width,
-            leverage=None if self.people is None and self.rows.jacobian is None else self._leverage,
-        )
-        found = self._sums(look)
+        bound = 2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0
+        bins = np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS
+        apart = self.people is None and self.rows.jacobian is None
+        asked = {"probe": probe if along_level > 0 else None, "leverage": None if apart else self._leverage}
+        found = self._sums(table, unit=unit, bound=bound, edges=bins, cap=cap, **asked)
         along = counts = NO_NUMBERS
         if along_level > 0:  # Slopes have both signs
             moved = self.counted(2.0**CURVATURE_BITS, 1.0 if probe.size else 2.0)
             noisy = self.queries.noisy(found.along, moved, along_level)
             along = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
-        if len(look.edges):
+        if len(bins):
             counts = self._noisy_counts(found.histogram, self.counted_people(ROOT_TWO), histogram_level).reshape(2, -1)
-        return Answer(self._gradient(found, look, level) if level else NO_NUMBERS, along, counts)
+        return Answer(self._gradient(found, bound, unit, level) if level else NO_NUMBERS, along, counts)
 
     def _noisy_counts(self, found: Exact, moved: float, level: float) -> Array:
         """Add noise to counts that neighbours move by so much."""
         noisy = self.queries.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * moved, level)
         return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
-    def _coefficients(self, table: Array) -> Array:
-        return on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
-
-    def _sums(self, look: Look) -> Sums:
+    def _sums(self, table: Array, **asked: Any) -> Sums:
+        """Return what a look at a table of parameters asks for."""
+        coefficients = on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
+        look = Look(self.rows, self.scores.kinds, coefficients, width=self.scores.width, **asked)
         found = form_sum(self.measured, self.scores.form, "look", look, rows=self.people)
         return look.nothing if found is None else found
 
-    def _gradient(self, found: Sums, look: Look, level: float) -> Array:
+    def _gradient(self, found: Sums, bound: float, unit: float, level: float) -> Array:
         exact = exact_product(self._leverage.matrix, whole(found.gradient).T)
-        shift = max(math.ceil(math.log2(look.bound)) - ANSWER_BITS, 0)
-        moved = look.bound * self.sides / 2.0**shift + math.sqrt(exact.size)
+        shift = max(math.ceil(math.log2(bound)) - ANSWER_BITS, 0)
+        moved = bound * self.sides / 2.0**shift + math.sqrt(exact.size)
         noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + NORM_SLACK), level).reshape(exact.shape)
-        return np.asarray(noisy * (2.0**shift * look.unit * self.rows.grid / self.factor))
+        return np.asarray(noisy * (2.0**shift * unit * self.rows.grid / self.factor))
 
 
 class VertexLooks(PrivateLooks):
@@ -259,7 +242,7 @@ class VertexLooks(PrivateLooks):
         """
         top = math.ceil(float(self.scores.widest.max()) / self.rows.grid)  # of a row's largest entry
         unit, bound = clip / self.rows.grid / (top * 2.0**SLOPE_BITS), 2.0**SLOPE_BITS * top
-        found = self._sums(Look(self.rows, self.scores.kinds, self._coefficients(table), unit, bound))
+        found = self._sums(table, unit=unit, bound=bound)
         slopes = whole(found.gradient).T[: len(self.rows.inside)]
         up, down = np.rint(reach / reach.max() * 2.0**ROW_BITS).astype(np.int64).astype(object)
         scores = np.maximum(-slopes * up, slopes * down)

@@ -24,20 +24,6 @@ class Program:
     fields: tuple[Expression, ...]
     numbers: tuple[Expression, ...]
 
-    def values(
-        self, xp: Any, entries: Any, fields: Sequence[Any], numbers: Sequence[Any], whole: bool = True
-    ) -> dict[Expression, Any]:
-        """Evaluate every node, or all but the root: entries, in column order, and numbers have the records last, fields first."""
-        leaves = dict[Expression, Any](zip(self.numbers, numbers, strict=True))
-        for slot, field in zip(self.fields, fields, strict=True):
-            leaves[slot] = xp.moveaxis(field, 0, -1)
-        start = 0
-        for slot in self.entries:
-            part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
-            leaves[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
-            start += slot.size
-        return over_records([self.root] if whole else self.root.args, leaves, xp)
-
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
@@ -55,17 +41,25 @@ class Lowered:
 
         `numbers` stand in place of the constants, with the records last.
         """
-        program = self.program
-        read = valued or program.root.atom is None or program.root.atom.vjp_reads_value
-        found = program.values(np, entries, fields, numbers or [c[..., None] for c in self.constants], read)
-        found.setdefault(program.root, np.full(1, np.nan))
+        program, start = self.program, 0
+        root = program.root
+        numbers = numbers or [c[..., None] for c in self.constants]
+        leaves = dict[Expression, Any](zip(program.numbers, numbers, strict=True))
+        leaves |= {slot: np.moveaxis(field, 0, -1) for slot, field in zip(program.fields, fields, strict=True)}
+        for slot in program.entries:
+            part = entries[start : start + slot.size].reshape((*slot.shape[::-1], entries.shape[-1]))
+            leaves[slot] = part if slot.ndim < 2 else part.transpose((*range(slot.ndim)[::-1], slot.ndim))
+            start += slot.size
+        read = valued or root.atom is None or root.atom.vjp_reads_value
+        found = over_records([root] if read else root.args, leaves)
+        found.setdefault(root, np.full(1, np.nan))
         # What leaves a function's domain becomes infinite or NaN; solvers refuse it.
         with np.errstate(all="ignore"):
-            known = slopes(list(found), found, program.root)
+            known = slopes(list(found), found, root)
         parts = [np.broadcast_to(known.get(slot, 0.0), (*slot.shape, size)) for slot in program.entries]
         rows = [part.reshape((-1, size), order="F") if part.ndim > 2 else part.reshape((-1, size)) for part in parts]
         whole = rows[0] if len(rows) == 1 else np.concatenate([np.zeros((0, size)), *rows])
-        return np.broadcast_to(np.reshape(found[program.root], -1), (size,)), whole
+        return np.broadcast_to(np.reshape(found[root], -1), (size,)), whole
 
     def hessian_product(self, entries: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
         """Hessians by the entries of the slots times directions, shape (entries, size)."""
