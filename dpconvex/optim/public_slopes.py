@@ -248,7 +248,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     record = form.template.record
     count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    each = max(min(each, SCORES // count**2), LEAST)
+    each = max(min(each, SCORES // (count * max(count, scores.form.forms))), LEAST)
     batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
