@@ -14,23 +14,19 @@ from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
 from dpconvex.optim.constant_first import are_apart, parts_of
-from dpconvex.optim.row_metrics import DomainMetric, with_constant
+from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
 from dpconvex.optim.slope_histograms import LINKED, Public, are_lopsided
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
-from dpconvex.sums.exact_rows import ExactRows, on_grid
 from dpconvex.sums.exact_sums import slopes_change
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
-from dpconvex.sums.monomials import with_functions
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
 FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 # Scores at which curvatures are looked for: some are narrow.
 PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
-# Records drawn from the domain for each combination of labels, at least and at most; their numbers and scores, at most
-LEAST, SAMPLES, NUMBERS, SCORES = 4, 512, 2**22, 2**20
 # Scores up to FAR at which records are compared with themselves, and what counts as no curvature.
 BENDS, FADED = 61, 1e-3
 NARROW = 1e4  # Curvature next to slopes, where none was found
@@ -245,18 +241,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     scores, one = linear_scores(form), slice(column, None if column is None else column + 1)
     own: Any = {"places": scores.places[:, one], "scale": scores.scale[:, one], "kinds": scores.kinds[one]}
     scores = scores if column is None else replace(scores, **own)
-    record = form.template.record
-    count = len(record.combinations)
-    each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    each = max(min(each, SCORES // (count * max(count, scores.form.forms))), LEAST)
-    batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
-    if form.made:
-        batch = with_functions(batch, (form.made.fields, record, form.made.groups))
-    batch, is_level = on_grid(batch, ExactRows.of(scores)), False
-    if form.made and not tells_classes(form, scores.fields):
-        constants = [name for name, own in form.made.fields.items() if own.is_constant]
-        scores = with_constant(scores, batch) if constants else scores
-        is_level = scores.name in constants and set(np.unique(form.made.fields[scores.name].table)) == {0.0, 1.0}
+    scores, batch, is_level = records_of_domain(form, scores)
     engine = RecordSums(scores.form, batch)
     every = Slopes(engine.read(np.arange(batch.size)), scores)
     if scores.is_shared:
@@ -267,7 +252,7 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
     alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
     slopes_at = by_label if alike else every
     tied = has_nonsmooth_loss(form) and slopes_at.farthest_kink(slopes_at.probe) == 2.0 ** KINKS[0]
-    labels = tied or (bool(record.discrete) and (alike or not slopes_at.has_targets(batch.group)))
+    labels = tied or (bool(form.template.record.discrete) and (alike or not slopes_at.has_targets(batch.group)))
     measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
     measured |= slopes_at.of_links | {"is_tied": tied, "is_uneven": slopes_at.are_uneven()}
     begin, unit = start_of(form, every) if has_ends(form) else (None, 1.0)
@@ -279,6 +264,14 @@ def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, P
         return plain, replace(public, of_labels=by_label.of_labels if len(some) <= LABELS else None)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
+    return in_own_units(form, slopes_at, measured, plain, public)
+
+
+def in_own_units(
+    form: LossForm, slopes_at: Slopes, measured: dict[str, Any], plain: LinearScores, public: Public
+) -> tuple[LinearScores, Public]:
+    """Return scores, and what is known of slopes, in units and about middles of their own, where 1 and 0 would not do."""
+    scores, labels = slopes_at.scores, measured["has_labels"]
     rises = slopes_at.rises_slowly()
     is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
     if is_link and not (labels and public.is_flat and not are_lopsided(public.longest, LINKED)):

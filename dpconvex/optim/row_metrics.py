@@ -9,8 +9,11 @@ from dpconvex.data.batch import Batch
 from dpconvex.data.columns import dense, flattened
 from dpconvex.data.domains import Box
 from dpconvex.data.record import Record
-from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, Leverage
+from dpconvex.mechanisms.adaptive_steps import tells_classes
+from dpconvex.sensitivity.loss_form import LossForm
+from dpconvex.sums.exact_rows import MATRIX_BITS, ExactRows, Leverage, on_grid
 from dpconvex.sums.linear_scores import LinearScores
+from dpconvex.sums.monomials import with_functions
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
@@ -21,7 +24,9 @@ SAME = 1e-3  # How far products with rows of records, which are rounded, are fro
 # measured in units of the domain first.  What varies less than EMPTY stays as it is.
 FAR, UNEVEN, EMPTY = 5.0, 30.0, 1e-9
 MOST = 2**12  # Rows of a matrix that is made beside the second moment's
-NUMBERS = 2**22  # Of rows that are made at a time
+# Records drawn from the domain for each combination of labels, at least and at most; their scores, at most; and the numbers of
+# rows that are made at a time.
+LEAST, SAMPLES, SCORES, NUMBERS = 4, 512, 2**20, 2**22
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,23 @@ def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
     rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
     along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
     return scores.with_constant(along) if np.abs(rows @ along - 1).max() < SAME else scores
+
+
+def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScores, Batch, bool]:
+    """Return records drawn in their domain, as many of each label, scores of their rows, and whether these say a level alone."""
+    record = form.template.record
+    count = len(record.combinations)
+    each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
+    each = max(min(each, SCORES // (count * max(count, scores.form.forms))), LEAST)
+    batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
+    if form.made:
+        batch = with_functions(batch, (form.made.fields, record, form.made.groups))
+    batch, is_level = on_grid(batch, ExactRows.of(scores)), False
+    if form.made and not tells_classes(form, scores.fields):
+        constants = [name for name, own in form.made.fields.items() if own.is_constant]
+        scores = with_constant(scores, batch) if constants else scores
+        is_level = scores.name in constants and set(np.unique(form.made.fields[scores.name].table)) == {0.0, 1.0}
+    return scores, batch, is_level
 
 
 @dataclass(frozen=True, eq=False)
