@@ -215,7 +215,9 @@ class Steps:
         asked: dict[str, Any] = {"edges": self.lengths.edges * self.unit, "histogram_level": self.histogram_level}
         counts = self.looks.look(self.matrix.T @ self.point, **asked).histogram
         loud = self.loud * (4 if t < self.rounds / 2 else 1)
-        found, last = self.lengths.clip(counts, loud, self.clip, self.clip if t else 0.0), self.clip
+        # Without bounds on slopes, or a constant that is found first, a usual clip is as wide as bounds of targets are.
+        usual = self.clip if self.start or self.public.is_flat else self.lengths.together(counts, self.clip)
+        found, last = self.lengths.clip(counts, loud, usual, self.clip if t else 0.0), self.clip
         self.clip = max(min(found, RISING * last) if t else found, self.least_clip)
         self.unclipped = min(1.0, self.clip / max(self.lengths.hidden(counts, last)[1], 1e-300))
 

@@ -15,7 +15,7 @@ from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_of
 from dpconvex.optim.constant_first import are_apart, parts_of
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
-from dpconvex.optim.slope_histograms import LINKED, Public, are_lopsided
+from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, Public, are_lopsided
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import slopes_change
@@ -357,7 +357,8 @@ def seen_from(
         vanishes = vanishes and (scores.width > 0 or not are_lopsided(longest, LINKED))
         if vanishes and scores.is_shared:  # Others have a constant that is searched
             ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * SURELY * far)) for side in (1, -1)])
-            measured["steepest"] = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
+            steepest = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
+            measured["uneven_sides"] = steepest if are_lopsided(steepest, LOPSIDED) else None
     known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
     return replace(scores, width=unit * scores.width), Public(*known, middle=slopes_at.middle, unit=unit, **measured)
 

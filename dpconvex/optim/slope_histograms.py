@@ -30,6 +30,7 @@ BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one s
 TAILED, FALLS = 80.0, 0.5
 # How much longer slopes are on one side at least where their sums tell of hidden ones, and where smooth losses are those of links
 LOPSIDED, LINKED = 4.0, 50.0
+TOGETHER, SEEN_TOGETHER = 4, 3.0  # Bins that most lengths lie in, and by how many deviations these stand out together
 LEAST_SEEN = 0.1  # The least part of records that is seen
 FEW = 5.0  # Records for each feature and unit of the level
 
@@ -67,10 +68,8 @@ class Public:
     longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
     sides: tuple[float, float] = (0.0, 0.0)  # The mean curvature far below and far above, if it stays there
     is_straight: bool = False  # Whether losses have no curvature at scores of 0
-    steepest: tuple[float, float] = (
-        0.0,
-        0.0,
-    )  # The longest slopes if all scores are far up, or down, where these share rows
+    # The longest slopes, up and down, of scores that share rows, where those of few records balance those of many
+    uneven_sides: tuple[float, float] | None = None
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     def short_side(self, place: float) -> float:
@@ -93,11 +92,6 @@ class Public:
     def is_balanced(self) -> bool:
         """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
         return self.is_bent and not self.vanishes
-
-    @property
-    def uneven_sides(self) -> tuple[float, float] | None:
-        """The longest slopes, up and down, where those of few records balance those of many, as of high quantiles."""
-        return self.steepest if are_lopsided(self.steepest, LOPSIDED) else None
 
     def farthest(self, bend: float) -> float:
         """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
@@ -159,6 +153,12 @@ class LengthHistograms:
             return 0.0, 0.0
         missing = min(missing, unseen * float(self.edges[-1]))
         return -side * missing, missing / unseen
+
+    def together(self, counts: Array, usual: float) -> float:
+        """Return a clip that is no longer than a usual one, and than bins that stand out together where none does alone."""
+        near = np.convolve(counts.sum(axis=0)[1:], np.ones(TOGETHER), "valid")  # The first bin is of no slopes
+        is_seen = near.max() > SEEN_TOGETHER * self.deviation * math.sqrt(2 * TOGETHER)
+        return min(usual, float(self.edges[near.argmax() + TOGETHER])) if is_seen else usual
 
     def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
