@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpconvex.data.batch import Batch
 from dpconvex.data.columns import Stored, flattened, in_memory
 from dpconvex.numerics import INSIDE, grid_of
-from dpconvex.sums.jacobians import Jacobian
+from dpconvex.sums.jacobians import jacobian_of
 from dpconvex.sums.linear_scores import ROW_BITS, LinearScores
 from dpconvex.sums.monomials import Monomials
 from dpconvex.util.arrays import Array, Indices
@@ -38,24 +38,25 @@ class ExactRows:
     grid: float  # What entries of rows are multiples of
     constant: int
     monomials: Monomials | None
-    jacobian: Jacobian | None = None
+    each: int = 1  # The number of rows of a record; all of one are cut together
+    jacobian: sp.csr_array | None = (
+        None  # From multiples of x and 1 to those of its rows, shape (each * count, scalars + 1)
+    )
+    longest: float = math.inf  # Of all rows of a record that a Jacobian makes, in multiples
 
     @classmethod
     def of(cls, scores: LinearScores) -> "ExactRows":
         grid = grid_of(scores.radius, ROW_BITS)
-        jacobian = Jacobian.of(scores, grid) if scores.is_shared else None
+        if scores.is_shared:
+            jacobian, longest, own = jacobian_of(scores, grid)
+            each = scores.kinds.shape[0]
+            return cls(scores.name, scores.inside, grid, own, 0, scores.monomials, each, jacobian, longest)
         half = round(scores.radius / grid / 2) if scores.has_constant else 0
-        own = grid if jacobian is None else jacobian.grid
-        return cls(scores.name, scores.inside, grid, own, half, scores.monomials, jacobian)
-
-    @property
-    def each(self) -> int:
-        """The number of rows of a record."""
-        return 1 if self.jacobian is None else self.jacobian.each
+        return cls(scores.name, scores.inside, grid, grid, half, scores.monomials)
 
     @property
     def count(self) -> int:
-        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.count
+        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.shape[0] // self.each
 
     @property
     def in_cache(self) -> int:
@@ -65,7 +66,7 @@ class ExactRows:
     def squared_norm(self, radius: float) -> float:
         """Bound the squared norm of a record's rows, in squared multiples, for records that exceed the radius by what passes."""
         if self.jacobian is not None:
-            return self.jacobian.longest**2
+            return self.longest**2
         return (radius / self.grid) ** 2 * (1 + 2.0**-28) + self.constant**2
 
     def read(self, column: Any) -> Any:
@@ -76,7 +77,14 @@ class ExactRows:
         if sp.issparse(flat):
             return flat
         x = np.asarray(flat, dtype=float)
-        return x if self.jacobian is None else self.jacobian(x)
+        if self.jacobian is None:
+            return x
+        levels = np.pad(x / self.field_grid, ((0, 0), (0, 1)), constant_values=1 / self.field_grid)
+        found = np.trunc(np.ascontiguousarray((self.jacobian @ levels.T).T))
+        lengths = np.sqrt((found**2).sum(axis=1))
+        far = lengths > self.longest * INSIDE
+        found[far] = np.trunc(found[far] * (self.longest * INSIDE**2 / lengths[far])[:, None])
+        return found.reshape(-1, self.count) * self.grid
 
 
 def rounded(column: Any, grid: float) -> Any:

@@ -1,8 +1,7 @@
 """Sums over records in integers: exact in any order, each record's part no longer than its bound *as computed*.
 
-Rows are whole multiples of a power of two, coefficients are too, and slopes become whole numbers after they are clipped.  All
-products and sums of a block are integers below 2^53, so no bit of them depends on the order of adding, on blocks, threads or
-workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, theorem 8.9).
+All products and sums of a block are integers below 2^53, so no bit of them depends on the order of adding, on blocks, threads
+or workers, and what one record adds depends on that record and on released numbers alone (docs/theory.md, theorem 8.9).
 """
 
 import math

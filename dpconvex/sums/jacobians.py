@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.numerics import INSIDE, grid_of
+from dpconvex.numerics import grid_of
 from dpconvex.sums.forms import SAME
 from dpconvex.sums.linear_scores import MOST_SHARED, ROW_BITS, LinearScores
 from dpconvex.util.arrays import Array
@@ -17,38 +17,15 @@ JACOBIAN_BITS = 20  # Of an entry of a Jacobian
 PLACES = 0.01, 0.1, 1.0, 10.0  # How large scores are at which slopes are looked at
 
 
-@dataclass(frozen=True)
-class Jacobian:
-    """Public matrix that makes a record's rows of x and 1.  All rows of one record are cut together."""
-
-    table: sp.csr_array  # From multiples to multiples, in `JACOBIAN_BITS` bits, shape (each * count, scalars + 1)
-    each: int  # Rows of one record
-    longest: float  # Of all rows of one record, in multiples
-    field_grid: float  # What x is a multiple of
-    grid: float  # What entries of rows are multiples of
-
-    @classmethod
-    def of(cls, scores: LinearScores, field_grid: float) -> "Jacobian":
-        plain = derivatives(scores)
-        bound = longest_rows(scores, plain)
-        grid = grid_of(bound, ROW_BITS)
-        table = plain[:, np.append(scores.inside, -1)] * (field_grid / grid)
-        unit = grid_of(float(abs(table).max()), JACOBIAN_BITS)
-        table.data = np.rint(table.data / unit) * unit
-        return cls(table, scores.kinds.shape[0], bound / grid, field_grid, grid)
-
-    @property
-    def count(self) -> int:
-        return int(self.table.shape[0]) // self.each
-
-    def __call__(self, x: Array) -> Array:
-        """Return all rows of the records, one record after the other, shape (n * each, count)."""
-        levels = np.pad(x / self.field_grid, ((0, 0), (0, 1)), constant_values=1 / self.field_grid)
-        found = np.trunc(np.ascontiguousarray((self.table @ levels.T).T))
-        lengths = np.sqrt((found**2).sum(axis=1))
-        far = lengths > self.longest * INSIDE
-        found[far] = np.trunc(found[far] * (self.longest * INSIDE**2 / lengths[far])[:, None])
-        return found.reshape(-1, self.count) * self.grid
+def jacobian_of(scores: LinearScores, field_grid: float) -> tuple[sp.csr_array, float, float]:
+    """Return the matrix from multiples of x and 1 to those of a record's rows, how long all of these are, and their grid."""
+    plain = derivatives(scores)
+    bound = longest_rows(scores, plain)
+    grid = grid_of(bound, ROW_BITS)
+    table = plain[:, np.append(scores.inside, -1)] * (field_grid / grid)
+    unit = grid_of(float(abs(table).max()), JACOBIAN_BITS)
+    table.data = np.rint(table.data / unit) * unit
+    return table, bound / grid, grid
 
 
 def derivatives(scores: LinearScores) -> sp.csr_array:
