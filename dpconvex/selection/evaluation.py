@@ -175,12 +175,11 @@ class Evaluation(StatedNumbers):
 
     @property
     def log_loss(self) -> Estimate:
-        """Mean of minus the logarithm of the label's probability; in a cell all are as likely, and two labels' come true."""
+        """Mean of minus the logarithm of the label's probability; in a cell two labels come true as their curve says."""
         table, edges = self._table("probabilities", "likelihood"), self.cells.edges
         if table.ndim == 2:
-            return share(table @ measures.surprise(edges, 1), table, np.inf).within(np.log(max(len(self.labels), 2)))
-        no, yes = measures.surprise(1 - edges[::-1], 2)[::-1], measures.surprise(edges, 2)
-        return share(table[:, 1] @ yes + table[:, 0] @ no, table, np.inf).within(np.log(2))
+            return share(table @ measures.surprise(edges), table, np.inf).within(np.log(max(len(self.labels), 2)))
+        return share(measures.surprises(table, edges, self._variance / self.clusters), table, np.inf).within(np.log(2))
 
     @property
     def brier(self) -> Estimate:
@@ -191,15 +190,17 @@ class Evaluation(StatedNumbers):
     @property
     def auc(self) -> Estimate:
         """Area under the ROC curve; in a cell, odds are taken to rise at least as probabilities say; at its lower end, not to."""
-        no, yes = np.moveaxis(self._table("probabilities", "scores"), 1, 0)
-        several = max(len(self.groups), 1) if self.chosen is None else 1
-        noise = 2 * several * self.scale**2 / self.clusters
-        counts, edges = measures.calibrated(no, yes, self.cells.edges, noise), self.cells.edges
-        found, even = (share(*measures.label_pairs(*counts, edges, ordered)) for ordered in (True, False))
+        table = self._table("probabilities", "scores")
+        no, yes, _ = measures.calibrated(table, self.cells.edges, self._variance / self.clusters)
+        found, even = (share(*measures.label_pairs(no, yes, self.cells.edges, ordered)) for ordered in (True, False))
         # Of a label with so few records that noise in all cells may be as many, nothing is known.
-        few = min(no[0].sum(), yes[0].sum()) <= CLEAR * np.sqrt(noise * self.clusters * no.shape[1])
+        few = table[0].sum(axis=1).min() <= CLEAR * np.sqrt(self._variance * table.shape[2])
         ends = min(found.interval[0], even.interval[0]), found.interval[1]
         return Estimate(found, (0.0, 1.0) if few else ends, found.most)
+
+    @property
+    def _variance(self) -> float:
+        return 2 * self.scale**2 * (max(len(self.groups), 1) if self.chosen is None else 1)
 
     def roc(self) -> Curve:
         """Return true positive rates (y) by false positive rates (x); `at` are thresholds of the score."""

@@ -19,6 +19,7 @@ from dpconvex.util.plain_data import is_real
 STEEPEST = 4.0  # Slope of log-odds, of scores that are too timid
 TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
+INSIDE = 16  # Points in a cell
 BINS = 10  # of a calibration curve, at most
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
@@ -165,9 +166,22 @@ def moments(table: Array, edges: Array) -> Array:
     return np.asarray((table * (positions(table, edges) ** 2 + np.diff(edges) ** 2 / 12)).sum(axis=1))
 
 
-def surprise(edges: Array, power: int) -> Array:
-    """Return means of minus the logarithm of probabilities p in cells, whose density is as ``p ** (power - 1)``."""
-    return np.asarray(1 / power - np.diff(xlogy(edges**power, edges)) / np.diff(edges**power))
+def surprise(edges: Array) -> Array:
+    """Return means of minus the logarithm of probabilities that are spread evenly in cells."""
+    return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
+
+
+def surprises(table: Array, edges: Array, noise: float) -> Array:
+    """Return sums of minus the logarithms of the labels' probabilities, shape (1 + replicates,).
+
+    In a cell, labels come true as the curve of `calibrated` says, of counts with this variance of the noise.
+    """
+    chance = edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(INSIDE) + 0.5) / INSIDE
+    curve = calibrated(table, edges, noise)[2]
+    rate = expit(np.clip(curve[:, :1, None] + curve[:, 1:, None] * logit(chance), -15, 15))
+    sides = (1 - rate, np.log1p(-chance)), (rate, np.log(chance))
+    told = [-(rate * log).sum(axis=2) / rate.sum(axis=2) for rate, log in sides]
+    return np.asarray((table * np.stack(told, axis=1)).sum(axis=(1, 2)))
 
 
 def between(place: float, edges: Array, values: Array) -> Array:
@@ -212,18 +226,19 @@ def tied(yes: Array, no: Array, place: Array, rate: Array) -> Array:
     return np.minimum(np.clip(np.nan_to_num(slope), 1.0, STEEPEST)[:, None] * rate / 12, 0.25)
 
 
-def calibrated(no: Array, yes: Array, edges: Array, noise: float) -> tuple[Array, Array]:
-    """Return counts of both labels nearer to a logistic curve of scores, by how much noise is in their distance from it.
+def calibrated(table: Array, edges: Array, noise: float) -> tuple[Array, Array, Array]:
+    """Return counts of both labels nearer to a logistic curve of scores, by how much noise is in their distance from it; and it.
 
     The slope of the curve is near 1, that of calibrated probabilities, unless counts clearly say another one.
 
     Parameters
     ----------
-    no, yes : ndarray, shape (1 + replicates, cells)
+    table : ndarray, shape (1 + replicates, 2, cells)
         Counts.
     noise : float
         The variance of the noise on each, next to that of one record's chance.
     """
+    no, yes = np.moveaxis(table, 1, 0)
     total, place = np.maximum(no + yes, 1e-9), logit(middles(edges))
     columns, tight = np.stack([np.ones_like(place), place], axis=1), np.zeros((len(no), 2))
     curve, calm = np.tile([0.0, 1.0], (len(no), 1)), 1e-3 * np.eye(2)
@@ -239,7 +254,7 @@ def calibrated(no: Array, yes: Array, edges: Array, noise: float) -> tuple[Array
     both = np.maximum(chance + spread, 1e-9)
     off = ratio(((apart**2 - both) * (chance / both) ** 2).sum(axis=1), (chance**4 / both**2).sum(axis=1))
     moved = apart * noise / (both + np.nan_to_num(np.maximum(off, 0.0))[:, None] * chance**2)
-    return np.maximum(no + moved * rate, 0.0), np.maximum(yes - moved * (1 - rate), 0.0)
+    return np.maximum(no + moved * rate, 0.0), np.maximum(yes - moved * (1 - rate), 0.0), curve
 
 
 def label_pairs(no: Array, yes: Array, edges: Array, ordered: bool) -> tuple[Array, Array]:
