@@ -137,18 +137,16 @@ class Steps:
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
         self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.each))
         self.loud = (LOUD * looks.sides / fit.level) ** 2 / left * self.metric.directions * self.columns
-        edges = start.edges if start else self.public.edges_near(math.inf)
-        deviation, longest = looks.deviation_of_counts(self.histogram_level), start.longest if start else None
-        signed = len(looks.scores.onto_kinds) == 1
-        self.lengths = LengthHistograms(
-            edges, deviation, fit.people(self.number), signed, longest or self.public.uneven_sides
-        )
+        edges, signed = self.public.edges_near(math.inf), len(looks.scores.onto_kinds) == 1
+        lengths = LengthHistograms(edges, 0.0, fit.people(self.number), signed, self.public.uneven_sides)
+        deviation = looks.deviation_of_counts(self.histogram_level)
+        self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
 
     def _begin(self, begin: Array, told: bool) -> None:
         """Set where steps begin, and what is known of clips and curvature there."""
         looks, public, start = self.looks, self.public, self.start
         self.clip, self.bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
-        self.full, balances = BENT_RATE if public.is_bent else RATE, bool(start and start.longest)
+        self.full, balances = BENT_RATE if public.is_bent else RATE, bool(start and start.lengths.longest)
         if balances:
             self.full *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
@@ -311,8 +309,7 @@ class Steps:
         away = math.sqrt(float(along**2 @ self.variance)) / max(float(along @ constant), 1e-300) * scale
         away /= max(1 - self.still, 1e-9)
         spread = self._spread(self.point - fixed)
-        known = start, self.clip, self.number, self.bend, self.lengths
-        return last_steps(self.fit, table, spread, place, away, *known)
+        return last_steps(self.fit, start, table, spread, place, away, self.clip, self.bend)
 
 
 def opposed(one: Array, other: Array) -> bool:

@@ -62,9 +62,9 @@ class Start(NamedTuple):
     clip: Callable[[float], float]
     last: float  # Of the squared level, for the last steps of a constant, if there is one
     hidden: float  # The least length of slopes that nothing is seen of
-    edges: Array  # Of the histogram
-    longest: tuple[float, float] | None  # Public slopes there, up and down, where slopes balance
+    lengths: LengthHistograms  # With public slopes there, where slopes balance
     belief: "Belief"
+    number: float  # Of records, about
 
 
 def find_constant(fit: Fit, number: float, begin: Array | float, most: float) -> Start | None:
@@ -111,7 +111,7 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
         return near(loud) if is_told else max(min(near(loud), usual), usual / 2)
 
     hidden = lengths.hidden(answer.histogram, size)[1]
-    return Start(place, bend, least or bend, spent, share, clip, last, hidden, edges, longest, belief)
+    return Start(place, bend, least or bend, spent, share, clip, last, hidden, lengths, belief, number)
 
 
 def searched(
@@ -265,30 +265,21 @@ class Belief:
 
 
 def last_steps(
-    fit: Fit,
-    table: Array,
-    spread: float,
-    place: float,
-    away: float,
-    start: Start,
-    clip: float,
-    number: float,
-    bend: float,
-    lengths: LengthHistograms,
+    fit: Fit, start: Start, table: Array, spread: float, place: float, away: float, clip: float, bend: float
 ) -> Array:
     """Return the table with the constant moved once more, alone: its noise is small, so the clip is wide.
 
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
-    looks, public, last = fit.looks, fit.public, start.last
+    looks, public, last, number = fit.looks, fit.public, start.last, start.number
     only = constant_alone(looks).T
     # The clip for the constant: that of all directions loses what is far out on one side.
     own = fit.level_of(start.share)
-    counts = looks.look(table, edges=lengths.edges, histogram_level=own).histogram
-    there = replace(lengths, deviation=looks.deviation_of_counts(own))
+    counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
+    there = replace(start.lengths, deviation=looks.deviation_of_counts(own))
     asked = there.clip(counts, (LOUD * looks.sides / fit.level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
-    if lengths.longest is None:
+    if there.longest is None:
         own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.
