@@ -15,7 +15,7 @@ SPARE = 1 + Fraction(11, 10**13)  # A release refuses queries beyond the level, 
 TRUSTED = (
     "the theorems on queries whose scales adapt, and on integer noise (docs/theory.md, theorems 8.8 and 8.9)",
     "a fit reads its records only by noisy sums, and refuses queries beyond the level",
-    "one record's part of each sum depends on that record and on released numbers alone, and is no longer than the sensitivity",
+    "one record's (a person's) part of each sum depends on that and released numbers alone, and is at most the sensitivity",
     "integer noise has the scale that the sensitivity and the level of the query require",
     "failures of fits do not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public",

@@ -250,7 +250,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         except DPConvexError as error:
             raise NoStandardErrors(str(error)) from error
         numbered = [f"x{k}" for k in range(self.n_features_in_)]
-        features = getattr(self, "feature_names_in_", getattr(self.schema_, "feature_names", numbered))
+        features = getattr(self, "feature_names_in_", getattr(self.schema_ or self.encoder_, "feature_names", numbered))
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
         moved: Any = {name: getattr(found, name) * unit + shift for name in ("estimates", "lower", "upper")}
         moved |= {name: getattr(found, name) * unit for name in ("standard_errors", "noise_errors")}

@@ -219,12 +219,12 @@ class Coefficients(StatedNumbers):
             unit[places] *= schema.steps
             for k, name in zip(places, schema.feature_names, strict=True):
                 names[k] = name
+        own = [k for k, name in enumerate(self.names) if name.partition("[")[0] != "b"]
         for name, units in (per or {}).items():
-            one_of(names).check(f"{caller}(schema, per=...)", column=name)
+            one_of([names[k] for k in own]).check(f"{caller}(schema, per=...)", column=name)
             POSITIVE.check(caller, **{f"per[{name!r}]": units})
             unit[names.index(name)] *= units
             names[names.index(name)] = f"{name} (per {units:,g})"
-        own = [k for k, name in enumerate(self.names) if name.partition("[")[0] != "b"]
         parts = ("estimates", "standard_errors", "noise_errors", "lower", "upper")
         moved: Any = {name: (getattr(self, name) * unit)[own] for name in parts}
         deviation = None if self.residual_deviation is None else self.residual_deviation * size

@@ -19,7 +19,7 @@ from dpconvex.util.arrays import Array
 
 SOURCE = "docs/theory.md, theorem 8.9"
 DRAWN = "All noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers."
-CLIPPED = "One record's part of a sum depends on it and on released numbers alone.  Its norm is at most the clip."
+CLIPPED = "One {}'s part of a sum depends on {} and on released numbers alone.  Its norm is at most the clip."
 NOTHING = "No property of the loss was proved.  The guarantee needs none."
 
 
@@ -62,6 +62,7 @@ class AdaptiveSteps(ForUnits):
         count, level = analysis.form.space.dim, whole_level(privacy)
         settings = {"level": level} | ({} if self.rounds is None else {"rounds": float(self.rounds)})
         settings |= self.chosen(analysis.form, privacy, level, size)
+        whose = ("record", "it") if privacy.unit is None else (privacy.unit, "their records")
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -72,7 +73,7 @@ class AdaptiveSteps(ForUnits):
             noise_dimension=count,
             noise_scale=1 / level,
             derivation=derivation(privacy, level, self.name, self.further),
-            assumptions=(*self.drawn, CLIPPED, NOTHING, UNSEEN),
+            assumptions=(*self.drawn, CLIPPED.format(*whose), NOTHING, UNSEEN),
             perturbed="queries",
             noise="gaussian",
             mean_noise=None,
@@ -108,8 +109,13 @@ def whole_level(privacy: Privacy) -> float:
 
 
 def derivation(privacy: Privacy, level: float, name: str, further: tuple[Derivation, ...]) -> Derivation:
-    parts = "one record's part of a sum is at most the clip"
-    apart = "two records' parts differ by at most twice the clip" if privacy.adjacency == "replace-one" else parts
+    one = privacy.unit or "record"
+    parts = f"one {one}'s part of a sum is at most the clip"
+    apart = (
+        f"parts of one {one} and another differ by at most twice the clip"
+        if privacy.adjacency == "replace-one"
+        else parts
+    )
     why = "the sensitivity and the level of each query are known before it is asked; squared levels add up"
     last = Derivation("adaptive composition", "", {"mu": level}, why)
     return Derivation(name, "", privacy.claims, SOURCE, (Derivation("clipped sums", "", {}, apart), *further, last))

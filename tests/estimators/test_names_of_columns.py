@@ -194,3 +194,11 @@ def test_what_is_not_private_compares_indexes_too():
 
 
 PLAIN = ({"x": FRAME, "y": TARGET}, dp.Privacy(1.0))
+
+
+def test_coefficients_of_encoded_arrays_have_the_names_of_their_schema():
+    schema = dp.Schema({"age": (0, 1), "dose": (0, 1)}, label="cost", label_bounds=(0, 1))
+    table = {name: np.linspace(0, 1, 20_000) ** power for power, name in enumerate(["cost", "age", "dose"], 1)}
+    sums = dp.SufficientStatistics(residuals=True)
+    model = dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=schema, mechanism=sums, seed=0)
+    assert model.fit(*schema.encode(table)).coefficients_.names == ("age", "dose", "intercept")
