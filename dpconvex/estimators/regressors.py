@@ -254,6 +254,7 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         shift = np.where(np.arange(len(found.names)) < self.n_features_in_, 0.0, middle)
         moved: Any = {name: getattr(found, name) * unit + shift for name in ("estimates", "lower", "upper")}
         moved |= {name: getattr(found, name) * unit for name in ("standard_errors", "noise_errors")}
+        moved["covariance"] = None if found.covariance is None else found.covariance * unit**2
         spread, names = (found.residual_deviation or 0.0) * unit, (*map(str, features), "intercept")[: len(shift)]
         return replace(found, names=names, residual_deviation=spread, **moved)
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import os
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -69,7 +68,7 @@ class StatedNumbers(Stated):
             if hasattr(value, "to_dict"):
                 own[name] = value.to_dict()
             elif isinstance(value, np.ndarray):
-                own[name] = [None if math.isnan(number) else number for number in value.tolist()]
+                own[name] = np.where(np.isnan(value), np.array(None), value).tolist()
         return {"format": self.form, **own}
 
     @classmethod

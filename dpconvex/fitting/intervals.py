@@ -130,10 +130,9 @@ def intervals(
         except NotConverged as error:
             raise NotConverged(f"{error}{units}") from error
     check_inside(form, estimate)
-    theta, of_noise = (np.where(estimate.hidden, np.nan, part) for part in (estimate.theta, np.diag(estimate.of_noise)))
-    both = of_noise + np.diag(estimate.of_records)
+    theta, both = np.where(estimate.hidden, np.nan, estimate.theta), estimate.of_noise + estimate.of_records
     stated = {"ratio": template.ratio} | job.stated(privacy)
-    return Coefficients.around(form.space, theta, both, of_noise, confidence, **stated)
+    return Coefficients.around(form.space, theta, both, estimate.of_noise, confidence, **stated)
 
 
 def check_loss(form: LossForm) -> None:

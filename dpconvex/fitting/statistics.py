@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -123,6 +123,15 @@ class Statistics(Released):
         return replace(self, template=self.matching(template))
 
 
+class Combination(NamedTuple):
+    """A combination of coefficients, its standard error, and the ends of its interval."""
+
+    estimate: float
+    standard_error: float
+    lower: float
+    upper: float
+
+
 # Coefficients.  With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second
 # order, whose mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the variance of the residuals, and V that
 # of ``m - N theta``, which is public (docs/theory.md, section 18).
@@ -153,6 +162,8 @@ class Coefficients(StatedNumbers):
         What `exp` of a coefficient is, such as "odds ratio"; empty if it is not known.
     learnt : Learnt or None
         The cost of a learnt schema behind the features.
+    covariance : ndarray, shape (coefficients, coefficients), or None
+        Of the estimates, noise included; NaN along undetermined ones.  None of files without it.
     """
 
     form = "dpconvex coefficients 1"
@@ -169,19 +180,25 @@ class Coefficients(StatedNumbers):
     not_private_because: str = ""
     ratio: str = ""
     learnt: Learnt | None = None
+    covariance: Array | None = None
 
     def __post_init__(self) -> None:
-        self.rows()  # which refuses parts of different lengths
+        count = len(self.rows())  # which refuses parts of different lengths
+        said = f"Coefficients: expected a covariance of {count} estimates."
+        require(self.covariance is None or np.shape(self.covariance) == (count, count), said)
 
     @classmethod
     def around(
-        cls, space: Space, estimates: Array, variances: Array, of_noise: Array, confidence: float, **further: Any
+        cls, space: Space, estimates: Array, covariance: Array, of_noise: Array, confidence: float, **further: Any
     ) -> Self:
-        """Return estimates with normal intervals from their variances and the parts of these due to noise."""
-        errors, level = np.sqrt(variances), float(confidence)
+        """Return estimates with normal intervals from their covariance and the part of it due to noise; NaN have none."""
+        hidden = np.isnan(estimates)
+        covariance = np.where(hidden | hidden[:, None], np.nan, covariance)
+        errors, level = np.sqrt(np.diag(covariance)), float(confidence)
         reach = errors * -float(ndtri((1 - level) / 2))
         ends: Any = {"lower": estimates - reach, "upper": estimates + reach, "confidence": level}
-        return cls(tuple(names(space)), estimates, errors, np.sqrt(of_noise), **ends, **further)
+        noise = np.where(hidden, np.nan, np.sqrt(np.diag(of_noise)))
+        return cls(tuple(names(space)), estimates, errors, noise, **ends, **further, covariance=covariance)
 
     @property
     def undetermined(self) -> tuple[str, ...]:
@@ -197,7 +214,33 @@ class Coefficients(StatedNumbers):
         found = self._per_unit("ratios", schema, per, 1.0)
         centre, low, high = (np.exp(part) for part in (found.estimates, found.lower, found.upper))
         errors: Any = {"standard_errors": centre * found.standard_errors, "noise_errors": centre * found.noise_errors}
+        if found.covariance is not None:
+            errors["covariance"] = found.covariance * np.outer(centre, centre)
         return replace(found, estimates=centre, lower=low, upper=high, **errors)
+
+    def combination(self, weights: Mapping[str, float], over: Mapping[str, float] | None = None) -> "Combination":
+        """Return a sum of coefficients times weights, or one such sum over another, with its interval; it costs nothing.
+
+        ``{"w[2]": 1, "w[0]": -1}`` is a difference, and ``{"w[1]": 60}, over={"w[0]": 1}`` the price of an hour where w[1] is of
+        minutes and w[0] of prices.  Intervals of quotients are by the delta method: the divisor should be several of its
+        standard errors away from 0.
+        """
+        require(self.covariance is not None, "combination: this file has no covariance of its estimates.")
+        sums = []
+        for given in (weights, {} if over is None else over):
+            one_of(self.names).check("combination", **{f"coefficient {k}": name for k, name in enumerate(given)})
+            sums.append(np.array([float(given.get(name, 0.0)) for name in self.names]))
+        used = (sums[0] != 0) | (sums[1] != 0)
+        lost = [name for name, k in zip(self.names, used, strict=True) if k and name in self.undetermined]
+        require(not lost, f"combination: noise hides {', '.join(lost)}.")
+        slopes, estimates, covariance = sums[0][used], self.estimates[used], np.asarray(self.covariance)[used][:, used]
+        value = float(slopes @ estimates)
+        if over is not None:
+            divisor = float(sums[1][used] @ estimates)
+            value, slopes = value / divisor, (slopes - value / divisor * sums[1][used]) / divisor
+        error = float(np.sqrt(slopes @ covariance @ slopes))
+        reach = error * -float(ndtri((1 - self.confidence) / 2))
+        return Combination(value, error, value - reach, value + reach)
 
     def in_units(self, schema: Schema, per: Mapping[str, float] | None = None) -> Self:
         """Return effects on a target, in its units and for one unit of each column, with their intervals; it costs nothing.
@@ -227,6 +270,8 @@ class Coefficients(StatedNumbers):
             names[names.index(name)] = f"{name} (per {units:,g})"
         parts = ("estimates", "standard_errors", "noise_errors", "lower", "upper")
         moved: Any = {name: (getattr(self, name) * unit)[own] for name in parts}
+        if self.covariance is not None:
+            moved["covariance"] = (self.covariance * np.outer(unit, unit))[np.ix_(own, own)]
         deviation = None if self.residual_deviation is None else self.residual_deviation * size
         return replace(self, names=tuple(names[k] for k in own), residual_deviation=deviation, **moved)
 
@@ -291,10 +336,10 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / max(count - len(q), 1.0)
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
-    both, noise = (np.diag(part) for part in (of_noise + of_residuals, of_noise))
     estimates, deviation = theta - inverse @ bias, float(np.sqrt(variance))
     paid: Any = {"not_private_because": statistics.not_private_because, "learnt": statistics.learnt}
-    return Coefficients.around(space, estimates, both, noise, confidence, residual_deviation=deviation, **paid)
+    both = of_noise + of_residuals
+    return Coefficients.around(space, estimates, both, of_noise, confidence, residual_deviation=deviation, **paid)
 
 
 def names(space: Space) -> Iterator[str]:

@@ -195,6 +195,29 @@ def test_effects_on_a_target_are_in_its_units():
     refused(dp.TemplateError, "label_bounds", found.in_units, dp.Schema({"age": (20, 80)}, "sick", ["no", "yes"]))
 
 
+def test_combinations_have_intervals_from_the_covariance(tmp_path):
+    rng = np.random.default_rng(2)
+    data, true = drawn("logistic_regression", 20_000, rng)
+    found = dp.intervals(loaded("logistic_regression"), None, data, dp.Privacy(3.0, 1e-6), seed=1)
+    found.save(tmp_path / "found.json")
+    found = dp.Coefficients.load(tmp_path / "found.json")
+    one = found.combination({"w[1]": 2.0})
+    assert one.standard_error == pytest.approx(2 * found.standard_errors[1])
+    apart = found.combination({"w[0]": 1, "w[1]": -1})
+    variance = np.array([1, -1, 0]) @ found.covariance @ [1, -1, 0]
+    assert apart.standard_error == pytest.approx(math.sqrt(variance))
+    assert abs(apart.estimate - (true[0] - true[1])) < 4 * apart.standard_error
+    # Of normal draws, the quotient's spread is about that of the delta method.
+    quotient = found.combination({"w[1]": 60}, over={"w[0]": 1})
+    draws = rng.multivariate_normal(found.estimates, found.covariance, 20_000)
+    assert quotient.standard_error == pytest.approx(np.std(60 * draws[:, 1] / draws[:, 0]), rel=0.2)
+    assert quotient.lower < quotient.estimate < quotient.upper
+    schema = dp.Schema(dict.fromkeys("abc", (0, 2)), "sick", ["no", "yes"])
+    ratios = found.ratios(schema)
+    np.testing.assert_allclose(np.sqrt(np.diag(ratios.covariance)), ratios.standard_errors)
+    refused(dp.TemplateError, "w", found.combination, {"age": 1})
+
+
 # Whole releases of adaptive steps: what neighbours lose at the answers of real fits
 def whole_releases(monkeypatch, privacy, seed, n, kind):
     """Return what two neighbouring data sets on a line lose at the answers of the first, and the part for shifts."""
