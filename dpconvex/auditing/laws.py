@@ -54,7 +54,7 @@ def grid_ends(center: float, reach: float, lower: float, upper: float, count: in
 
 def normal_mass(low: Array, high: Array) -> Array:
     """Return the probability that a normal variate lies between two numbers, accurate in both tails."""
-    return np.asarray(np.maximum(np.where(low + high < 0, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)), 0.0))
+    return np.asarray(np.maximum(np.where(low < -high, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)), 0.0))
 
 
 def line_masses(first: Array, second: Array, scale: float) -> Masses:

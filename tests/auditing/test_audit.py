@@ -12,6 +12,7 @@ import pytest
 from command_line import main
 
 import dpconvex as dp
+from dpconvex.auditing.laws import normal_mass
 from dpconvex.certificates import integer_noise as grid
 from dpconvex.fitting import verify
 from dpconvex.mechanisms import gradient_descent, matrix_noise, noise_laws, noisy_kmeans, residual_noise
@@ -276,3 +277,8 @@ def test_the_command_line(capsys, tmp_path, monkeypatch):
     printed = capsys.readouterr()
     assert "BROKEN: exact answer" in printed.out
     assert "a claim was broken" in printed.err
+
+
+def test_the_whole_line_has_a_mass_of_one():
+    ends = np.array([-np.inf, -np.inf, 0.0, -1.0]), np.array([np.inf, 0.0, np.inf, 1.0])
+    np.testing.assert_allclose(normal_mass(*ends), [1, 0.5, 0.5, 0.682689492137086])

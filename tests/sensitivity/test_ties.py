@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.expressions.evaluate import STEP
+from dpconvex.expressions.evaluate import STEP, over_records
 from dpconvex.expressions.parameter_space import entries_matrix
 from dpconvex.fitting.engine import DataEngine
 from dpconvex.fitting.verify import analyse
@@ -71,10 +71,14 @@ def by_jax(template, space, batch, theta):
     lift, (loss,) = entries_matrix(space), lowered_losses(template, space)
 
     def value(entries, *record):
-        values = loss.program.values(
-            jax.numpy, entries[:, None], [part[None] for part in record], [c[..., None] for c in loss.constants]
-        )
-        return values[loss.program.root].reshape(())
+        program, start = loss.program, 0
+        leaves = dict(zip(program.numbers, [c[..., None] for c in loss.constants], strict=True))
+        leaves |= zip(program.fields, [part[..., None] for part in record], strict=True)
+        for slot in program.entries:
+            part = entries[start : start + slot.size].reshape((*slot.shape[::-1], 1))
+            leaves[slot] = part if slot.ndim < 2 else part.transpose((1, 0, 2))
+            start += slot.size
+        return over_records([program.root], leaves, jax.numpy)[program.root].reshape(())
 
     with jax.enable_x64(True):
         each = jax.vmap(jax.grad(value), in_axes=(None, *(0 for _ in loss.fields)))
