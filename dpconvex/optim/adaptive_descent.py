@@ -76,7 +76,7 @@ def descend(fit: Fit, form: LossForm) -> tuple[Array, Array]:
 def model_of(
     fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, held: LossForm | None = None
 ) -> ScoreModel:
-    """Take steps, from a table where they begin; each is followed by one of the regularizer of a form, if that is given."""
+    """Take all steps, from the table `begin`; `form` and `held` are those of `Steps`."""
     steps = Steps(fit, begin, form, held)
     for t in range(steps.rounds):
         steps.take(t)
@@ -84,9 +84,10 @@ def model_of(
 
 
 class Steps:
-    """Steps in a metric that makes rows about round, and what they learn of lengths, of curvature and of their noise.
+    """Noisy gradient steps in a metric in which rows are about round; they update their clip, curvature and noise.
 
-    A `form` is that of a regularizer and constraints which each step is followed by one of; one that is `held` may be.
+    A proximal step of the regularizer and the constraints of `form` follows each step.  Where `held` is given in its place, one
+    follows if curvatures differ, labels are classes or records are few.
     """
 
     def __init__(self, fit: Fit, begin: Array | float, form: LossForm | None, held: LossForm | None) -> None:
@@ -105,13 +106,13 @@ class Steps:
         self.unit = math.sqrt(self.metric.directions / self.number)  # The root mean square of leverages
         # Records for each direction and unit of the level
         self.many = self.number * fit.level / (fit.looks.sides * self.metric.directions * self.columns)
-        self.rounds = self._rounds()
+        self.rounds = self._step_count()
         self.keeps_inside = held is not None and ridge_of(held, free=False) is not None  # Constraints beside squares
         # Of few records for each feature, noise on the second moment hides how long scores are.
         alone = form is None and (held is None or self.keeps_inside) and self.columns == 1
         self.seeks_length = fit.has_few and alone and not fit.public.is_bent
-        self._share(left - LENGTH * self.seeks_length)
-        self._begin(begin, bool(told))
+        self._share_level(left - LENGTH * self.seeks_length)
+        self._set_start(begin, bool(told))
         # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
         differ = self.public.is_bent or self.looks.scores.width > 0
         # Without constraints, steps of classes go ever farther out.  They shorten steps of few records, too.
@@ -120,16 +121,16 @@ class Steps:
         self.binds = False
         self.pull: Array | None = None
 
-    def _rounds(self) -> int:
-        """Return the number of steps."""
+    def _step_count(self) -> int:
+        """Return how many steps are taken: fewer where records are few, and at least some where curvature varies."""
         fit, bent = self.fit, self.public.is_bent
         single = self.number * fit.level / (self.looks.sides * SINGLE)
         usual = ROUNDS * min(1.0, self.many / (BENT_ENOUGH if bent else ENOUGH))
         usual = max(usual, BENT_FEWEST) if bent else max(min(usual, single), 1.0)
         return int(round(usual) if fit.rounds is None else fit.rounds)
 
-    def _share(self, left: float) -> None:
-        """Share what is left of the squared level among histograms, curvatures and gradients."""
+    def _share_level(self, left: float) -> None:
+        """Divide the remaining squared level among histograms, curvatures and gradients."""
         fit, looks, start = self.fit, self.looks, self.start
         histograms = HISTOGRAMS / sum(t < self.rounds for t in LOOKS)
         left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
@@ -142,17 +143,16 @@ class Steps:
         deviation = looks.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
 
-    def _begin(self, begin: Array, told: bool) -> None:
-        """Set where steps begin, and what is known of clips and curvature there."""
+    def _set_start(self, begin: Array, told: bool) -> None:
+        """Set the first point, clip and curvature, and the rate of full steps."""
         looks, public, start = self.looks, self.public, self.start
         self.clip, self.bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
         self.full, balances = BENT_RATE if public.is_bent else RATE, bool(start and start.lengths.longest)
         if balances:
             self.full *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
-        if public.vanishes and not (
-            looks.constant or looks.scores.is_shared
-        ):  # Rows that share scores may have constants
+        # Rows that share scores may have constants
+        if public.vanishes and not (looks.constant or looks.scores.is_shared):
             apart, widest = TOLD_APART[self.leaps]
             wider = min(max(looks.counted(apart, 1.0) / (self.curvature_level * self.number), 1.0), widest)
             looks.scores = replace(looks.scores, width=wider * looks.scores.width)
@@ -176,12 +176,12 @@ class Steps:
         self.variance, self.likely = np.zeros((2, len(self.ahead)))
 
     def take(self, t: int) -> None:
-        """Ask, and take a step."""
+        """Ask for the noisy gradient, and take step `t`, with a proximal step where one follows."""
         if t in LOOKS[bool(self.start) :]:
-            self._look_at_lengths(t)
+            self._set_clip(t)
         leap, here, before = self.leaps and not t, self.point, self.gradient
         clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.middle))) if leap else self.clip
-        gradient = self.gradient = self._asked(t, clip)
+        gradient = self.gradient = self._noisy_gradient(t, clip)
         deviation = self.looks.sides * clip * self.unit / self.level
         # Beside a regularizer gradients may be nothing but noise.
         heard = self.form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
@@ -194,13 +194,13 @@ class Steps:
         else:
             self.point = here - rate / self.bend * gradient
         if self.form is not None:
-            self.point, _ = self._pulled_by(self.form, self.bend / rate)
+            self.point, _ = self._proximal_step(self.form, self.bend / rate)
             # The regularizer and K hold most of a gradient back
             self.slow *= SLOWER if opposed(self.point - here, self.way) else 1.0
             self.way = self.point - here
         elif self.held is not None and (self.keeps_inside or t >= self.rounds // 2):
             free = self.point
-            self.point, self.pull = self._pulled_by(self.held, self.bend / rate)
+            self.point, self.pull = self._proximal_step(self.held, self.bend / rate)
             moved = float(np.linalg.norm(self.point - free))
             self.binds |= self.keeps_inside and moved > BINDING * float(np.linalg.norm(free))
         self.still *= abs(1 - rate * self.unclipped)
@@ -208,8 +208,8 @@ class Steps:
         stays = 1 - np.minimum(rate * self.metric.likely, 1.0)
         self.likely, self.ahead = stays**2 * self.likely + (rate * deviation) ** 2, stays * self.ahead
 
-    def _look_at_lengths(self, t: int) -> None:
-        """Ask for a histogram of lengths of slopes, and set the clip by it."""
+    def _set_clip(self, t: int) -> None:
+        """Ask for a noisy histogram of lengths of slopes, and choose the clip by it."""
         asked: dict[str, Any] = {"edges": self.lengths.edges * self.unit, "histogram_level": self.histogram_level}
         counts = self.looks.look(self.matrix.T @ self.point, **asked).histogram
         loud = self.loud * (4 if t < self.rounds / 2 else 1)
@@ -219,22 +219,22 @@ class Steps:
         self.clip = max(min(found, RISING * last) if t else found, self.least_clip)
         self.unclipped = min(1.0, self.clip / max(self.lengths.hidden(counts, last)[1], 1e-300))
 
-    def _asked(self, t: int, clip: float) -> Array:
-        """Ask for a gradient, and at times for the curvature along the last one."""
+    def _noisy_gradient(self, t: int, clip: float) -> Array:
+        """Return a noisy gradient by the columns; every `each` steps, update the curvature along the last one."""
         probe: dict[str, Any] = {}
         if not t % self.each:
             probe["probe"] = probe_of(self.looks.scores, t, self.gradient)
             probe |= {"cap": RISING * self.bend, "along_level": self.curvature_level}
         answer = self.looks.look(self.matrix.T @ self.point, clip, self.unit, self.level, **probe)
         if probe:
-            self._bend(t, float(answer.along[0]) / self.number)
+            self._update_curvature(t, float(answer.along[0]) / self.number)
         gradient, along = np.asarray(answer.gradient @ self.looks.scores.onto_columns), self.constant
         if along is not None and self.unclipped < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - self.unclipped) * np.outer(along, along @ gradient) / (along @ along)
         return gradient
 
-    def _bend(self, t: int, seen: float) -> None:
-        """Keep what is known of the curvature, as long as the noise of what is seen explains the difference."""
+    def _update_curvature(self, t: int, seen: float) -> None:
+        """Move the curvature to the interval that the noisy one, `seen`, leaves for it, and by no large factor down."""
         public, doubt = self.public, 1.0 if self.public.is_bent else STEADY
         doubt *= self.looks.counted(RISING * self.bend, 1.0) / (self.curvature_level * self.number)
         least = self.lowest if public.vanishes and not t else max(self.bend / FALLING**self.each, self.lowest)
@@ -243,7 +243,7 @@ class Steps:
         self.bend = max(min(max(self.bend, seen - doubt), seen + doubt), least)
 
     def _rate(self, t: int, deviation: float) -> float:
-        """Return the part of a Newton step that is taken; where curvature depends on scores, these move by so much at most."""
+        """Return the part of a Newton step to take; it limits how far scores move where curvature depends on them."""
         public = self.public
         rate = self.full / self.slow * min(1.0, (self.rounds - t) / (DECAY * self.rounds + 1))
         if not public.is_bent:
@@ -255,11 +255,11 @@ class Steps:
         return rate * min(1.0, most / max(change / TRUSTED, noise / NOISY, 1e-300))
 
     def _spread(self, point: Array) -> float:
-        """Return the root mean square of scores."""
+        """Return the root mean square of the scores at a point."""
         return math.sqrt(float((self.metric.kept[:, None] * point**2).sum()) / self.number)
 
-    def _pulled_by(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
-        """Return the point after a proximal step of the regularizer and the constraints, if one is found, and their pull."""
+    def _proximal_step(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
+        """Return the point after a proximal step, and the pull of the regularizer and K; the same point and None if it fails."""
         scores, units, point = self.looks.scores, self.looks.units, self.point
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
@@ -269,7 +269,7 @@ class Steps:
         return point, None
 
     def end(self) -> ScoreModel:
-        """Return the end of the steps, shortened by what noise made them longer."""
+        """Return the last point, shrunk for the noise of the steps, as a model of the scores."""
         metric, matrix, whole = self.metric, self.matrix, self.point
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.directions * self.columns))
         weights = np.maximum(metric.likely, SMALLEST_KEPT)
@@ -279,15 +279,15 @@ class Steps:
             self.point, shorter = shortened(whole, noise, weights, self.constant, self.first, done)
         if self.seeks_length:
             moving = whole - (0 if self.constant is None else centre(whole, metric.kept, self.constant))
-            more = self._longer(moving, self._spread(moving))
+            more = self._growth(moving, self._spread(moving))
             more = min(max(more, -shorter), LONGEST)
             self.point, shorter = self.point + more * moving, shorter + more
         hessian = self.bend * self.cut * self.inverse @ self.inverse.T
         noise = shorter * matrix.T * np.sqrt(self.variance)
         return ScoreModel(self._with_last_steps(), hessian, noise, matrix.T @ whole, self.pull)
 
-    def _longer(self, moving: Array, spread: float) -> float:
-        """Return by how much of another point scores should grow, by noisy sums of slopes and of squares along it."""
+    def _growth(self, moving: Array, spread: float) -> float:
+        """Return the multiple of `moving` to add to the point, by noisy sums of slopes and of squares along it."""
         if not spread > 0:
             return 0.0
         looks, each, table, clip = self.looks, self.fit.level_of(LENGTH / 2), self.matrix.T @ self.point, self.clip
@@ -299,7 +299,7 @@ class Steps:
         return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
     def _with_last_steps(self) -> Array:
-        """Return the table of the scores, whose constant may take the last steps alone."""
+        """Return the table of the point; the constant takes its last steps, alone, where some level is kept for them."""
         table, start, constant, kept = self.matrix.T @ self.point, self.start, self.constant, self.metric.kept
         if start is None or constant is None or not start.last:
             return table

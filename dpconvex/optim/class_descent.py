@@ -89,7 +89,7 @@ def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
 
 
 def class_model_of(fit: Fit, form: LossForm) -> ScoreModel:
-    """Take steps; the Hessian is about that of the loss."""
+    """Take all steps; the Hessian is about that of the loss, without regularizer."""
     steps = ClassSteps(fit, form)
     for t in range(steps.rounds):
         steps.take(t)
@@ -97,7 +97,7 @@ def class_model_of(fit: Fit, form: LossForm) -> ScoreModel:
 
 
 class ClassSteps:
-    """Steps against clipped slopes that hold to the regularizer and K, and the average of the last ones."""
+    """Clipped noisy gradient steps with implicit steps of the regularizer and K; the last points are averaged."""
 
     def __init__(self, fit: Fit, form: LossForm) -> None:
         self.fit, self.form, self.looks, self.public, scores = fit, form, fit.looks, fit.public, fit.looks.scores
@@ -122,16 +122,16 @@ class ClassSteps:
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
         self.level = fit.level_of((1 - MOMENT - LENGTHS - self.shifts - spent) / self.rounds)
-        self._set_lengths()
+        self._set_clip_and_step()
         self.first = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
         self.average, self.last, self.pace = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
         self.slopes, self.held = np.zeros((2, form.space.dim))  # As averages, too
 
-    def _set_lengths(self) -> None:
-        """Set the clip, the length of steps, and how far noise of all moves them."""
+    def _set_clip_and_step(self) -> None:
+        """Set the clip, the step size, and the deviation of the noise of all gradients."""
         fit, looks, public, metric = self.fit, self.looks, self.public, self.metric
         noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, MANY)
-        part = self._part()
+        part = self._relative_clip()
         wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
         bound = public.slope < FLAT * public.most_slope and self.squares is not None and not self.implicit.is_plain
         part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
@@ -146,8 +146,8 @@ class ClassSteps:
             step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
         self.step = step
 
-    def _part(self) -> float:
-        """Return the clip next to the largest slope, wider where the regularizer is stiff."""
+    def _relative_clip(self) -> float:
+        """Return the clip divided by the largest slope: it is wider where the regularizer is stiff."""
         fit, public, metric, most = self.fit, self.public, self.metric, 1.0
         if self.squares is not None:
             squares = self.squares.max() * float((metric.kept / metric.root**2).sum())
@@ -158,7 +158,7 @@ class ClassSteps:
         return float(min(least * (1 + STIFFER * stiff), most))
 
     def take(self, t: int) -> None:
-        """Ask for a gradient, and take a step, half as long where the gradient takes back the last one."""
+        """Ask for the noisy gradient, and take step `t`; halve steps where it turns back the last one."""
         answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
         gradient, noise, along = answer.gradient @ self.looks.scores.onto_columns, self.noise, self.along
         if self.shares is not None and along is not None:
@@ -179,7 +179,7 @@ class ClassSteps:
         self.held += self.implicit.inside * weight
 
     def end(self) -> ScoreModel:
-        """Return the average of the last steps, as long as looks say, with constants at which slopes balance."""
+        """Return the average of the last points, with its length and its constants set by more noisy sums."""
         fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
         average = self._shortened()
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
@@ -196,7 +196,7 @@ class ClassSteps:
         return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.slopes)
 
     def _shortened(self) -> Array:
-        """Return the average of the last steps, shortened by what noise made it longer."""
+        """Return the average of the last points, shrunk for the noise in it."""
         fit, public, kept = self.fit, self.public, self.metric.kept
         curved = WEAK if self.looks.scores.is_shared else CURVED
         holds = 2 * curved * self.rounds * public.curvature * self.step
@@ -207,7 +207,7 @@ class ClassSteps:
         return self.first + shorter(self.average - self.first, kept, lost, self.along, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
-        """Return what the regularizer pulls constants by, next to records: by their squares, and whatever these are."""
+        """Return the regularizer's pull on the constants, by record: the factors of linear pulls, and fixed pulls."""
         scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
         ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
         if not self.implicit.is_plain:

@@ -98,9 +98,7 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
     answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
     if len(probe):
         bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
-        bend = max(
-            bend, LEAST_BEND * law
-        )  # Between targets of few values there is none, but where scores spread there is
+        bend = max(bend, LEAST_BEND * law)  # Between targets of few values it is 0, but not where scores spread
         least = min(bend, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
@@ -117,7 +115,7 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
 def searched(
     fit: Fit, number: float, begin: Array | float, turn: Array, most: float
 ) -> tuple[Array, float, float, float] | None:
-    """Return where mean slopes are about 0, the usual length of slopes, what it cost, and the curvature that one search found."""
+    """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature found."""
     looks, public, people = fit.looks, fit.public, fit.people(number)
     columns, few = looks.scores.shape[1], people * fit.level / looks.sides
     if (mixed := parts_of(looks.scores)).size:
