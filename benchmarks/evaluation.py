@@ -77,7 +77,7 @@ def concordance(y: Array, alive: Array) -> float:
 
 LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("number", "skewed", "wide bounds"), ("huber_regression", {})),
-    "counts": ("poisson_regression", {"target": 30.0, "bound": None, "constant": 1.0}),
+    "counts": ("poisson_regression", {"target": 30.0, "constant": 1.0}),
     "survival": ("discrete_hazards", {"intervals": 6}),
 }
 MEASURES = {"counts": ("deviance",)}  # which are asked for alone

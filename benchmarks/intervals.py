@@ -35,7 +35,7 @@ TABLE = {  # The designs of each kind by default
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "softmax_regression": {"classes": CLASSES},
-    "poisson_regression": {"target": TARGET, "bound": None},
+    "poisson_regression": {"target": TARGET},
 }
 
 

@@ -18,7 +18,7 @@ from dpconvex.sums.batch_loss import BatchedLoss
 EPSILONS, SIZES, TESTED = (0.3, 1.0, 3.0), (300, 1000, 5000, 20000), 20000
 HOW = (None, dp.NoisyGradientDescent(clip=1.0))
 PATHS = np.array(list(np.ndindex(2, 2, 2)))
-LINKED: dict[str, Any] = {"features": 8, "constant": 1.0, "bound": None}
+LINKED: dict[str, Any] = {"features": 8, "constant": 1.0}
 W, B = cp.Variable(8, name="w"), cp.Variable(name="b")
 END = dp.Template(
     dp.Record(x=dp.Ball(8), y=dp.Box([0.0, 0.0], [10.0, 1.0])),

@@ -17,8 +17,8 @@ def template(
 ) -> dp.Template:
     """Return the template.
 
-    Squares have bounded slopes only on bounded sets, so the coefficients live in a ball.  An intercept does not: it has an
-    interval that holds all the best ones, for there the residuals of a best fit would all have one sign.
+    With a `bound`, the coefficients are in a ball.  An intercept is in an interval that holds all the best ones: beyond it, the
+    residuals would all have one sign.
 
     Parameters
     ----------

@@ -105,7 +105,7 @@ def test_expectiles_shortfalls_and_sparse_models_are_what_they_are_called():
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     assert np.mean((shares[:, 1] > 0.5) == (labels == 1)) > 0.95
     with pytest.raises(dp.MissingRule, match="parameters"):
-        dp.solve_without_privacy(dp.load("probit_regression", features=3, bound=None), {"x": x / 2, "y": labels})
+        dp.solve_without_privacy(dp.load("probit_regression", features=3), {"x": x / 2, "y": labels})
 
 
 LEARNER = """\

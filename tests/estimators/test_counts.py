@@ -102,7 +102,7 @@ def test_targets_count_from_the_lower_bound_as_on_the_command_line(kind):
     (low, high), (x, y) = schema.label_bounds, schema.encode(table)
     assert low > 1
     model = kind(epsilon=20.0, delta=1e-5, bounds=schema, seed=1).fit(x, y)
-    template = dp.load(kind.problem, features=1, scaled=True, target=np.exp(3.0), constant=0.5, bound=None)
+    template = dp.load(kind.problem, features=1, scaled=True, target=np.exp(3.0), constant=0.5)
     release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(20.0, 1e-5), seed=1)
     np.testing.assert_allclose(model.predict(x), schema.decode_target(release.predict(x)), rtol=0.02)
     np.testing.assert_allclose(model.predict(x), low + np.exp(x @ model.coef_ + model.intercept_), rtol=1e-9)

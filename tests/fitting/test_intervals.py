@@ -41,7 +41,7 @@ def drawn(kind, size, rng):
 
 
 def loaded(kind, **options):
-    more = {"softmax_regression": {"classes": 3}, "poisson_regression": {"target": 20.0, "bound": None}}
+    more = {"softmax_regression": {"classes": 3}, "poisson_regression": {"target": 20.0}}
     return dp.load(kind, features=3, **more.get(kind, {}), **options)
 
 
@@ -385,7 +385,7 @@ def test_coefficients_of_a_fit_name_what_has_intervals():
 
 def test_levels_of_few_records_hide_nothing_else():
     """Noise of a first look at the Hessian shortened directions at random: of most runs no or one coefficient was known."""
-    learner, true, found = dp.load("poisson_regression", features=2, bound=None, constant=1.0), [0.5, 0.3, 0.0], []
+    learner, true, found = dp.load("poisson_regression", features=2, constant=1.0), [0.5, 0.3, 0.0], []
     for seed in range(6):
         rng = np.random.default_rng(seed)
         x = np.stack([rng.uniform(-0.7, 0.7, 10_000), 0.7 * (rng.random(10_000) < 0.03)], axis=1)

@@ -290,7 +290,7 @@ def test_counts_have_a_deviance_and_survival_a_concordance():
     rng = np.random.default_rng(0)
     x = rng.uniform(-0.7, 0.7, (4000, 2))
     y = np.minimum(rng.poisson(np.exp(1 + 2 * x[:, 0])), 10.0)
-    learner = dp.load("poisson_regression", features=2, constant=1.0, bound=None)
+    learner = dp.load("poisson_regression", features=2, constant=1.0)
     model = dp.solve_without_privacy(learner, {"x": x, "y": y})
     found = dp.evaluate(learner, model, {"x": x, "y": y}, dp.Privacy(100.0), measures=["deviance"])
     said = model.predict(x)

@@ -278,7 +278,7 @@ def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
 
 
 def test_one_edge_asks_how_many_are_beyond_it():
-    template, x = dp.load("ridge_regression", features=1, bound=None), np.array([[0.1], [0.2], [0.4], [-0.8]])
+    template, x = dp.load("ridge_regression", features=1), np.array([[0.1], [0.2], [0.4], [-0.8]])
     for privacy in (ADD, dp.Privacy(1.0, 1e-6)):
         found = looks(template, {"x": x, "y": np.full(4, -1.0)}, privacy)
         found.in_metric(np.eye(found.scores.shape[0]))
