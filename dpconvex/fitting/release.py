@@ -273,7 +273,7 @@ def functions_of(template: Template) -> dict[str, Any]:
 
 
 def fields_of(template: Template, beside: str = "") -> str:
-    """Say which fields the records of a template have, but for one: the shapes of continuous ones and the labels of others."""
+    """Describe the fields of a template's records but `beside`: the shapes of continuous ones, the labels of others."""
     record = template.record
     continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items() if name != beside]
     return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])

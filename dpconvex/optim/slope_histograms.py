@@ -195,7 +195,7 @@ class Fit:
         return self.level * math.sqrt(part)
 
     def people(self, number: float) -> float:
-        """Return how many people have so many records, at least."""
+        """Return the least number of people that `number` records belong to."""
         return number / (1 if self.looks.people is None else self.looks.privacy.most)
 
     @property

@@ -58,7 +58,7 @@ class BatchedLoss:
         return form_sum(self.batch, self.form, name, np.asarray(theta, dtype=float), *more, rows=chosen)
 
     def _every(self, records: int) -> int:
-        """Return in how many records one is read, for about so many, and count the pass in proportion."""
+        """Return k, where about `records` are read if every k-th is; count the pass in proportion."""
         every = max(self.batch.size // records, 1)
         self.evaluations += 1 / every
         return every

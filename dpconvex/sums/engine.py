@@ -206,7 +206,7 @@ class RecordSums:
         return shares
 
     def _kept(self, what: str, number: int, make: Callable[[], T]) -> T:
-        """Return what is made of a block, by the number of its first record, once if it may be kept."""
+        """Return `make()` for a block, named by the number of its first record; reuse it in later passes if blocks are kept."""
         found: T = self._made[what, number] if (what, number) in self._made else make()
         if self._keeps:
             self._made[what, number] = found
@@ -216,7 +216,7 @@ class RecordSums:
         return block | {name: function(block[source]) for name, (source, function) in self._made_of.items()}
 
     def _each(self, function: Callable[[Block], T], fill: bool = False) -> Iterator[T]:
-        """Yield what a function makes of blocks of all records, filled up to multiples of `LANES` if asked."""
+        """Apply a function to each block of all records, and yield the results; `fill` blocks up to multiples of `LANES`."""
         columns = {n: iter(c) if isinstance(c, list) else readers(c, self._step) for n, c in self._columns.items()}
 
         def task(rows: Indices, shares: list[Share], reads: dict[str, Callable[[], Any]]) -> T:
@@ -238,7 +238,7 @@ class RecordSums:
         return Block(self.design, records, self._deal(self.batch.group[block.rows[every]]), len(every), block.rows)
 
     def _of_groups(self, groups: Iterable[Indices], function: Callable[[Block], T], what: str = "") -> Iterator[T]:
-        """Yield what a function makes of groups of records, wherever they lie; what is read has a name if it is kept."""
+        """Apply a function to each group of records, wherever they lie, and yield the results; groups may be kept under the name `what`."""
 
         def task(rows: Indices) -> T:
             make = partial(self.read, rows, fill=True)
@@ -247,7 +247,7 @@ class RecordSums:
         return self._in_order([partial(task, rows) for rows in groups])
 
     def _in_order(self, tasks: list[Callable[[], T]]) -> Iterator[T]:
-        """Yield what tasks return, in their order whoever is done first: the bits do not depend on threads."""
+        """Run tasks in threads, and yield their results in the order of the tasks: the bits do not depend on threads."""
         with one_blas_thread() if self._large else nullcontext(1) as threads:
             yield from in_order(tasks, min(threads, len(tasks)))
 

@@ -114,7 +114,7 @@ class PrivateLooks:
 
     @property
     def units(self) -> Array:
-        """The units of the table's rows, next to those of x: the last one is of the constant; shape (rows, 1)."""
+        """The unit of each row of the table, divided by that of x, shape (rows, 1); the last row may be the constant's."""
         units = np.ones((self.scores.shape[0], 1))
         if self.rows.constant:
             units[-1] = self.constant
@@ -209,7 +209,7 @@ class PrivateLooks:
         return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
     def _sums(self, table: Array, **asked: Any) -> Sums:
-        """Return what a look at a table of parameters asks for."""
+        """Return the exact sums, before noise, that a look at a table of parameters asks for."""
         coefficients = on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
         look = Look(self.rows, self.scores.kinds, coefficients, width=self.scores.width, **asked)
         found = form_sum(self.measured, self.scores.form, "look", look, rows=self.people)
