@@ -238,7 +238,7 @@ class RecordSums:
         return Block(self.design, records, self._deal(self.batch.group[block.rows[every]]), len(every), block.rows)
 
     def _of_groups(self, groups: Iterable[Indices], function: Callable[[Block], T], what: str = "") -> Iterator[T]:
-        """Apply a function to each group of records, wherever they lie, and yield the results; groups may be kept under the name `what`."""
+        """Apply a function to each group of records, and yield the results; groups are kept under the name `what`, if any."""
 
         def task(rows: Indices) -> T:
             make = partial(self.read, rows, fill=True)
