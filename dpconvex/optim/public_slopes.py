@@ -209,8 +209,8 @@ class Slopes:
     @property
     def of_links(self) -> dict[str, Any]:
         """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
-        # Slopes differ at the first by targets, at one end by censoring, at all by weights.
-        ends = LARGE, 2.0 ** KINKS[-1], -(2.0 ** KINKS[-1])
+        # Slopes differ at the first by targets, at one end by censoring, at all by weights; targets are far within the ends.
+        ends = LARGE, 4.0 ** KINKS[-1], -(4.0 ** KINKS[-1])
         part = max(map(self.least_part, ends)) if len(self.scores.onto_kinds) == 1 else 0.0
         return {"both_sides": self.both_sides, "short_bend": self.short_bend, "least_part": part}
 
