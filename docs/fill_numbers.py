@@ -65,9 +65,7 @@ def timings(old: str, everything: bool) -> str:
     from benchmarks.__main__ import table
     from benchmarks.timing import Row
 
-    rows = [line.rpartition(" | ")[0] + " |" for line in table([Row(**row) for row in found["rows"]]).splitlines()]
-    rows[1] = rows[1].removesuffix("---|")
-    return block(*rows) + f"Measured on {found['machine']}.\n\n"
+    return block(*table([Row(**row) for row in found["rows"]]).splitlines()) + f"Measured on {found['machine']}.\n\n"
 
 
 def demonstration(old: str, everything: bool) -> str:
