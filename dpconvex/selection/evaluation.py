@@ -18,7 +18,7 @@ from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
 from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
-from dpconvex.util.arguments import Kind, require, within
+from dpconvex.util.arguments import Kind, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 
@@ -216,7 +216,7 @@ class Evaluation(StatedNumbers):
     def confusion(self, threshold: float = 0.5) -> Array:
         """Return the confusion matrix, shape (2, 2): rows are labels, columns are predictions by a score threshold.
 
-        Exact at cuts between cells, up to the noise.  Inside a cell records are taken as spread evenly.
+        Exact at cuts between cells, up to the noise.  Inside a cell, densities and odds slope as other cells say.
         """
         return np.asarray(self._confusions(threshold)[0])
 
@@ -265,8 +265,8 @@ class Evaluation(StatedNumbers):
         return np.concatenate([found, np.zeros((*found.shape[:-1], 1))], axis=-1)
 
     def _confusions(self, threshold: float) -> Array:
-        within(0, 1).check("confusion", threshold=threshold)
-        yes = between(threshold, self.cells.edges, self._above)
+        table = self._table("probabilities", "scores")
+        yes = measures.above(threshold, table, self.cells.edges, self._variance / self.clusters)
         return np.stack([self._above[..., 0] - yes, yes], axis=2)
 
     # A number that is predicted

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
 from dpconvex.mechanisms.cell_counts import CLEAR
-from dpconvex.util.arguments import FRACTION, require
+from dpconvex.util.arguments import FRACTION, require, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
 from dpconvex.util.plain_data import is_real
@@ -171,17 +171,39 @@ def surprise(edges: Array) -> Array:
     return np.asarray(1 - np.diff(xlogy(edges, edges)) / np.diff(edges))
 
 
-def surprises(table: Array, edges: Array, noise: float) -> Array:
-    """Return sums of minus the logarithms of the labels' probabilities, shape (1 + replicates,).
+def inside(table: Array, edges: Array, noise: float) -> tuple[Array, Array]:
+    """Return points in cells, (cells, points), and shares of a cell's records there by label, (1 + replicates, 2, cells, points).
 
-    In a cell, labels come true as the curve of `calibrated` says, of counts with this variance of the noise.
+    Densities of records slope as `positions` say.  Labels come true as the curve of `calibrated` says, of counts with this
+    variance of the noise.
     """
-    chance = edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(INSIDE) + 0.5) / INSIDE
+    part = (np.arange(INSIDE) + 0.5) / INSIDE
+    chance = edges[:-1, None] + np.diff(edges)[:, None] * part
+    both = table.sum(axis=1)
+    density = np.exp(12 * ((positions(both, edges) - middles(edges)) / np.diff(edges))[..., None] * (part - 0.5))
     curve = calibrated(table, edges, noise)[2]
     rate = expit(np.clip(curve[:, :1, None] + curve[:, 1:, None] * logit(chance), -15, 15))
-    sides = (1 - rate, np.log1p(-chance)), (rate, np.log(chance))
-    told = [-(rate * log).sum(axis=2) / rate.sum(axis=2) for rate, log in sides]
-    return np.asarray((table * np.stack(told, axis=1)).sum(axis=(1, 2)))
+    found = np.stack([density * (1 - rate), density * rate], axis=1)
+    return chance, np.asarray(found / found.sum(axis=3, keepdims=True))
+
+
+def surprises(table: Array, edges: Array, noise: float) -> Array:
+    """Return sums of minus the logarithms of the labels' probabilities, shape (1 + replicates,)."""
+    chance, shares = inside(table, edges, noise)
+    log = np.stack([np.log1p(-chance), np.log(chance)])
+    return -np.asarray((table[..., None] * shares * log).sum(axis=(1, 2, 3)))
+
+
+def above(threshold: float, table: Array, edges: Array, noise: float) -> Array:
+    """Return counts of both labels at scores above a threshold, shape (1 + replicates, 2)."""
+    within(0, 1).check("confusion", threshold=threshold)
+    right = int(np.clip(np.searchsorted(edges, threshold), 1, len(edges) - 1))
+    along = (threshold - edges[right - 1]) / (edges[right] - edges[right - 1])
+    if along == 1:
+        return np.asarray(table[..., right:].sum(axis=2))
+    beyond = np.clip(np.arange(1, INSIDE + 1) - INSIDE * along, 0.0, 1.0)
+    own = table[..., right - 1] * (inside(table, edges, noise)[1][:, :, right - 1] @ beyond)
+    return np.asarray(table[..., right:].sum(axis=2) + own)
 
 
 def between(place: float, edges: Array, values: Array) -> Array:
