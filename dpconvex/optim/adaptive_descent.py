@@ -39,6 +39,7 @@ SELDOM = 4  # Curvature that does not depend on scores is asked for in each so m
 LENGTH, REACH, LONGEST = 0.04, 1.5, 5.0
 # By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
 FALLING, STEADY = 2**0.25, 2.0
+HELD_NOISE = 0.25  # What noise of steps counts where K holds some of it back, unless K bounds parameters
 # What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
 SMALLEST_KEPT, FEWER = 1e-3, 24.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
@@ -119,6 +120,8 @@ class Steps:
         lasting = self.public.has_labels or self.many < FEW_HELD
         self.held = held if (lasting if self.keeps_inside else self.many >= ENOUGH and differ) else None
         self.binds = False
+        bounded = held is not None and np.isfinite(held.feasible.upper - held.feasible.lower).mean() > 0.5
+        self.held_noise = 0.0 if bounded else HELD_NOISE
         self.pull: Array | None = None
 
     def _step_count(self) -> int:
@@ -274,8 +277,8 @@ class Steps:
         part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.directions * self.columns))
         weights = np.maximum(metric.likely, SMALLEST_KEPT)
         done, shorter = float(weights @ (1 - self.ahead) / weights.sum()), 1.0
-        if self.form is None and not self.binds:
-            noise = part * self.columns * self.likely
+        if self.form is None:
+            noise = part * self.columns * self.likely * (self.held_noise if self.binds else 1.0)
             self.point, shorter = shortened(whole, noise, weights, self.constant, self.first, done)
         if self.seeks_length:
             moving = whole - (0 if self.constant is None else centre(whole, metric.kept, self.constant))
