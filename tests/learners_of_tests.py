@@ -59,9 +59,9 @@ def logistic(shape=3, regularizer=ridge, constraints=free, score=linear, **attri
 
 def bounded(name):
     """Return the bound on the coefficients of a shipped problem that pure guarantees ask for."""
-    usual = {"probit_regression": 2.0} | dict.fromkeys(("expectile_regression", "ridge_regression"), 1.0)
-    usual |= dict.fromkeys(("gamma_regression", "poisson_regression", "tweedie_regression"), 1.0)
-    return {"bound": usual[name]} if name in usual else {}
+    option = options_of(name).get("bound")
+    asked = option is not None and option.default is None
+    return {"bound": 2.0 if name == "probit_regression" else 1.0} if asked else {}
 
 
 def records_of(template, size=60, seed=0):

@@ -14,6 +14,7 @@ from sklearn import datasets
 import dpconvex as dp
 from benchmarks import public_data as loaders
 from dpconvex.datasets import breast_cancer as load_breast_cancer, unit_ball
+from tests.learners_of_tests import bounded
 
 Data = Mapping[str, Any]
 
@@ -153,11 +154,7 @@ CASES = (
 
 # Problems whose certificates are kept: each with its defaults, what depends on the number of classes with more of them, and
 # with larger records what costs no curvature on small ones.
-BOUNDS = {"probit_regression": 2.0} | dict.fromkeys(
-    ("expectile_regression", "gamma_regression", "poisson_regression"), 1.0
-)
-BOUNDS |= dict.fromkeys(("ridge_regression", "tweedie_regression"), 1.0)
-GALLERY = {name: (name, {"bound": BOUNDS[name]} if name in BOUNDS else {}) for name in dp.problems()} | {
+GALLERY = {name: (name, bounded(name)) for name in dp.problems()} | {
     "logistic_regression_of_larger_records": ("logistic_regression", {"radius": 4.0}),
     "softmax_regression_of_five": ("softmax_regression", {"classes": 5}),
     "softmax_regression_of_larger_records": ("softmax_regression", {"classes": 3, "radius": 2.0}),
