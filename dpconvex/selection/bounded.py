@@ -1,4 +1,4 @@
-"""Private data in constraints: bounds are tightened by noise, once, and what any solver makes of these costs nothing more."""
+"""Private bounds in constraints: add noise that only tightens them; solving with the noisy bounds is post-processing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -64,7 +64,7 @@ class PrivateBound(Sealed):
         with suppress(TypeError, ValueError):
             least = np.array(np.broadcast_to(np.asarray(minimum, dtype=float), self.shape))
         require(np.isfinite(least).all(), f"PrivateBound: the minimum must be finite numbers of shape {self.shape}.")
-        self.minimum: Array = frozen(least)  # where the problem has to have an answer
+        self.minimum: Array = frozen(least)  # the problem must be feasible here
         self.size = int(least.size)
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
         self._sealed = True
@@ -141,12 +141,12 @@ def solve_bounded(
     return Release({**program.solve(noisy, solver), **noisy}, certificate, **source.spending(privacy))
 
 
-# Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
+# Fractions to move towards the anchor, tried in order: a solver violates constraints by about its tolerance.
 MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
 
 
 class BoundedProgram:
-    """A convex problem whose feasible set can only shrink when private bounds fall; solvers see public and noisy values alone."""
+    """A convex problem whose feasible set shrinks as private bounds fall.  Solvers see only public and noisy values."""
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
         self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
@@ -175,7 +175,7 @@ class BoundedProgram:
         return [bound for bound in self.bounds if id(bound.parameter) in found]
 
     def check_signs(self) -> None:
-        """Raise unless the discipline proves that every occurrence of every bound makes the feasible set shrink when it falls."""
+        """Raise unless the rules prove, for every occurrence of a bound, that lowering it shrinks the feasible set."""
         for bound in self.mentioned(self.objective):
             why = f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise"
             raise NotPrivate(why, self.objective.args[0], "keep the objective public; bounds stand in constraints")
@@ -194,7 +194,7 @@ class BoundedProgram:
                     raise NotPrivate(why, constraint, remedy)
 
     def prepare(self, solver: str | None) -> None:
-        """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
+        """Find an anchor: the point with most room where all bounds are at their minimum, feasible for all values; or raise."""
         least = {bound.name: bound.minimum for bound in self.bounds}
         status = self.attempt(least, solver)
         why = f"the problem has no answer where every private bound is at its minimum (status: {status})"
@@ -210,7 +210,7 @@ class BoundedProgram:
         require(np.isfinite(self.allowed), said)
 
     def attempt(self, values: Mapping[str, Array], solver: str | None, problem: Any = None) -> str:
-        """Solve the problem, or another in its variables, at values of the bounds; return how that ended."""
+        """Solve the problem, or another one in its variables, at values of the bounds; return the status."""
         for bound in self.bounds:
             bound.parameter.value = values[bound.name]
         for variable in self.variables:
@@ -223,7 +223,7 @@ class BoundedProgram:
         return str(problem.status)
 
     def solve(self, values: Mapping[str, Array], solver: str | None) -> dict[str, Array]:
-        """Return the answer at noisy values, moved towards the anchor until no bound is exceeded by more than at the minimum."""
+        """Return the answer at noisy values, moved towards the anchor until it violates bounds no more than the anchor does."""
         status = self.attempt(values, solver)
         paid = "The noisy bounds are paid for, and are the parameters' values now: solve the problem again, with other settings."
         if status != cp.OPTIMAL:
@@ -240,7 +240,7 @@ class BoundedProgram:
         return [np.asarray(variable.project(np.asarray(variable.value, dtype=float))) for variable in self.variables]
 
     def violation(self) -> float:
-        """By how much the variables' values exceed bounds, as evaluated; at most 0 if they do not."""
+        """Return the largest computed violation of a bound by the variables' values; at most 0 if there is none."""
         with np.errstate(all="ignore"):
             found = max(float(np.max(beyond.value)) for beyond in self.limits)
         return found if not np.isnan(found) else np.inf
@@ -268,7 +268,7 @@ def proved(
 
 
 def check_types(bound: PrivateBound, given: Any) -> None:
-    """Refuse what shapes and types tell to be no values; of what is no array nor a list, nothing more is looked at."""
+    """Raise, before any charge, if the shape or type of values cannot be that of the bound; entries are not compared."""
     shape = np.shape(given)
     require(shape == bound.shape, f"solve_bounded: {bound.name!r} has values of shape {shape}, not {bound.shape}.")
     typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given

@@ -1,4 +1,4 @@
-"""Centres of clusters, from noisy k-means or declared; given them, the component of a record depends on that record alone."""
+"""Cluster centres, declared or from noisy k-means; given them, the component of a record depends on that record only."""
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from dpconvex.util.arguments import NOT_AN_ARRAY, TRUTH, between, instance, numb
 from dpconvex.util.arrays import Array, Indices, frozen
 from dpconvex.util.runtime import one_blas_thread, quietly
 
-FARTHEST = 2.0  # Centres may start outside of the ball of records, but not far: so many radii from the middle
+FARTHEST = 2.0  # Largest distance of a declared centre from the middle, in radii
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,7 +214,7 @@ def cluster(
 
 @dataclass(frozen=True)
 class Grouping:
-    """The field of a record that is clustered, and the one that holds its class, if any."""
+    """The names of the field to cluster and of the field with the class, or None."""
 
     record: Record
     features: str
@@ -237,11 +237,11 @@ class Grouping:
         if isinstance(domain, Ball):
             return np.zeros(len(lower)), domain.norm_bound
         middle = (lower + upper) / 2
-        # Rounding is monotone: a computed difference from the middle is at most that of a bound.
+        # Rounding is monotone: the computed difference of a record from the middle is at most that of a bound.
         return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
 
     def planned(self, clustering: Any, privacy: Privacy, components: int) -> "Clustering":
-        """Fix what a clustering does, before the data are read."""
+        """Return the calibrated clustering, before the data are read."""
         method = NoisyKMeans() if clustering is None else clustering
         instance(NoisyKMeans).check("", clustering=method)
         middle, radius = self.extent
@@ -255,7 +255,7 @@ class Grouping:
         place = [0 if self.group is None else self.classes.index(c[self.group]) for c in self.record.combinations]
         rows = max(1, BLOCK_BYTES // (8 * len(middle)))
         pairs = zip(blocks(batch.fields[self.features], rows), blocks(np.array(place)[batch.group], rows), strict=False)
-        for block, codes in pairs:  # of none, some yield one
+        for block, codes in pairs:  # some columns without records yield one empty block
             yield in_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
 
     def assigned(self, batch: Batch, components: ComponentCenters) -> Indices:
@@ -281,7 +281,7 @@ class Clustering:
         return ComponentCenters(centers, self.grouping.classes, radius, middle, step, **how)
 
     def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
-        """Return the sum of the records in each cell, shape (C, k, d), and their number, shape (C, k), wherever they lie."""
+        """Return the sum, shape (C, k, d), and number, shape (C, k), of the records nearest to each centre."""
         found = batch.added_up(cells, batch.share((self.grouping, self.noise.step)), centers)
         total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
         return total[..., :-1], total[..., -1]
@@ -300,12 +300,12 @@ def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array
 
 
 def in_steps(records: Array, middle: Array | float, step: float) -> Array:
-    """Round records towards the middle of their domain, to whole steps of the grid, each by itself; shape (n, d)."""
+    """Round each record towards the middle of its domain, to whole steps of the grid; shape (n, d)."""
     return np.asarray(np.trunc((records - middle) / step))
 
 
 def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
-    """Return for each record the nearest centre of its class; all of them in steps of the grid."""
+    """Return the index of the nearest centre of each record's class; records and centres are in steps of the grid."""
     found = np.zeros(len(steps), dtype=np.int64)
     for code, mine in enumerate(centers):
         rows = codes == code

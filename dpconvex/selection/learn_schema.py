@@ -1,7 +1,7 @@
-"""Learnt bounds: a schema whose bounds and levels are read off noisy counts (docs/theory.md, section 23).
+"""Learn the bounds and levels of a schema from noisy counts (docs/theory.md, section 23).
 
-Every column gets a share of the level.  Of numbers and days, counts by powers of two say how large they are, and two
-counts in equal cells where they lie.  Of categories, levels are kept whose noisy counts no single person can reach.
+Each column gets a share of the level.  For numbers and days, a histogram by powers of two finds their magnitude, and two
+histograms of equal cells their range.  A level of a category is kept if its noisy count exceeds what one person can cause.
 """
 
 import math
@@ -44,19 +44,19 @@ from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import quietly
 
 NUMBER, DATE, CATEGORY = KINDS = "number", "date", "category"
-ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from the first
-WHOLE = 2**16  # What all records of a person weigh together
-OCTAVE = 1000  # Numbers beyond 2^1000 count as such, those below 2^-1000 as 0
-# Shares of the squared level: of the label against one feature, of a noisy number of people, of a column's kind, and of the
-# three counts of numbers.
+ORIGIN, LAST = date(2000, 1, 1).toordinal(), date.max.toordinal()  # Days are counted from `ORIGIN`
+WHOLE = 2**16  # Total weight of the records of a person
+OCTAVE = 1000  # Magnitudes are clipped to 2^1000; those below 2^-1000 count as 0
+# Shares of the squared level: of the label relative to a feature, of the noisy number of people, of a column's kind, and of
+# the three histograms of numbers.
 TARGET, COUNTING, KIND, LOOKS = 4.0, 0.02, 0.1, (0.4, 0.3, 0.3)
-# In deviations of the noise: a cell above SURE holds records (above FAR for numbers beyond 2^COMMON, so that noise in their many
-# cells passes for a number in one column of 10,000), one beside it above NEAR, and a sum of others above SOME.  So many times
-# SURE must a column have records.  With probability 0.95, no run of cells has noise beyond COVERED roots of their number.
+# Thresholds in standard deviations of the noise.  A cell holds records if its count exceeds SURE, or FAR beyond 2^COMMON, where
+# cells are so many that noise would exceed SURE too often.  The cell next to it must exceed NEAR, a sum of further cells SOME.
+# A column needs ENOUGH * SURE records.  With probability 0.95, no run of k cells has noise above COVERED * sqrt(k).
 SURE, FAR, COMMON, NEAR, SOME, ENOUGH, COVERED = 4.8, 6.0, 64, 2.5, 3.0, 3.0, 2.2415
-COARSE = (4, 70.0), (2, 150.0)  # Powers of two in a cell, where people are fewer than so many deviations
-# Bounds keep a run of so many cells, where each costs FLOOR deviations, or the part SPARSE of an even share of the people.
-# An end that is so near 0, in lengths of the interval, is moved outwards to 0.
+COARSE = (4, 70.0), (2, 150.0)  # (powers of two in a cell, used if people are fewer than so many deviations)
+# Histograms of equal cells have CELLS cells.  The chosen run of cells maximises the sum of the counts, less a price for each cell
+# of FLOOR deviations, or SPARSE of an even share of the people.  A bound within ZERO lengths of the interval from 0 becomes 0.
 CELLS, FLOOR, SPARSE, ZERO = (4, 64), 0.7, 0.05, 0.05
 
 
@@ -135,7 +135,9 @@ def learn_schema(
     if privacy.unit is not None:
         check_aligned({"the table": table, "unit": unit})
         people = People.read(privacy, columns[unit] if isinstance(unit, str) else unit, size, source.rng)
-        columns = {name: values[people.kept] for name, values in columns.items()}  # texts of others are no levels
+        columns = {
+            name: values[people.kept] for name, values in columns.items()
+        }  # texts of dropped records must not become levels
         weights = WHOLE // np.bincount(people.of)[people.of]
     require(unit is None or privacy.unit is not None, NO_UNIT)
     replaced = privacy.adjacency == "replace-one"
@@ -143,7 +145,7 @@ def learn_schema(
     with computable(privacy):
         level, tail, shares, event = planned(privacy, asked.kinds, label, public_size)
     if source.seeded is None:
-        measurement(GAUSSIAN, float(WHOLE))  # OpenDP is there, and draws it
+        measurement(GAUSSIAN, float(WHOLE))  # raises before the charge if OpenDP cannot draw it
     spend = f"{entry} {secrets.token_hex(8)}"
     settle(budget, most_paid([earlier]))
     pay(budget, privacy, spend, event)
@@ -171,18 +173,18 @@ def learn_schema(
 
 @dataclass
 class Asked:
-    """What is asked about a table: public but for the entries of its columns."""
+    """The columns of a table, and the public declarations and questions about them."""
 
     every: list[str]  # Names of all columns
     names: list[str]  # Those of features
     columns: dict[str, NDArray[Any]]
     declared: dict[str, Column | None]  # Features that are known
-    kinds: dict[str, str | None]  # Columns to be learnt, with their kinds if these are known
+    kinds: dict[str, str | None]  # Columns to learn, with their declared kinds, or None
     label: str
 
     @classmethod
     def of(cls, table: Any, known: Any, head: Mapping[str, Any], ignore: Sequence[str]) -> Self:
-        """Read the columns of a table, or refuse what makes no sense."""
+        """Read the columns of a table; raise if the declarations are inconsistent."""
         label, unit = head["label"], head["privacy_unit"]
         parts, mine = tables_in(table), [unit] * (unit is not None)
         given = next(parts)
@@ -193,7 +195,9 @@ class Asked:
             known = {name: known.features[name] for name in names}
         known, learns_label = dict(known or {}), head["labels"] is None and head["label_bounds"] is None
         stands = {"label_bounds": (0, 1)} if learns_label else {}
-        Schema(dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands})  # which refuses what makes no sense
+        Schema(
+            dict.fromkeys(names, (0, 1)), ignore=ignore, **{**head, **stands}
+        )  # raises for inconsistent declarations
         read = [one.columns([*names, label, *mine]) for one in chain([given], parts)]
         columns = {name: tables.one_below_the_other([own[name] for own in read]) for name in read[0]}
         kinds = {name: known.pop(name, None) for name in [*([label] if learns_label else []), *names]}
@@ -207,7 +211,7 @@ class Asked:
         return cls(every, names, columns, declared, kinds, label)
 
     def target(self, found: Column | None, privacy: Privacy) -> dict[str, Any]:
-        """Return what a schema says about the label, and what stands for others, if it was learnt."""
+        """Return the label's part of the schema, and the substitute for unknown labels; empty if the label is declared."""
         if self.label not in self.kinds:
             return {}
         if isinstance(found, Categorical):
@@ -224,14 +228,14 @@ def hidden(privacy: Privacy, what: str, how: str) -> str:
 
 
 def part(level: float, share: float) -> float:
-    """Return the level that has a share of the square of another, rounded down."""
+    """Return the level whose square is the given share of the squared level, rounded down."""
     return level * math.sqrt(share) * (1 - 1e-9)
 
 
 def planned(
     privacy: Privacy, kinds: Mapping[str, str | None], label: str, size: int | None
 ) -> tuple[float, float, dict[str, float], Composition]:
-    """Return the level of all counts, the tail of one column's levels, shares of the squared level, and the whole's event."""
+    """Return the level of all counts, the tail probability for one column's levels, the columns' shares, and the event."""
     stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
     lost = RARE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
     level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
@@ -248,8 +252,8 @@ def planned(
 
 
 def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
-    """Return the kind of an entry, from 1 on, or 0 if it is missing or of no kind; its number and its day, NaN if it is none."""
-    if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # the rest takes longer
+    """Return an entry's kind (1, 2 or 3; 0 if it is missing), its number, and its day (NaN where it has none)."""
+    if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # a fast path
         return 1, found, math.nan
     entry = tables.plain(entry)
     value = math.nan if tables.reads_as_missing(entry) else tables.value_of(entry)
@@ -262,7 +266,7 @@ def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
 
 
 def level_of(entry: Any) -> str:
-    """Return an entry as a text, empty where that is too long for Python."""
+    """Return an entry as text; empty if Python cannot convert an integer of that length."""
     with suppress(ValueError):
         return tables.text_of(tables.plain(entry))
     return ""
@@ -270,14 +274,14 @@ def level_of(entry: Any) -> str:
 
 @dataclass
 class Counts:
-    """The records behind their noise: each is in one cell of a count, and all records of a person weigh one together."""
+    """Noisy histograms of the records.  Each record is in one cell; the records of a person have total weight one."""
 
     queries: Queries
     weights: Indices
-    moved: float  # How far neighbours move a count
-    tail: float  # Probability with which a level may pass that one person alone has
-    people: float = 0.0  # Their number, which is public or noisy
-    outside: float = 1.0  # A bound on the share of them outside of the column that was learnt last
+    moved: float  # Sensitivity of a histogram
+    tail: float  # Probability that a level of a single person passes
+    people: float = 0.0  # Their number, public or noisy
+    outside: float = 1.0  # Bound on the share of people outside the declaration of the last learnt column
 
     def noisy(self, places: Indices, cells: int, level: float) -> tuple[Array, float]:
         """Return noisy numbers of people in cells, and the deviation of the noise."""
@@ -289,7 +293,7 @@ class Counts:
         self.outside = min(max((self.people - inside + noise) / self.people, 0.0), 1.0)
 
     def column(self, values: NDArray[Any], marks: frozenset[Any], kind: str | None, level: float) -> Column | None:
-        """Return the declaration of a column; None if it shows nothing, or the same in all records."""
+        """Return the learnt declaration of a column; None if noise hides it or it has a single level."""
         entries, of_texts = tables.listed(values), lru_cache(None)(facts)
         known = [(of_texts if type(entry) is str else facts)(entry, marks) for entry in entries]
         kinds, *numbers = np.array(known, dtype=float).reshape(-1, 3).T
@@ -301,7 +305,7 @@ class Counts:
         return self.bounds(numbers[KINDS.index(kind)], kind, level)
 
     def levels(self, texts: list[str], level: float) -> Column | None:
-        """Return a category of the levels that many have; without the noise, none passes that one person alone has."""
+        """Return a category of the frequent levels.  The threshold hides a level of a single person with probability 1 - tail."""
         names = sorted({*texts} - {""})
         place = {text: k for k, text in enumerate(("", *names))}
         found, sigma = self.noisy(np.array([place[text] for text in texts], dtype=np.int64), 1 + len(names), level)
@@ -312,13 +316,13 @@ class Counts:
         self.covered(inside, len(common) * sigma * -float(ndtri(0.05 / self.people)))
         if len(common) < 2:
             return None
-        first = next(name for _, name in common if name != INDICATOR)  # which is no level beside `missing`
+        first = next(name for _, name in common if name != INDICATOR)  # INDICATOR cannot be both a level and `missing`
         other = self.people - found[0] - inside > SOME * spread
         missing = INDICATOR if found[0] > SOME * sigma else first
         return Categorical(sorted(name for _, name in common), bool(other), missing, first)
 
     def bounds(self, values: Array, kind: str, level: float) -> Column | None:
-        """Return numbers or days between bounds; None where noise hides all but 0."""
+        """Return a `Numeric` or `Date` with learnt bounds; None if noise hides all values but 0."""
         values = np.clip(values, -(2.0**OCTAVE), 2.0**OCTAVE)
         first, *further = (part(level, share) for share in LOOKS)
         few = self.people * WHOLE / deviation(self.moved, first)
@@ -345,13 +349,13 @@ class Counts:
         return Date(first_day, last_day, missing or middle)
 
     def narrowed(self, values: Array, low: float, high: float, level: float) -> tuple[float, float]:
-        """Return the run of equal cells between two bounds with the largest sum, where each cell costs a little.
+        """Return the ends of the run of equal cells between two bounds with the largest sum of counts less prices.
 
-        It ends at 0 unless records on the other side of 0 are more than noise.
+        A run across 0 is cut at 0 unless counts on both sides exceed the noise.
         """
         sigma = deviation(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
-        width, below = (high - low) / cells, 0  # as many cells have negative numbers
+        width, below = (high - low) / cells, 0  # number of cells below 0
         if low < 0 < high:  # Cells meet at 0
             below, cells = math.ceil(-low / width), math.ceil(-low / width) + math.ceil(high / width)
             low, high = -below * width, (cells - below) * width
@@ -368,7 +372,7 @@ class Counts:
 
 
 def octaves(values: Array, width: int) -> tuple[Indices, int]:
-    """Return the cells of numbers by absolute size, and how many there are: NaN, then 0, then so many powers of two each."""
+    """Return the cell of each number by magnitude, and the number of cells: NaN, 0, then `width` powers of two each."""
     parts, powers = np.frexp(np.abs(values))
     place = np.clip(powers - (parts == 0.5) + OCTAVE, -1, 2 * OCTAVE) // width + 2
     place = np.where(np.isnan(values), 0, np.where((values == 0) | (place < 2), 1, place))
@@ -376,11 +380,11 @@ def octaves(values: Array, width: int) -> tuple[Indices, int]:
 
 
 def in_cells(values: Array, low: float, high: float, cells: int, below: int = 0) -> Indices:
-    """Return equal cells (a, b] of numbers between two bounds, from 1 on; 0 below, then above, and last of NaN.
+    """Return the index of each number's cell (a, b] of equal width: 1 to `cells`; 0 below, cells + 1 above, cells + 2 for NaN.
 
-    Negative numbers, and no others, are in the first `below` cells.
+    The first `below` cells hold exactly the negative numbers.
     """
-    with np.errstate(all="ignore"):  # warnings of numbers tell about the data
+    with np.errstate(all="ignore"):  # NumPy's warnings would reveal data
         place = np.clip(np.ceil((values - low) / (high - low) * cells), 1, cells)
         place = np.where(values < 0, np.minimum(place, below), np.maximum(place, below + 1)) if below else place
         place = np.where(values < low, 0, np.where(values > high, cells + 1, place))

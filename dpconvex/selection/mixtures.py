@@ -1,6 +1,6 @@
-"""Mixtures with component labels that are learnt privately: a clustering of every class, then a fit, under one guarantee.
+"""Mixtures with privately learnt components: cluster every class, then fit on the component labels, under one guarantee.
 
-Given the centres, the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
+Given the centres, neighbouring data remain neighbours for the fit, so that the two costs compose (docs/theory.md, section 16).
 """
 
 from collections.abc import Mapping
@@ -154,7 +154,7 @@ class MixturePlan:
         self.privacy, self.others = privacy, Record(**fields)
         self.grouping = grouping = Grouping(self.others, features, group)
         known, count = template.record.combinations, len(choice.values)
-        # The group of a record, from that of its other fields and from its component.
+        # Maps the combination of a record's other discrete fields, and its component, to its group.
         self.groups = [[known.index({**own, component: m}) for m in choice.values] for own in self.others.combinations]
         self.places: ComponentCenters | Clustering
         self.rest = privacy
@@ -166,7 +166,7 @@ class MixturePlan:
             fits = clustering.centers.shape == shape and clustering.classes == classes
             require(fits, f"solve_mixture: centres must have the shape {shape}, for the classes {classes!r}.")
             self.places = replace(clustering, radius=radius, middle=middle, step=0.0)
-        elif count == 1:  # the one centre for each class needs no data
+        elif count == 1:  # a single centre for each class needs no data
             self.places = ComponentCenters(np.broadcast_to(middle, shape), classes, radius, middle)
         else:
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)

@@ -1,4 +1,4 @@
-"""Where one record lies in the public cells that an evaluation counts: by its label, its score, and how far a prediction errs."""
+"""Assign one record to the public cells of an evaluation, by its label, its score and the error of its prediction."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,16 +25,16 @@ from dpconvex.util.arrays import Array, Indices, as_they_are, frozen
 from dpconvex.util.runtime import Interrupt, one_blas_thread
 from dpconvex.util.silence import silence
 
-BLOCK = 65_536  # Records that are read at once
-MISTAKES = ("mistakes",)  # Wrong labels or squared errors alone, by which `tune` chooses
+BLOCK = 65_536  # Records in a block
+MISTAKES = ("mistakes",)  # The measure of `tune`: wrong labels or squared errors
 
 
 @dataclass(frozen=True)
 class RecordCounter:
-    """Looks at records one by one, and counts them in cells; what a prediction makes of a record changes its own cell alone.
+    """Predict records one by one and count them in cells, so that each prediction affects the cell of its own record only.
 
-    A prediction in a batch depends, in its last bits, on the others.  A record that cannot be predicted, or whose prediction has
-    no right form, lies in the cell of the worst mistake.
+    Within a batch, rounding would make a prediction depend on the other records.  If the prediction of a record fails, or has an
+    invalid form, the record is counted in the cell of the worst mistake.
     """
 
     record: Record
@@ -43,18 +43,18 @@ class RecordCounter:
     label: str
     privacy: Privacy
     measures: tuple[str, ...] = MISTAKES
-    cuts: tuple[float, ...] | None = None  # by default those of the kind of cells
+    cuts: tuple[float, ...] | None = None  # None: the default of the kind of cells
     group: str | None = None
     centre: float | None = 0.5  # as in `Cells`
-    target: int | None = None  # which of several numbers the label is
+    target: int | None = None  # index of the label among several numbers
 
     def check(self, caller: str, strict: bool = True) -> None:
-        """Refuse, before anything is paid, what cannot be compared, or other than one prediction for each of two records."""
+        """Raise, before any charge, if labels and predictions cannot be compared, by predictions for two public records."""
         fields = self.record.fields
         one_of(fields).check(caller, label=self.label)
         one_of(fields).or_none.check(caller, "Declare the values of another column by groups=[...].", group=self.group)
         domain = self.domain
-        # The square of the range, too, is a number.
+        # The square of the range must not overflow or underflow.
         number = isinstance(domain, Box) and domain.shape == () and 1e-150 < domain.upper - domain.lower < 1e150
         what = "a Choice, one bounded number, or what was lived through (-1 to 1) of several intervals"
         said = f"{caller}: {self.label!r} must be {what}, not {domain!r}."
@@ -76,7 +76,7 @@ class RecordCounter:
                 shape = np.shape(self.applied("predict", rows))
                 given = (self.likelihoods if self.cells.likelihood else self.predicted)(rows).shape
         except Exception as error:
-            if not strict and not isinstance(error, DPConvexError):  # of parameters that nobody fitted
+            if not strict and not isinstance(error, DPConvexError):  # the parameters of a trial release are zeros
                 return
             known = f"{self.features!r} in {fields[self.features]!r:.80}"
             raise TemplateError(f"{caller}: the release does not predict for {known}: {error}") from error
@@ -89,25 +89,25 @@ class RecordCounter:
 
     @property
     def scales_counts(self) -> bool:
-        """Whether an estimator of a log link brought targets from 0 to its bound to the interval from -1 to 1."""
+        """Whether an estimator with a log link scaled its targets from [0, bound] to [-1, 1]."""
         return bool(self.release.source and self.release.source[1].get("scaled")) and repr(self.domain) == repr(
             Box(-1.0, 1.0)
         )
 
     @property
     def survives(self) -> bool:
-        """Whether the label says of each of several intervals what was lived through, or 1 where the event happens."""
+        """Whether the label is a survival record: for each interval, the share survived (-1 to 0), or 1 for the event."""
         return self.target is None and says_survival(self.record.fields[self.label], self.release)
 
     @cached_property
     def domain(self) -> Any:
-        """The domain of the label, or of one of its numbers."""
+        """The domain of the label, or of its entry `target`."""
         known: Any = self.record.fields[self.label]
         return known if self.target is None else Box(known.lower[self.target], known.upper[self.target])
 
     @cached_property
     def cells(self) -> Cells:
-        """The cells, which follow from what is declared."""
+        """The cells, derived from the declared domains and measures."""
         domain = self.domain
         release, measures = self.release, self.measures
         groups = 1 if self.group is None else len(self.record.discrete[self.group].values)
@@ -127,19 +127,19 @@ class RecordCounter:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The fields that predictions are made from: the features, and those that a function names."""
+        """The fields that predictions need: the features, and further arguments of the predicting functions."""
         functions = self.release.predictor, self.release.decision, self.release.probabilities
         known = self.record.fields.keys() - {self.label}
         further = (field for function in functions for field in further_fields(function, known))
         return tuple(dict.fromkeys((self.features, *further)))
 
     def applied(self, name: str, rows: Mapping[str, Array]) -> NDArray[Any]:
-        """Return what a function of the release makes of records, whose fields are named; of several targets, the one."""
+        """Apply a function of the release to records, given by field; keep the column `target` of several."""
         found = self.release.applied(name, rows[self.features], rows)
         return found if self.target is None else found[:, self.target]
 
     def predicted(self, rows: Mapping[str, Array]) -> Any:
-        """Return what is compared with labels: predictions, or scores between 0 and 1: of the second label, or to survive."""
+        """Return the predictions, or the scores in [0, 1] of the second label or of survival, for comparison with labels."""
         kind = self.cells.kind
         if kind == "scores":
             found = np.asarray(self.applied("decision_function", rows), dtype=float)
@@ -159,29 +159,29 @@ class RecordCounter:
 
     @property
     def moved(self) -> int:
-        """Bound on how far a person, or a single record, moves the number of mistakes (docs/theory.md, section 21)."""
+        """Sensitivity of the number of mistakes to one person, or to one record without a unit (docs/theory.md, section 21)."""
         return int(self.privacy.person.weight) * self.largest
 
     def mistakes(self, batch: Batch) -> int:
-        """Return the number of wrong labels, or the sum of squared errors in parts of the range, in steps."""
+        """Return the number of wrong labels, or the sum of squared errors relative to the squared range, in steps."""
         return int(self.counts(batch)["error"][1])
 
     def counts(self, batch: Batch) -> dict[str, Indices]:
-        """Return the counts of the cells of each table, in steps."""
+        """Return the counts of the cells by table, in steps."""
         found = batch.added_up(counted_in, batch.share(self))
         every = {name: self.cells.groups * math.prod(shape) for name, shape in self.cells.tables.items()}
         flat = found if isinstance(found, np.ndarray) else np.zeros(sum(every.values()), dtype=np.int64)
         return dict(zip(every, np.split(flat, np.cumsum([*every.values()])[:-1]), strict=True))
 
     def places(self, row: Mapping[str, Array], truth: Any, steps: int) -> list[dict[int, int]]:
-        """Return the cells of one record in each table, of its group, with its steps in each."""
+        """Return, for each table, the steps that one record adds to the cells of its group."""
         found, domain = None if self.centre is None else self.safely(self.predicted, row), self.domain
         if isinstance(domain, Choice):
             return [{self._of_label(name, row, domain.values, truth, found): steps} for name in self.cells.tables]
         if self.cells.kind == "numbers":
             one = truth if self.target is None else truth[self.target]
             return self._of_number(domain, float(one), steps, number_of(found))
-        # By the interval of the event, or by how many were lived through, and by the probability to survive.
+        # Row: the interval of the event, or the number of survived intervals.  Column: the predicted probability to survive.
         died, score = np.flatnonzero(truth > 0), number_of(found)
         outcome = int(died[0]) if len(died) else self.cells.labels + int(np.sum(truth <= -1))
         return [{self._scored(outcome, float(len(died) > 0) if score is None else score): steps}]
@@ -194,7 +194,9 @@ class RecordCounter:
         count = truth if self.cells.whole else true * self.cells.upper
         known, found = {"error": apart**2, "centre": true, "counts": count}, []
         known["targets"] = true - (self.cells.centre or 0.0)
-        if "deviance" in self.cells.tables:  # in parts of the largest, as both counts are
+        if (
+            "deviance" in self.cells.tables
+        ):  # relative to the largest deviance; both counts are relative to the largest count
             least = max(said, FAINT)
             far = 2 * self.cells.upper * (float(xlogy(true, true / least)) - true + least)
             known["deviance"] = 1.0 if value is None else far / self.cells.largest_deviance
@@ -221,23 +223,23 @@ class RecordCounter:
         return outcome * (len(self.cells.cuts) + 1) + cell(self.cells.cuts, score)
 
     def safely(self, function: Any, given: Any) -> Any:
-        """Return what a function of somebody else's makes of one record, or None; it may do anything."""
+        """Apply a function of the user to one record; return None if it fails in any way."""
         try:
             return function(given)
-        except BaseException:  # also of a lack of memory: an error would tell of the record
+        except BaseException:  # MemoryError included: an error would reveal the record
             return None
         finally:
             Interrupt.check()
 
 
 def says_survival(domain: Any, release: Release) -> bool:
-    """Return whether a label says, from -1 to 1, what was lived through of intervals, whose survival a release predicts."""
+    """Return whether a label holds numbers in [-1, 1] for several intervals, and the release predicts survival."""
     several = isinstance(domain, Box) and len(domain.shape) == 1 and release.probabilities is not None
     return several and bool((domain.upper == 1).all() and (domain.lower == -1).all())
 
 
 def middle(domain: Domain) -> Array:
-    """Return two records' values: the middle of a domain, or its first value."""
+    """Return the middle of a domain, or the first value of a Choice, for two records."""
     if isinstance(domain, Choice):
         return domain.array[[0, 0]]
     lower, upper = domain.bounds
@@ -258,7 +260,7 @@ def knots(places: tuple[float, ...], value: float, steps: int) -> dict[int, int]
 
 
 def number_of(found: Any) -> float | None:
-    """Return the one number that was predicted, or None if it is none."""
+    """Return a prediction as a finite real number, or None if it is anything else."""
     try:
         value = complex(found[0])
         return value.real if found.shape == (1,) and value.imag == 0 and math.isfinite(value.real) else None
@@ -279,7 +281,7 @@ def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     if counter.group is not None:
         groups = record.discrete[counter.group].values
         whose = np.array([groups.index(value) for value in record.values(batch, counter.group)], dtype=np.int64)
-    # A person's weights add up to 1 at most: rounded down, their records add no more steps than one record has.
+    # The weights of a person sum to at most 1: rounded down, their steps sum to at most those of one record.
     steps = np.full(batch.size, counter.largest)
     if counter.privacy.keep == "weights":
         steps = np.floor(dense(batch.fields[WEIGHT][:]) * counter.largest).astype(np.int64)
@@ -287,7 +289,7 @@ def counted_in(batch: Batch, counter: RecordCounter) -> Indices:
     parts: Iterator[Any] = zip(*(blocks(column, BLOCK) for column in (*columns, known, whose, steps)), strict=False)
     with one_blas_thread(), silence():
         for *given, truth, group, count in parts:
-            # Integers and texts stay as they are: each record's are copied.
+            # Arrays of integers and texts need no freezing: `alone` copies each entry.
             read = [frozen(found) if (found := dense(one)).dtype == float else found for one in given]
             for *own, y, mine, weight in zip(*read, dense(truth), group, count, strict=True):
                 row = {field: alone(value) for field, value in zip(counter.columns, own, strict=True)}

@@ -1,4 +1,4 @@
-"""A report of a release for those who decide about it: one page of HTML that needs no network, and prints."""
+"""Write a report of a release for decision makers: one HTML page that needs no network and prints well."""
 
 import hashlib
 import html
@@ -26,10 +26,10 @@ from dpconvex.util.markup import digits, upward
 from dpconvex.util.places import replaceable, write_whole
 
 PAGE = Path(__file__).with_name("report.html")
-RATES = (0.01, 0.05, 0.1)  # Of false accusations, at which risks are told
-SHOWN = 60  # Coefficients
-UNIT_LINE = ("privacy unit", "taken as public", "assumed")  # Of a certificate
-MEANING = {  # By the name of a measure: what it is called, and what it means
+RATES = (0.01, 0.05, 0.1)  # False positive rates at which risks are stated
+SHOWN = 60  # Largest number of coefficients shown
+UNIT_LINE = ("privacy unit", "taken as public", "assumed")  # Lines of a certificate
+MEANING = {  # Measure: (name on the page, meaning)
     "error": ("error", "share of records whose label is predicted wrongly"),
     "constant": ("error of a constant", "error of always predicting the most frequent label"),
     "auc": (
@@ -48,7 +48,7 @@ MEANING = {  # By the name of a measure: what it is called, and what it means
     "absolute_error": ("mean absolute error", "mean distance of predictions from the truth"),
     "concordance": ("concordance", "share of pairs whose order is predicted correctly; 0.5 is guessing"),
 }
-BESIDE = ("constant", "auc", "r2")  # Without these an error says little
+BESIDE = ("constant", "auc", "r2")  # Stated next to an error
 SQUARED = {"error": ("mean squared error", "of predictions"), "constant": ("that of a constant", "of the mean")}
 
 
@@ -111,12 +111,12 @@ def report(
 
 
 def whole(release: Release) -> tuple[Privacy | None, Any, str]:
-    """Return the guarantee of all that a release discloses, its event, and its parts in words; None if there is none."""
+    """Return the guarantee of everything in a release (None without one), its event, and a text of its parts."""
     return getattr(release.certificate, "whole", (release.spent, None, "")) if release.private else (None, None, "")
 
 
 def unlisted(release: Release, budget: Budget) -> list[str]:
-    """Return what a ledger does not list of a release: its fit, and the schemas that were learnt for it."""
+    """Return the charges of a release that are missing in a ledger: its fit, and learnt schemas."""
     event, paid, entries = getattr(release.certificate, "event", None), release.spent or Privacy(1.0), budget.entries
     pairs = ((item.event, item.privacy) for item in entries)
     same = (own == event if own and event else cost.claims == paid.claims for own, cost in pairs)
@@ -155,7 +155,7 @@ def statement(
 
 
 def protected(privacy: Privacy) -> str:
-    """Say in plain words whose records a guarantee protects."""
+    """Return a sentence that says which records a guarantee protects together."""
     if privacy.unit is None:
         return "It protects each record. A person with several records is protected less."
     used = {"first": "its first records are used", "random": "records drawn at random are used"}
@@ -202,7 +202,7 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
 
 
 def unit_of(release: Release) -> tuple[float, str]:
-    """Return how large a unit of the score is in that of effects, and say what they are added to."""
+    """Return the factor from units of the score to those of effects, and the name of the quantity they add to."""
     schema, (name, options) = release.schema, release.source or ("", {})
     learner = load(name, **options) if name in problems() else None
     ratio, labels = learner.ratio if learner else "", schema.labels if schema else None
@@ -214,7 +214,7 @@ def unit_of(release: Release) -> tuple[float, str]:
 
 
 def changes(schema: Schema) -> Iterator[tuple[float, str]]:
-    """Yield by how much a feature changes, before division by the length of records, and in words, for its effect."""
+    """Yield, for each feature, the change whose effect is shown (before division by the norm bound), and its description."""
     for name, column in schema.features.items():
         first, *_, last = (f"{end:g}" if isinstance(end, float) else str(end) for end in column.content)
         base, further = getattr(column, "reference", None), len(column.names(name)) - 1
@@ -225,13 +225,15 @@ def changes(schema: Schema) -> Iterator[tuple[float, str]]:
 
 
 def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tuple[str, str, float, float, float]]:
-    """Yield name, change, effect, and the ends of its interval of each feature of a model with one score; largest first."""
+    """Yield (name, change, effect, lower, upper) for the features of a model with one score, largest effect first."""
     schema, weights = release.schema, release.parameters.get("w")
     names = release.names if schema is None else tuple(schema.feature_names)
     if weights is None or weights.ndim != 1 or names is None or len(names) != len(weights):
         return
     rows = [] if coefficients is None else coefficients.rows()
-    known = {name: (value, low, high) for name, value, _, _, low, high in rows if high > low}  # of NaN, what was fitted
+    known = {
+        name: (value, low, high) for name, value, _, _, low, high in rows if high > low
+    }  # without an interval, the fitted value
     found = np.array([known.get(f"w[{k}]", (value, value, value)) for k, value in enumerate(weights)])
     known_changes = [(1.0, "")] * len(found)
     if schema is not None:
@@ -298,7 +300,7 @@ def warning(said: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], right: Any = (), drawn: Sequence[int] = ()) -> str:
-    """Return a table that scrolls where it is too wide; cells are escaped, but for columns of pictures."""
+    """Return an HTML table that scrolls if it is too wide.  Cells are escaped, except in `drawn` columns of pictures."""
 
     def line(cells: Sequence[Any], tag: str, pictures: Sequence[int]) -> str:
         kinds = (f"{tag} class=n" if k in right else tag for k in range(len(cells)))

@@ -1,4 +1,4 @@
-"""Many private fits of the same data, and how much noise each needs for all of them together to keep one guarantee."""
+"""Fit the same data several times privately, and calibrate the noise of each fit to one total guarantee."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from dpconvex.optim.certify import Warm
 from dpconvex.util.arguments import COUNT, require
 from dpconvex.util.runtime import in_order, quietly, this_process
 
-# A total this close to the guarantee, from below, is close enough; and so many guarantees are tried.
+# The search for the guarantee of each release stops at this fraction of the total, or after so many trials.
 CLOSE, TRIES = 0.998, 10
 
 
@@ -100,7 +100,7 @@ def sweep(
 
 
 def fits(order: Sequence[CertifiedFit], call: FitJob, event: Event | None, warm: bool) -> Iterator[Release]:
-    """Do the fits of a sweep, which are paid for one by one, or, if there is an event, all of them now."""
+    """Run the fits of a sweep.  With an event, charge all fits first; otherwise charge each before it starts."""
     began, options = this_process(), call.options
 
     def check_size(found: CertifiedFit, data: Any) -> None:
@@ -153,12 +153,12 @@ class Calibration:
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """Of the releases, in order."""
+        """The certificates of the releases, in order."""
         return tuple(fit.certificate for fit in self.fits)
 
     @property
     def risk(self) -> float:
-        """The sum of the predicted excess risks."""
+        """The sum of the releases' predicted excess risks."""
         return math.fsum(math.inf if item.predicted_risk is None else item.predicted_risk for item in self.certificates)
 
     def __str__(self) -> str:
@@ -198,7 +198,7 @@ def calibrate(
 def planned(
     templates: Sequence[Template], privacy: Privacy, size: int, draws: int, options: FitOptions, beside: Privacy | None
 ) -> Calibration:
-    """Do the work of `calibrate`; `beside` is a pure guarantee of something else that is paid."""
+    """Calibrate as `calibrate` does; the total also pays for `beside`, the pure guarantee of a further step."""
     check_privacy("calibrate", privacy, options.units)
     COUNT.check("calibrate", releases=draws)
     require(templates, "calibrate: there is no template to fit.")
@@ -229,7 +229,7 @@ def largest(
         total = best_total([item.privacy for item in entries], events, privacy.delta)
         return Calibration(each, fits, total, Composition(events), options.mechanism)
 
-    best, high = tried(floor(rest / count)), math.inf  # whatever these are, their guarantees add up
+    best, high = tried(floor(rest / count)), math.inf  # holds for any events, by basic composition
     if privacy.pure or count + len(extra) == 1:
         return best
     for _ in range(TRIES):
@@ -238,7 +238,7 @@ def largest(
         ahead = best.each.epsilon * (privacy.epsilon * (1 + CLOSE) / 2 / best.total.epsilon) ** 0.95
         epsilon = ahead if ahead < high else math.sqrt(best.each.epsilon * high)
         found = None
-        with suppress(NotPrivate):  # at a larger epsilon another mechanism may be asked for, which has no proof
+        with suppress(NotPrivate):  # at a larger epsilon the default may be a mechanism without a proof
             found = tried(epsilon)
         if found is None or found.total.epsilon > privacy.epsilon:
             high = epsilon

@@ -1,4 +1,4 @@
-"""Private tuning: candidates are fitted, and one is chosen by its errors, under one guarantee (docs/theory.md, section 8)."""
+"""Private tuning: fit candidates and choose one by its errors, under one guarantee (docs/theory.md, section 8)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from dpconvex.selection.sweep import planned as shared
 from dpconvex.util.arguments import instance, one_of, require
 from dpconvex.util.runtime import in_order, quietly
 
-# Part of epsilon that pays for a choice among fits on all of the data.
+# Share of epsilon for the choice among fits on all of the data.
 CHOICE = 0.1
 FIXED = "fixed before the data are read"
 PARTS_SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, algorithm 4; docs/theory.md, section 8"
@@ -47,7 +47,7 @@ ALONE = "Mistakes are counted one by one: a prediction depends on one record and
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The outcome of a private choice.
+    """Hold the chosen candidate of a private choice.
 
     Attributes
     ----------
@@ -56,10 +56,10 @@ class Tuning:
     spent : Privacy or None
         What the fits, the choice and the release cost together.  None if a seed was given, here or to learn the schema.
     mistakes : int or None
-        From `tune_repeated`: the noisy count of the choice's mistakes, paid for too, and too low, for the lowest was chosen.
-        Of a regression: the sum of squared errors, in parts of the squared range of the label.
+        From `tune_repeated`: the noisy count of the chosen candidate's mistakes.  It is biased downwards, since the lowest count
+        was chosen.  For a regression, the sum of squared errors divided by the squared range of the label.
     model : estimator or None
-        Where the choice is an estimator: its copy with the release, which predicts in the units of the table.
+        If candidates are estimators: a copy of the chosen one with the release.  It predicts in the units of the table.
     """
 
     choice: str
@@ -142,7 +142,7 @@ def tune(
     require(part is None or batch.size == len(part), said, DomainError)
 
     def of_part(k: int) -> tuple[Batch, dict[str, Any]]:
-        """Return the records of one part, or all of them, and whose they are."""
+        """Return the records of one part (all records without a split), and their people if the guarantee has a unit."""
         rows = np.ones(batch.size, dtype=bool) if part is None else part == k
         mine = {} if call.people is None else {"people": call.people.chosen(rows)}
         return batch if part is None else batch.chosen(rows), mine
@@ -236,7 +236,7 @@ def tune_repeated(
         return int(perturb(np.array([float(wrong)]), noise, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(source.rng.integers(len(names)))], source.next()) for _ in range(count))
-    # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
+    # Ties go to the first run: runs are exchangeable, so this is a random choice among them.
     score, name, release = min(in_order(tasks, workers or 1, "fits"), key=lambda found: found[0])
     return outcome(call, name, release, plans[name][-1], models, round(score / scores[name].largest))
 
@@ -251,10 +251,10 @@ def outcome(
 
 
 def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
-    """Assign each record to a part, that of its person, shape (n,); return for how many records each part's fit is, too.
+    """Assign people, and so their records, to parts.  Return the part of each record, shape (n,), and the size of each part.
 
-    Under replace-one neighbours differ in a person with as many records, since their number is public, so that the sizes of
-    parts have one law for both (docs/theory.md, section 8).
+    Under replace-one the number of records is public, and neighbours differ in a person with equally many records.  The sizes of
+    parts then have the same distribution for both (docs/theory.md, section 8).
     """
     people, adjacency = call.people, call.privacy.adjacency
     whose = np.arange(counted(call.data)) if people is None else people.of
@@ -267,20 +267,20 @@ def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
 
 
 def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Generator) -> NDArray[Any]:
-    """Assign each record, or person, to a part without looking at it, shape (size,); independently under add-remove."""
+    """Assign each record, or person, to a random part, shape (size,); independently under add-remove."""
     small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
         return rng.integers(0, count, size=size).astype(small)
-    # What is left over takes part in the choice.
+    # The remainder joins the last part, which chooses.
     return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
 
 
 def planned(
     template: Template, privacy: Privacy, repetitions: Repetitions, size: int, options: FitOptions, moved: int = 1
 ) -> tuple[CertifiedFit, IntegerNoise, Certificate]:
-    """Return a repetition's fit, the noise of its score, and the certificate of the whole."""
+    """Return the fit of one repetition, the noise of its score, and the certificate of the whole procedure."""
     with computable(privacy):
-        # Decided once, for the whole guarantee: a fit's own may lie on the other side of a threshold.
+        # Plan the mechanism for the whole guarantee: the share of one fit may lie on the other side of a threshold.
         mechanism = options.plan(template, privacy, size)
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon, moved)
@@ -305,7 +305,7 @@ def of_the_best(
     source: str,
     event: Event | None = None,
 ) -> Certificate:
-    """Return the certificate of a choice among fits, whose event is that of all of them and of the choice."""
+    """Return the certificate of a choice among fits; `event` covers all fits and the choice."""
     steps = Derivation("shares of the guarantee", "", *shares), fit.derivation
     told = "These are the constants of one fit; the guarantee pays for all of them and for the choice."
     return fit.copied(
@@ -325,9 +325,9 @@ def of_the_best(
 def named_templates(
     candidates: Any, grid: Any, data: Any, features: str, label: str, privacy: Privacy, options: FitOptions
 ) -> tuple[dict[str, Template], dict[str, Any], Any]:
-    """Return the candidates by name, their estimators, and the data in their units.
+    """Return the candidates by name, their estimators, and the data in the estimators' units.
 
-    Those whose mistakes cannot be counted, or that speak of other records, are refused.
+    Raise if the mistakes of a candidate cannot be counted, or if candidates declare different records.
     """
     table(data)
     several = isinstance(candidates, Iterable) and not hasattr(candidates, "get_params")
@@ -361,7 +361,7 @@ def trial(template: Template) -> Release:
 
 
 def varied(estimator: Any, grid: Any) -> dict[str, Any]:
-    """Return copies of an estimator with all combinations of the values of options."""
+    """Return copies of an estimator, one for each combination of option values in the grid."""
     options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
     known = f"options of an estimator ({', '.join(options) or 'which has get_params'})"
     said = f"tune: grid must map {known} to lists of values, not be {grid!r} of {estimator!r:.60}."
@@ -375,7 +375,7 @@ def varied(estimator: Any, grid: Any) -> dict[str, Any]:
 def declared(
     name: str, candidate: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str]
 ) -> tuple[Any, Template, Any]:
-    """Return the estimator of a candidate, if it is one, its template, and the data in its units."""
+    """Return a candidate's estimator (None for a template), its template, and the data in its units."""
     if isinstance(candidate, Template):
         return None, candidate, data
     build: Any = getattr(candidate, "candidate", None)
@@ -386,7 +386,7 @@ def declared(
 
 
 def domains(model: Any, template: Template, _: Any) -> list[Any]:
-    """Return the domains of fields, and the bounds that targets are moved to -1 and 1 from."""
+    """Return the bounds of the target that are scaled to [-1, 1], and the domains of all fields."""
     ends = model._interval() if hasattr(model, "_interval") else (-1.0, 1.0)
     fields = template.record.fields.items()
     return [ends, *((n, (d.lower.tolist(), d.upper.tolist()) if isinstance(d, Box) else d) for n, d in fields)]
