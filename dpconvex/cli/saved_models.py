@@ -16,7 +16,7 @@ from dpconvex.data.tables import Table, listed
 from dpconvex.errors import DomainError, NotConverged
 from dpconvex.fitting.intervals import DOUBT
 from dpconvex.fitting.statistics import Coefficients
-from dpconvex.selection.report import RATES, effects, unit_of
+from dpconvex.selection.report import RATES, effect_unit, effects
 from dpconvex.util.arguments import one_of, require, within
 from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_whole
@@ -148,7 +148,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
     wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
     reach = ("" if not found else f"  {own[0]:.4g} to {own[1]:.4g}" if own else "  not determined" for own in ends)
     lines = [] if release.private else [release.status]
-    lines += [f"What each change adds to {(unit := unit_of(release)[1])}:"]
+    lines += [f"What each change adds to {(unit := effect_unit(release)[1])}:"]
     lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
     remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
     lines.append("intervals of 95 %" if found else remedy)

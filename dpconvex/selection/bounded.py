@@ -91,7 +91,7 @@ def verify_bounded(
     solver : str, optional
         As for ``problem.solve``.
     """
-    return proved(problem, bounds, privacy, solver)[1]
+    return verified_program(problem, bounds, privacy, solver)[1]
 
 
 @quietly
@@ -131,7 +131,7 @@ def solve_bounded(
     (True, True)
     """
     instance(Mapping, "such as {room: [60.0, 80.0]}").check("solve_bounded", values=values)
-    program, certificate = proved(problem, list(values), privacy, solver)
+    program, certificate = verified_program(problem, list(values), privacy, solver)
     for bound in program.bounds:
         check_types(bound, values[bound])
     source = NoiseSource(seed)
@@ -166,7 +166,7 @@ class BoundedProgram:
         names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
         twice = (name for name in names if names.count(name) > 1)  # the release could not hold both
         refuse(f"two variables or bounds are called {name!r}; give each a name of its own." for name in twice)
-        self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
+        self.limits = [violation_of(constraint) for constraint in self.constraints if self.mentioned(constraint)]
         self.anchor: list[Array] = []
         self.allowed = 0.0
 
@@ -185,7 +185,7 @@ class BoundedProgram:
                 raise NotPrivate("an attribute mentions a private bound", variable, "write it as a constraint")
         reader = Reader([bound.parameter for bound in self.bounds])
         for constraint in self.constraints:
-            beyond = limit(constraint)
+            beyond = violation_of(constraint)
             for bound in self.mentioned(constraint):
                 core = None if beyond is None else reader.expression(beyond, "a constraint")
                 if core is None or direction(core, reader.fields[id(bound.parameter)]) not in (-1, None):
@@ -246,14 +246,14 @@ class BoundedProgram:
         return found if not np.isnan(found) else np.inf
 
 
-def limit(constraint: Any) -> Any:
+def violation_of(constraint: Any) -> Any:
     kind, args = type(constraint).__name__, constraint.args
     if kind == "Inequality":
         return args[0] - args[1]
     return args[0] if kind == "NonPos" else -args[0] if kind == "NonNeg" else None
 
 
-def proved(
+def verified_program(
     problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, solver: str | None
 ) -> tuple[BoundedProgram, BoundCertificate]:
     check_privacy("solve_bounded", privacy)

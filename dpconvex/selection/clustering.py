@@ -154,7 +154,7 @@ class ComponentCenters(Released):
         codes = check_labels("y", self.classes, [] if y is None else y) if self.classes else np.zeros(len(records), int)
         if len(codes) != len(records):
             raise DomainError(f"assign: {len(records)} records, but {len(codes)} labels; centres of classes need them.")
-        return self.nearest(in_steps(records, self.middle, self.step), codes)
+        return self.nearest(in_grid_steps(records, self.middle, self.step), codes)
 
     def nearest(self, steps: Array, codes: Indices) -> Indices:
         return nearest_of_class(steps, codes, np.rint((self.centers - self.middle) / self.step))
@@ -201,7 +201,7 @@ def cluster(
     grouping = replace(grouping, record=Record(**{n: whole.fields[n] for n in (features, group) if n is not None}))
     plan = grouping.planned(clustering, privacy, components)
     source, protected = NoiseSource(seed), privacy.adjacency == "add-remove"
-    columns = settled(picked(list(grouping.record.fields), Partitions(data) if is_frame(data) else data))
+    columns = settled(selected_fields(list(grouping.record.fields), Partitions(data) if is_frame(data) else data))
     TRUTH.check("", clip=clip)
     grouping.record.check_form(columns, empty=protected)
     check_unit(None, *origins(columns))
@@ -256,7 +256,7 @@ class Grouping:
         rows = max(1, BLOCK_BYTES // (8 * len(middle)))
         pairs = zip(blocks(batch.fields[self.features], rows), blocks(np.array(place)[batch.group], rows), strict=False)
         for block, codes in pairs:  # some columns without records yield one empty block
-            yield in_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
+            yield in_grid_steps(dense(block).reshape(len(codes), len(middle)), middle, step), codes
 
     def assigned(self, batch: Batch, components: ComponentCenters) -> Indices:
         found = (components.nearest(*block) for block in self.blocks(batch, components.step))
@@ -282,12 +282,12 @@ class Clustering:
 
     def statistics(self, batch: Batch, centers: Array) -> tuple[Array, Array]:
         """Return the sum, shape (C, k, d), and number, shape (C, k), of the records nearest to each centre."""
-        found = batch.added_up(cells, batch.share((self.grouping, self.noise.step)), centers)
+        found = batch.added_up(cell_sums, batch.share((self.grouping, self.noise.step)), centers)
         total = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
         return total[..., :-1], total[..., -1]
 
 
-def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
+def cell_sums(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
     classes, count, features = centers.shape
     total = np.zeros((classes * count, features + 1))
     with one_blas_thread():
@@ -299,7 +299,7 @@ def cells(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array
     return total.reshape(classes, count, features + 1)
 
 
-def in_steps(records: Array, middle: Array | float, step: float) -> Array:
+def in_grid_steps(records: Array, middle: Array | float, step: float) -> Array:
     """Round each record towards the middle of its domain, to whole steps of the grid; shape (n, d)."""
     return np.asarray(np.trunc((records - middle) / step))
 
@@ -313,8 +313,8 @@ def nearest_of_class(steps: Array, codes: Indices, centers: Array) -> Indices:
     return found
 
 
-def picked(names: list[str], data: Any) -> Any:
+def selected_fields(names: list[str], data: Any) -> Any:
     if not isinstance(data, Partitions):
         return {name: data[name] for name in names if name in table(data)}
     known = data.keys()
-    return data.turned(partial(picked, names), [name for name in names if known is None or name in known])
+    return data.turned(partial(selected_fields, names), [name for name in names if known is None or name in known])

@@ -129,7 +129,7 @@ def learn_schema(
     require(isinstance(unit, str | None) or not isinstance(table, Partitions), said)
     head: dict[str, Any] = {"label": label, "labels": labels, "label_bounds": label_bounds, "absent": absent}
     head |= {"clip": True, "privacy_unit": unit if isinstance(unit, str) else None}
-    asked = Asked.of(table, known, head, ignore)
+    asked = SchemaRequest.of(table, known, head, ignore)
     columns, size = asked.columns, len(asked.columns[label])
     source, weights = NoiseSource(seed), np.full(size, WHOLE, dtype=np.int64)
     if privacy.unit is not None:
@@ -143,7 +143,7 @@ def learn_schema(
     replaced = privacy.adjacency == "replace-one"
     public_size = len(weights) if privacy.unit is None and replaced else None
     with computable(privacy):
-        level, tail, shares, event = planned(privacy, asked.kinds, label, public_size)
+        level, tail, shares, event = counting_plan(privacy, asked.kinds, label, public_size)
     if source.seeded is None:
         measurement(GAUSSIAN, float(WHOLE))  # raises before the charge if OpenDP cannot draw it
     spend = f"{entry} {secrets.token_hex(8)}"
@@ -152,11 +152,11 @@ def learn_schema(
     marks = frozenset(value for text in absent for value in tables.values_of(text))
     counts = Counts(Queries(level, source.seeded), weights, WHOLE * (ROOT_TWO if replaced else 1.0), tail)
     everybody = np.zeros(len(weights), dtype=np.int64)
-    counts.people = public_size or max(float(counts.noisy(everybody, 1, part(level, COUNTING))[0][0]), 1.0)
+    counts.people = public_size or max(float(counts.noisy(everybody, 1, level_share(level, COUNTING))[0][0]), 1.0)
     before = None if earlier is None else earlier.learnt
     outside, found = dict(before.columns) if before else {}, dict(asked.declared)
     for name, share in shares.items():
-        found[name] = counts.column(columns[name], marks, asked.kinds[name], part(level, share))
+        found[name] = counts.column(columns[name], marks, asked.kinds[name], level_share(level, share))
         outside[name] = counts.outside
     target = asked.target(found.pop(label, None), privacy)
     features = {name: column for name in asked.names if (column := found[name]) is not None}
@@ -172,7 +172,7 @@ def learn_schema(
 
 
 @dataclass
-class Asked:
+class SchemaRequest:
     """The columns of a table, and the public declarations and questions about them."""
 
     every: list[str]  # Names of all columns
@@ -227,12 +227,12 @@ def hidden(privacy: Privacy, what: str, how: str) -> str:
     return f"learn_schema: {why}. Ask for a larger epsilon, or {how}."
 
 
-def part(level: float, share: float) -> float:
+def level_share(level: float, share: float) -> float:
     """Return the level whose square is the given share of the squared level, rounded down."""
     return level * math.sqrt(share) * (1 - 1e-9)
 
 
-def planned(
+def counting_plan(
     privacy: Privacy, kinds: Mapping[str, str | None], label: str, size: int | None
 ) -> tuple[float, float, dict[str, float], Composition]:
     """Return the level of all counts, the tail probability for one column's levels, the columns' shares, and the event."""
@@ -242,7 +242,7 @@ def planned(
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
     shares = {name: rest * weight for name, weight in weights.items()}
-    needed = ENOUGH * SURE * ROOT_TWO / part(level, min(shares.values()) * LOOKS[0] * (1 - KIND))
+    needed = ENOUGH * SURE * ROOT_TWO / level_share(level, min(shares.values()) * LOOKS[0] * (1 - KIND))
     if size is not None and size < needed:
         why = f"noise hides {len(kinds)} columns of fewer than {math.ceil(needed)} records, and there are {size}"
         remedy = "ask for a larger epsilon, ignore columns, or declare what is public of them (known=)"
@@ -251,7 +251,7 @@ def planned(
     return level, lost / (max(stable, 1) * privacy.most), shares, Composition(parts)
 
 
-def facts(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
+def kind_number_day(entry: Any, marks: frozenset[Any]) -> tuple[int, float, float]:
     """Return an entry's kind (1, 2 or 3; 0 if it is missing), its number, and its day (NaN where it has none)."""
     if type(entry) in (int, float) and math.isfinite(found := number(entry)) and not marks:  # a fast path
         return 1, found, math.nan
@@ -294,12 +294,12 @@ class Counts:
 
     def column(self, values: NDArray[Any], marks: frozenset[Any], kind: str | None, level: float) -> Column | None:
         """Return the learnt declaration of a column; None if noise hides it or it has a single level."""
-        entries, of_texts = tables.listed(values), lru_cache(None)(facts)
-        known = [(of_texts if type(entry) is str else facts)(entry, marks) for entry in entries]
+        entries, of_texts = tables.listed(values), lru_cache(None)(kind_number_day)
+        known = [(of_texts if type(entry) is str else kind_number_day)(entry, marks) for entry in entries]
         kinds, *numbers = np.array(known, dtype=float).reshape(-1, 3).T
         if kind is None:
-            found, _ = self.noisy(kinds.astype(np.int64), 1 + len(KINDS), part(level, KIND))
-            kind, level = KINDS[int(np.argmax(found[1:]))], part(level, 1 - KIND)
+            found, _ = self.noisy(kinds.astype(np.int64), 1 + len(KINDS), level_share(level, KIND))
+            kind, level = KINDS[int(np.argmax(found[1:]))], level_share(level, 1 - KIND)
         if kind == CATEGORY:
             return self.levels([level_of(e) if of else "" for e, of in zip(entries, kinds, strict=True)], level)
         return self.bounds(numbers[KINDS.index(kind)], kind, level)
@@ -324,7 +324,7 @@ class Counts:
     def bounds(self, values: Array, kind: str, level: float) -> Column | None:
         """Return a `Numeric` or `Date` with learnt bounds; None if noise hides all values but 0."""
         values = np.clip(values, -(2.0**OCTAVE), 2.0**OCTAVE)
-        first, *further = (part(level, share) for share in LOOKS)
+        first, *further = (level_share(level, share) for share in LOOKS)
         few = self.people * WHOLE / deviation(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
         found, sigma = self.noisy(*octaves(values, width), first)

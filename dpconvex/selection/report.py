@@ -84,15 +84,15 @@ def report(
         instance(kind).or_none.check("report", **{kind.__name__.lower(): given})
     file = None if path is None else replaceable(path)
     label = "a label" if found.schema is None else found.schema.label
-    privacy, certificate = whole(found)[0], found.certificate
+    privacy, certificate = total_guarantee(found)[0], found.certificate
     lines = [] if certificate is None else list(certificate.lines())
     risks = [(a, certificate.risk(a)) for a in RATES] if hasattr(certificate, "risk") and privacy else []
     page = Page(PAGE.read_text(encoding="utf-8")).substitute(
         title=escape(title or f"A model that predicts {label}"),
         date=f"{datetime.now(UTC):%d %B %Y}",
         board=statement(found, evaluation, budget, coefficients),
-        learnt="\n".join(learnt(found, getattr(release, "shapes_", {}), coefficients)),
-        judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(judged(evaluation)),
+        learnt="\n".join(learnt_section(found, getattr(release, "shapes_", {}), coefficients)),
+        judged="<p>Nobody measured it.</p>" if evaluation is None else "\n".join(evaluation_section(evaluation)),
         meaning="Nothing is claimed." if privacy is None else escape(f"{odds(privacy)}.".capitalize()),
         unit=escape((privacy and privacy.unit) or "person"),
         risks=table(
@@ -101,7 +101,7 @@ def report(
         ),
         declared=table(["", ""], [line for line in lines if line[0] in UNIT_LINE]),
         size=f"The number of records is {'public' if privacy is None or privacy.adjacency == 'replace-one' else 'protected'}.",
-        spent="<p>No ledger was given.</p>" if budget is None else spent(budget, found),
+        spent="<p>No ledger was given.</p>" if budget is None else budget_section(budget, found),
         digest=hashlib.sha256(found.to_bytes()).hexdigest(),
         certificate=table(["", ""], lines),
     )
@@ -110,12 +110,12 @@ def report(
     return page
 
 
-def whole(release: Release) -> tuple[Privacy | None, Any, str]:
+def total_guarantee(release: Release) -> tuple[Privacy | None, Any, str]:
     """Return the guarantee of everything in a release (None without one), its event, and a text of its parts."""
     return getattr(release.certificate, "whole", (release.spent, None, "")) if release.private else (None, None, "")
 
 
-def unlisted(release: Release, budget: Budget) -> list[str]:
+def missing_charges(release: Release, budget: Budget) -> list[str]:
     """Return the charges of a release that are missing in a ledger: its fit, and learnt schemas."""
     event, paid, entries = getattr(release.certificate, "event", None), release.spent or Privacy(1.0), budget.entries
     pairs = ((item.event, item.privacy) for item in entries)
@@ -128,7 +128,7 @@ def statement(
     release: Release, evaluation: Evaluation | None, budget: Budget | None, coefficients: Coefficients | None
 ) -> str:
     """Return a paragraph for an ethics board."""
-    privacy, _, parts = whole(release)
+    privacy, _, parts = total_guarantee(release)
     if privacy is None:
         return warning(f"Not private: {release.not_private_because or release.status}. Do not publish this model.")
     said = [f"This model was learnt under differential privacy: {sum_text(privacy)}{parts}. {protected(privacy)}"]
@@ -146,7 +146,7 @@ def statement(
     if coefficients is not None and coefficients.private:
         cost = sum_text(coefficients.spent or privacy)
         said.append(f"The intervals of its parameters are another release about the same people: {cost}.")
-    if budget is not None and not unlisted(release, budget):
+    if budget is not None and not missing_charges(release, budget):
         spends = f"{sum_text(budget.spent)}, of a total of {sum_text(budget.privacy)}"
         said.append(f"The ledger of these people counts {spends}.")
     if privacy.adjacency == "replace-one":
@@ -164,14 +164,14 @@ def protected(privacy: Privacy) -> str:
     return f"All records of a {unit} are protected together, up to {most}; of a {unit} with more, {more[privacy.keep]}."
 
 
-def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficients | None) -> Iterator[str]:
+def learnt_section(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficients | None) -> Iterator[str]:
     rows = [] if shapes else list(effects(release, coefficients))
     if coefficients is not None and not coefficients.private:
         yield warning(f"These intervals are not private: {coefficients.status}.")
     if rows:
         most = max(abs(number) for _, _, *numbers in rows for number in numbers) or 1.0
         means = "a number, over the range that is named; a level, where it is there"
-        yield f"<p>What a column adds to {escape(unit_of(release)[1])}: {means}.</p>"
+        yield f"<p>What a column adds to {escape(effect_unit(release)[1])}: {means}.</p>"
         hidden = ", ".join(name for name, *_, low, high in rows if not high >= low)
         drawn = ((digits(v), f"{digits(a)} to {digits(b)}" * (b > a), interval(v, a, b, most)) for *_, v, a, b in rows)
         head = ["column", "effect", "interval" * (coefficients is not None), ""]
@@ -201,7 +201,7 @@ def learnt(release: Release, shapes: Mapping[Any, Any], coefficients: Coefficien
     yield table(["level", "score", "noise"], levels, (1, 2)) if levels else ""
 
 
-def unit_of(release: Release) -> tuple[float, str]:
+def effect_unit(release: Release) -> tuple[float, str]:
     """Return the factor from units of the score to those of effects, and the name of the quantity they add to."""
     schema, (name, options) = release.schema, release.source or ("", {})
     learner = load(name, **options) if name in problems() else None
@@ -213,7 +213,7 @@ def unit_of(release: Release) -> tuple[float, str]:
     return 1.0, f"the score{whose}" + f"; exp of it is the {ratio}" * bool(ratio)
 
 
-def changes(schema: Schema) -> Iterator[tuple[float, str]]:
+def shown_changes(schema: Schema) -> Iterator[tuple[float, str]]:
     """Yield, for each feature, the change whose effect is shown (before division by the norm bound), and its description."""
     for name, column in schema.features.items():
         first, *_, last = (f"{end:g}" if isinstance(end, float) else str(end) for end in column.content)
@@ -238,14 +238,14 @@ def effects(release: Release, coefficients: Coefficients | None) -> Iterator[tup
     known_changes = [(1.0, "")] * len(found)
     if schema is not None:
         length = 1.0 if schema.unit else schema.norm_bound
-        known_changes = [(size / length, said) for size, said in changes(schema)]
+        known_changes = [(size / length, said) for size, said in shown_changes(schema)]
         known_changes += [(schema.constant, "")] * bool(schema.constant)
-    found = found * unit_of(release)[0] * np.array([size for size, _ in known_changes])[:, None]
+    found = found * effect_unit(release)[0] * np.array([size for size, _ in known_changes])[:, None]
     for k in np.argsort(-np.abs(found[:, 0]), kind="stable"):
         yield names[k], known_changes[k][1], *found[k].tolist()
 
 
-def judged(found: Evaluation) -> Iterator[str]:
+def evaluation_section(found: Evaluation) -> Iterator[str]:
     meaning, tables = MEANING | (SQUARED if found.cells.kind == "numbers" else {}), found.cells.tables
     if found.cells.kind == "numbers":
         ends, (called, meant) = " and ".join(map(digits, found.bounds)), meaning["absolute_error"]
@@ -284,12 +284,12 @@ def judged(found: Evaluation) -> Iterator[str]:
         yield f"<p>Nothing is said of {escape(names)}: noise outweighs the number of records.</p>"
 
 
-def spent(budget: Budget, release: Release) -> str:
+def budget_section(budget: Budget, release: Release) -> str:
     used = f"{sum_text(budget.spent)} is spent and {sum_text(budget.remaining)} is left"
     head = f"<p>{escape(f'Of a total of {budget.privacy}, {used} ({budget.accounting} accounting).')}</p>"
     costs = ((item, item.privacy.epsilon, item.privacy.delta) for item in budget.entries)
     rows = [(e.label, upward(x, 6), upward(d, 6), e.time[:16].replace("T", " "), e.user, e.host) for e, x, d in costs]
-    if missing := ", ".join(unlisted(release, budget)):
+    if missing := ", ".join(missing_charges(release, budget)):
         why = "It is the ledger of other people, or somebody did not charge it"
         head = warning(f"This ledger does not list this model; missing: {missing}. {why}.") + head
     return head + table(["release", "epsilon", "delta", "when (UTC)", "by", "on"], rows, (1, 2))

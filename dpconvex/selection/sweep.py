@@ -91,7 +91,7 @@ def sweep(
         for learner, privacy in product(templates, promises):
             order += [options.prove(learner, privacy, public_size(learner, call.data, privacy, size))] * draws
     else:
-        plan = planned(templates, total, call.size, draws, options, None)
+        plan = calibrate_together(templates, total, call.size, draws, options, None)
         event, order = plan.event, list(plan.fits)
     for learner in templates[1:]:
         learner.record.check_form(call.data, empty=call.protected)
@@ -192,10 +192,10 @@ def calibrate(
         the smallest predicted excess risk of all releases together.
     """
     learners = list(template) if isinstance(template, Iterable) else [template]
-    return planned(learners, privacy, size, releases, FitOptions(mechanism, residual_noise), None)
+    return calibrate_together(learners, privacy, size, releases, FitOptions(mechanism, residual_noise), None)
 
 
-def planned(
+def calibrate_together(
     templates: Sequence[Template], privacy: Privacy, size: int, draws: int, options: FitOptions, beside: Privacy | None
 ) -> Calibration:
     """Calibrate as `calibrate` does; the total also pays for `beside`, the pure guarantee of a further step."""

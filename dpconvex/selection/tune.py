@@ -31,7 +31,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.selection.sweep import planned as shared
+from dpconvex.selection.sweep import calibrate_together
 from dpconvex.util.arguments import instance, one_of, require
 from dpconvex.util.runtime import in_order, quietly
 
@@ -129,11 +129,11 @@ def tune(
     call = FitJob(data, privacy, templates, options)
     count, choice, plan, part = len(named) + 1, privacy, None, None
     if split:
-        part, sizes = parted(call, count)
+        part, sizes = assign_parts(call, count)
         ways = [options.prove(template, privacy, share) for template, share in zip(templates, sizes, strict=False)]
     else:
         choice = privacy.part(CHOICE * privacy.epsilon)
-        plan = shared(templates, privacy, call.size, 1, options, choice)
+        plan = calibrate_together(templates, privacy, call.size, 1, options, choice)
         ways = list(plan.fits)
     call.check(*ways)
     call.pay(None if plan is None else plan.event)
@@ -162,11 +162,12 @@ def tune(
     if plan is None:
         many += f" to parts of the data, one of {count} parts each, by"
         known = {PARTS: float(count), RECORDS: float(call.size)}
-        certificate = of_the_best(certificate, privacy, many, known, (shares, FIXED), PARTS_SOURCE)
+        certificate = certificate_of_choice(certificate, privacy, many, known, (shares, FIXED), PARTS_SOURCE)
     else:
         shares |= {"epsilon of each fit": plan.each.epsilon, "epsilon of all": plan.total.epsilon}
         steps, known = (shares, f"{FIXED}; composed by the rule: {plan.total.rule}"), {RUNS: float(len(ways))}
-        certificate = of_the_best(plan.certificates[best], privacy, f"{many} of", known, steps, COMPOSED, plan.event)
+        fit = plan.certificates[best]
+        certificate = certificate_of_choice(fit, privacy, f"{many} of", known, steps, COMPOSED, plan.event)
     return outcome(call, names[best], releases[best], certificate, models)
 
 
@@ -218,9 +219,9 @@ def tune_repeated(
     options = FitOptions(mechanism, None, backend, size, clip, budget, "tune_repeated", seed, workers, unit, units=True)
     named, models, data = named_templates(candidates, grid, data, features, label, privacy, options)
     call = FitJob(data, privacy, list(named.values()), options)
-    scores = {n: RecordCounter(call.record, trial(t), features, label, privacy) for n, t in named.items()}
+    scores = {n: RecordCounter(call.record, trial_release(t), features, label, privacy) for n, t in named.items()}
     pairs = zip(named, call.templates, strict=True)
-    plans = {n: planned(template, privacy, law, call.size, options, scores[n].moved) for n, template in pairs}
+    plans = {n: repetition_plan(template, privacy, law, call.size, options, scores[n].moved) for n, template in pairs}
     call.check(*(fit for fit, *_ in plans.values()))
     for _, noise, _ in plans.values():
         measurement(noise.noise, noise.scale)
@@ -250,7 +251,7 @@ def outcome(
     return Tuning(name, found, found.spent if found.private else None, mistakes, model)
 
 
-def parted(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
+def assign_parts(call: FitJob, count: int) -> tuple[NDArray[Any], list[int]]:
     """Assign people, and so their records, to parts.  Return the part of each record, shape (n,), and the size of each part.
 
     Under replace-one the number of records is public, and neighbours differ in a person with equally many records.  The sizes of
@@ -275,7 +276,7 @@ def parts(size: int, count: int, share: int, adjacency: str, rng: np.random.Gene
     return rng.permutation(np.minimum(np.arange(size) // share, count - 1).astype(small))
 
 
-def planned(
+def repetition_plan(
     template: Template, privacy: Privacy, repetitions: Repetitions, size: int, options: FitOptions, moved: int = 1
 ) -> tuple[CertifiedFit, IntegerNoise, Certificate]:
     """Return the fit of one repetition, the noise of its score, and the certificate of the whole procedure."""
@@ -291,12 +292,12 @@ def planned(
     known = dict(zip(ONE_RUN, (law["eta"], law["gamma"], part.epsilon, score.epsilon, part.delta), strict=True))
     settings = {RUNS: float(repetitions.mean)} | known
     many, steps = f"the best of {repetitions.mean:g} runs on average of", (law | shares, FIXED)
-    found = of_the_best(fit.certificate, privacy, many, settings, steps, REPEATED)
+    found = certificate_of_choice(fit.certificate, privacy, many, settings, steps, REPEATED)
     told = f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average."
     return fit, score, found.copied(event=None, assumptions=(*found.assumptions, INDEPENDENT, told))
 
 
-def of_the_best(
+def certificate_of_choice(
     fit: Certificate,
     privacy: Privacy,
     many: str,
@@ -334,14 +335,14 @@ def named_templates(
     said = "tune: pass several templates or estimators, or one estimator with a grid, as "
     said += "tune(LogisticRegression(), data, privacy, grid={'regularization': [1e-4, 1e-2]})."
     require(several != (grid is not None), said)
-    every = candidates if several else varied(candidates, grid)
+    every = candidates if several else grid_candidates(candidates, grid)
     given = every if isinstance(every, Mapping) else {str(k): c for k, c in enumerate(every)}
     asked = vars(options) | vars(privacy)
-    found = {name: declared(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
+    found = {name: template_of(name, one, data, features, label, asked, grid or ()) for name, one in given.items()}
     require(found, "tune: there is no candidate to choose from.")
     first, reference = next(iter(found.items()))
     for name, (_, template, _) in found.items():
-        counter = RecordCounter(template.record, trial(template), features, label, Privacy(1.0))
+        counter = RecordCounter(template.record, trial_release(template), features, label, Privacy(1.0))
         counter.check("tune", strict=False)
         lacks = "declares no predict" if template.predict is None else "predicts more than one value"
         said = f"tune: candidate {name!r} {lacks}, so its mistakes cannot be counted."
@@ -355,12 +356,12 @@ def named_templates(
     return {name: template for name, (_, template, _) in found.items()}, models, reference[-1]
 
 
-def trial(template: Template) -> Release:
+def trial_release(template: Template) -> Release:
     zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
     return Release(zeros, not_private_because="of no data", **functions_of(template))
 
 
-def varied(estimator: Any, grid: Any) -> dict[str, Any]:
+def grid_candidates(estimator: Any, grid: Any) -> dict[str, Any]:
     """Return copies of an estimator, one for each combination of option values in the grid."""
     options = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
     known = f"options of an estimator ({', '.join(options) or 'which has get_params'})"
@@ -372,7 +373,7 @@ def varied(estimator: Any, grid: Any) -> dict[str, Any]:
     return dict(zip(names, made, strict=True))
 
 
-def declared(
+def template_of(
     name: str, candidate: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str]
 ) -> tuple[Any, Template, Any]:
     """Return a candidate's estimator (None for a template), its template, and the data in its units."""

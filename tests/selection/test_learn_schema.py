@@ -120,7 +120,7 @@ def test_rare_levels_pass_as_seldom_as_the_event_says(monkeypatch):
 
 def test_the_threshold_covers_the_law_on_the_integers():
     privacy = dp.Privacy(0.5, 1e-6, unit="patient", most=3)
-    _, tail, shares, event = module.planned(privacy, {"a": None, "b": "category"}, "b", None)
+    _, tail, shares, event = module.counting_plan(privacy, {"a": None, "b": "category"}, "b", None)
     lost = event.parts[-1].probability
     assert tail * 3 * 2 == pytest.approx(lost)
     assert (1 + math.exp(0.5)) * lost <= 1e-7

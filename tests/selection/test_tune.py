@@ -18,7 +18,7 @@ from dpconvex.fitting.verify import FitOptions
 from dpconvex.mechanisms.private_selection import rate
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.selection.record_counter import RecordCounter
-from dpconvex.selection.tune import parts, planned, tune, tune_repeated
+from dpconvex.selection.tune import parts, repetition_plan, tune, tune_repeated
 
 
 def test_under_add_remove_a_record_does_not_move_the_others():
@@ -299,7 +299,7 @@ def test_one_regression_record_moves_its_squared_error_by_one_at_most():
 def test_every_share_of_the_budget_adds_up(adjacency):
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
-    fit, score, certificate = planned(template, whole, law, 500, FitOptions(dp.ObjectivePerturbation()))
+    fit, score, certificate = repetition_plan(template, whole, law, 500, FitOptions(dp.ObjectivePerturbation()))
     run = dp.Privacy(fit.certificate.epsilon + score.epsilon, fit.certificate.delta, adjacency)
     spent = law.total(run)
     assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon
