@@ -1,4 +1,4 @@
-"""Records that passed the check: all in one place, or in partitions that are read, checked and summed up where they lie."""
+"""Checked records: `Batch` holds them in memory, `PartitionedBatch` reads, checks and sums them partition by partition."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -16,30 +16,30 @@ from dpconvex.util.arrays import frozen
 from dpconvex.util.runtime import one_blas_thread
 from dpconvex.util.summation import summed
 
-# Number of records, and a checksum of what is in memory: they tell whether a partition is what it was.
+# Number of records, and checksum of the columns in memory. If either changes between passes, the partition has changed.
 Seen = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """Records that passed the check: their fields, and the group of each (an index into ``Record.combinations``, shape (n,)).
+    """Checked records in memory: their fields, and the group of each record (an index into ``Record.combinations``, shape (n,)).
 
-    A field is a float64 array of shape (n, *shape), a `scipy.sparse.csr_array`, or a column of `columns` that is read as such.
+    A field is a float64 array of shape (n, *shape), a `scipy.sparse.csr_array`, or a `columns.Stored` column of these.
     """
 
     fields: dict[str, Any]
     group: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self.fields, self.group)  # without what was prepared for it
+        return Batch, (self.fields, self.group)  # without cached values
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Batch":
-        """Return a batch of its own of the same records: what nobody can write to is shared."""
+        """Return an independent batch of the same records; read-only arrays are not copied."""
         own = {n: frozen(c) if isinstance(c, np.ndarray) else copy(c) for n, c in self.fields.items()}
         return Batch(own, self.group)
 
-    def __sizeof__(self) -> int:  # by which Dask decides what to move
-        held = (getattr(column, "data", None) for column in self.fields.values())  # of arrays, and of sparse ones
+    def __sizeof__(self) -> int:  # Dask decides by this size where to move data
+        held = (getattr(column, "data", None) for column in self.fields.values())  # of dense and sparse arrays
         return self.group.nbytes + sum(getattr(numbers, "nbytes", 0) for numbers in held)
 
     @property
@@ -54,39 +54,39 @@ class Batch:
         return np.flatnonzero(self.group == group)
 
     def chosen(self, rows: NDArray[np.bool_]) -> "Batch":
-        """Return some of the records; `rows` has an entry for each, shape (n,)."""
+        """Return the records that the boolean mask `rows`, shape (n,), selects."""
         index = np.flatnonzero(rows)
         return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
 
     def share(self, value: Any) -> Any:
-        """Return what stands for an object in `added_up` and `mapped`, where it is an argument for many partitions."""
+        """Return a handle to pass an object to `added_up` and `mapped`: the object, or on a cluster a future of the object."""
         return value
 
     def added_up(self, function: Callable[..., Any], shared: Any, *arguments: Any, rows: Any = None) -> Any:
-        """Return a sum over records, ``function(batch, shared, *arguments, rows)``; None for partitions without any."""
+        """Return a sum over records, ``function(batch, shared, *arguments, rows)``; None if all partitions are empty."""
         return function(self, shared, *arguments, *(() if rows is None else (rows,)))
 
     def mapped(self, function: Callable[..., "Batch"], shared: Any) -> "Batch":
-        """Return what a function makes of the records, each by itself."""
+        """Apply a function record by record, and return the new batch ``function(batch, shared)``."""
         return function(self, shared)
 
 
 class Place:
-    """Partitions in this process, read one after the other, and functions that are called with them."""
+    """Partitions in this process, read one after the other, and the functions to apply after reading."""
 
     def __init__(self, values: Sequence[Any], keep: bool | None) -> None:
-        self.values, self.turns = values, tuple[tuple[Any, Any], ...]()  # functions, and arguments for each partition
+        self.values, self.turns = values, tuple[tuple[Any, Any], ...]()  # functions, arguments per partition
         self.keep = all(isinstance(value, Mapping) for value in values) if keep is None else keep
 
     def share(self, value: Any) -> Any:
         return value
 
     def each(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield ``function(partition, *own)`` for those partitions that have arguments of their own."""
+        """Yield ``function(partition, *own[k])`` for each partition k in `own`."""
         return (in_partition(k, function, self._made(k), *given) for k, given in own.items())
 
     def turned(self, function: Callable[..., Any], own: Sequence[tuple[Any, ...]]) -> "Place":
-        """Return what `each` yields of all as partitions, which are made anew whenever they are asked for, or kept."""
+        """Return the partitions with a further function applied: at once if `keep` is true, otherwise at each reading."""
         made = copy(self)
         made.turns = (*self.turns, (function, own))
         if self.keep:
@@ -104,14 +104,14 @@ class Place:
 
 
 class PartitionedBatch(Batch):
-    """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
+    """Checked records in partitions of known sizes, in this process or on the workers of a cluster."""
 
     fields = group = property(
         lambda _: require(None, "this needs all records in one place, and these are in partitions: pass arrays.")
     )
     place: Place
     sizes: Sequence[int]
-    known: Sequence[Seen | None]  # what was seen of each, if it must stay so
+    known: Sequence[Seen | None]  # size and checksum of each; None for partitions computed from others
 
     def __init__(self, place: Place, sizes: Sequence[int], known: Sequence[Seen | None]) -> None:
         self.__dict__.update(place=place, sizes=tuple(sizes), known=known)
@@ -121,7 +121,7 @@ class PartitionedBatch(Batch):
 
     @classmethod
     def read(cls, place: Place, check: Callable[..., Batch], own: Sequence[Any]) -> Self:
-        """Return what a function makes of each partition, and of what belongs to it."""
+        """Return the checked partitions, ``check(partition, own[k])`` for partition k."""
         shared = place.share(check)
         made = place.turned(called, [(shared, mine) for mine in own])
         seen = list(made.each(seen_of, dict.fromkeys(range(len(own)), ())))
@@ -147,7 +147,7 @@ class PartitionedBatch(Batch):
         return self._turned([int(part.sum()) for part in parts], chosen_of, [np.packbits(part) for part in parts])
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Cut what has an entry for each record as the records are cut."""
+        """Split an array with one entry per record into one array per partition."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
 
     def _turned(self, sizes: Sequence[int], function: Callable[..., Batch], own: Sequence[Any]) -> "PartitionedBatch":
@@ -159,7 +159,7 @@ def is_lazy(value: Any) -> bool:
     return type(value).__module__ in ("dask.delayed", "distributed.client")
 
 
-# What is done where partitions are
+# Functions that run where a partition is stored
 
 
 def called(value: Any, function: Callable[..., Any], *own: Any) -> Any:
@@ -177,12 +177,12 @@ def chosen_of(batch: Batch, bits: NDArray[np.uint8]) -> Batch:
 def applied(batch: Batch, known: Seen | None, function: Callable[..., Any], *arguments: Any) -> Any:
     said = "it holds other records than when it was checked; data must not change during a fit."
     require(known is None or batch.seen == known, said, DomainError)
-    with one_blas_thread():  # bits must not depend on a worker's processors
+    with one_blas_thread():  # results must not depend, in any bit, on a worker's processors
         return function(batch, *arguments)
 
 
 def in_partition(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition; an error says which it is."""
+    """Call a function of a partition; errors name the partition by its number."""
     try:
         return function(*arguments)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Columns of records that are not plain arrays: sparse, memory-mapped, or in files; those of a batch are read in blocks."""
+"""Columns that are sparse, memory-mapped or in files, and functions that read validated columns in blocks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from dpconvex.errors import DomainError, shorten
 from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import frozen
 
-BLOCK_BYTES = 2**21  # Records that are checked at once are about so many bytes: they should fit into a cache
+BLOCK_BYTES = 2**21  # Bytes of records that are checked at once, so that they fit into a cache
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Rows of shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
+    """A column of shape ``(n, *shape)``, computed at each reading: `function` maps rows of `column`, record by record."""
 
     column: Any
     function: Callable[[Any], Any]
@@ -41,7 +41,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Columns:
-    """Some columns of a batch, of which the same rows are read."""
+    """Several columns of a batch, indexed together."""
 
     columns: tuple[Any, ...]
 
@@ -50,7 +50,7 @@ class Columns:
 
 
 def in_memory(column: Any) -> bool:
-    """Say whether a column, or all that it is made of, is in memory."""
+    """Return whether a column, and every column that it is computed from, is in memory."""
     source = getattr(column, "column", column)
     if isinstance(source, Columns):
         return all(map(in_memory, source.columns))
@@ -58,10 +58,10 @@ def in_memory(column: Any) -> bool:
 
 
 class FileRows:
-    """An array in an .npy file, records first, of which any rows can be read as long as its form is what it was."""
+    """An array in an .npy file, indexed by records; reading raises if dtype, shape or offset of the file have changed."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = abspath(fspath(path))  # workers may stand elsewhere
+        self.path = abspath(fspath(path))  # workers may have another working directory
         found = self._mapped()
         self.dtype, self.shape, self.offset = found.dtype, found.shape, found.offset
 
@@ -79,13 +79,13 @@ class FileRows:
         offset = self.offset + start * width * self.dtype.itemsize
         read, found = np.fromfile(self.path, self.dtype, count * width, offset=offset), self._mapped()
         known = self.dtype, self.shape, self.offset
-        if (found.dtype, found.shape, found.offset) != known:  # now: it may be written to while it is read
+        if (found.dtype, found.shape, found.offset) != known:  # after reading: another process may write meanwhile
             raise DomainError(f"{self.path}: it has another shape or type than at first; make the Partitions anew.")
         return read.reshape(count, *self.shape[1:])[::step]
 
     def _mapped(self) -> np.memmap[Any, Any]:
         with retold(f"{self.path}: no array can be read from it", OSError, ValueError, EOFError, kind=DomainError):
-            if exists(self.path) and not isfile(self.path):  # a pipe may never begin
+            if exists(self.path) and not isfile(self.path):  # reading a pipe may block forever
                 raise OSError("it is a folder, a device or a pipe")
             found: Any = np.load(self.path, mmap_mode="r", allow_pickle=False)
             if type(found) is not np.memmap or not found.ndim or not found.flags.c_contiguous:
@@ -93,23 +93,23 @@ class FileRows:
         return found
 
 
-# What is done with columns of any kind
+# Functions of columns of any kind
 
 
 def array_of(what: str, column: Any) -> NDArray[Any]:
-    """Return an array; of a list with a few texts, which would make texts of all its entries, one of objects."""
-    # What an object does when it is made an array is up to it.
+    """Return a column as an array; a list of numbers and texts becomes an array of objects, so that numbers stay numbers."""
+    # The conversion of an arbitrary object can raise anything.
     with retold(f"{what}: not an array of numbers", Exception, kind=DomainError):
         found = np.asarray(column)
         if hasattr(column, "dtype") or found.dtype.kind not in "SU":
             return found
         objects = np.array(column, dtype=object)
         texts = np.array([isinstance(entry, str | bytes) for entry in objects.flat]).reshape(objects.shape)
-        return found if texts.all(axis=0).any() else objects  # what a column of nothing but texts is, all entries say
+        return found if texts.all(axis=0).any() else objects  # texts if one of the columns has nothing but texts
 
 
 def records_of(data: Any) -> int:
-    """Number of records in a column, of whatever kind; 0 for what is no column."""
+    """Return the number of records in a column of any kind; 0 for an object without a length."""
     try:
         return int(data.shape[0]) if sp.issparse(data) else len(data)
     except TypeError:
@@ -117,13 +117,13 @@ def records_of(data: Any) -> int:
 
 
 def names_of(column: Any) -> tuple[str, ...] | None:
-    """Return the names of a data frame's columns; as texts, None of anything else."""
-    found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow has its own name for them
+    """Return the column names of a data frame as strings; None for other objects."""
+    found = getattr(column, "column_names", getattr(column, "columns", None))  # PyArrow says column_names
     return tuple(map(str, found if isinstance(found, Iterable) else ())) or None
 
 
 def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] | None) -> None:
-    """Raise if columns have names, and these are not the known ones in their order; a frame of an array has 0, 1 and so on."""
+    """Raise if the column names differ in text or order; the default names 0, 1, ... of an array match any others."""
     if known is None or given is None or tuple(known) == tuple(given):
         return
     of_array = any(tuple(names) == tuple(map(str, range(len(names)))) for names in (known, given))
@@ -133,16 +133,16 @@ def check_names(caller: str, known: Sequence[str] | None, given: Sequence[str] |
 
 
 def index_of(data: Any) -> Any:
-    """Return the index of pandas that records have, or had before they were encoded; None where none is known."""
+    """Return the pandas index of the records, kept through encoding; None if there is none or it is unknown."""
     if isinstance(data, Mapping):
         return next((index for column in data.values() if (index := index_of(column)) is not None), None)
     if not hasattr(data, "sources"):
-        index = getattr(data, "index", None)  # that of Dask is not known before it is read
+        index = getattr(data, "index", None)  # a Dask index is unknown before it is read
         return None if hasattr(index, "compute") or not hasattr(index, "equals") else index
     indexes: list[Any] = [index_of(source.value) if source.local else None for source in data.sources]  # of Partitions
     if any(index is None for index in indexes):
         return None
-    # Parts that all begin at 0 are counted on.
+    # If the index of each partition starts at 0, number the records through.
     if all(np.array_equal(index, np.arange(len(index))) for index in indexes):
         starts = np.cumsum([0, *map(len, indexes)]).tolist()
         indexes = [index + start for index, start in zip(indexes, starts, strict=False)]
@@ -150,7 +150,7 @@ def index_of(data: Any) -> Any:
 
 
 def check_aligned(columns: Mapping[str, Any]) -> None:
-    """Raise if columns of pandas, as long as each other, have different indexes: which rows belong together is not known."""
+    """Raise if pandas columns of equal length have different indexes: it is unknown which rows form one record."""
     indexes = {name: index for name, column in columns.items() if (index := index_of(column)) is not None}
     for (one, index), (two, other) in pairwise(indexes.items()):
         remedy = f"{two}.loc[{one}.index] puts rows in order, and reset_index(drop=True) of both says that they are"
@@ -168,7 +168,7 @@ def blocks(column: Any, step: int) -> Iterator[Any]:
 
 
 def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
-    """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
+    """Yield a function for each block of `blocks`; several threads may call these functions, in any order."""
     size = records_of(column)
     if size <= step and isinstance(column, np.ndarray | sp.csr_array):
         yield partial(itself, column)
@@ -181,7 +181,7 @@ def itself(block: Any) -> Any:
 
 
 def part(column: Any, start: int, stop: int) -> Any:
-    """Return consecutive records; of a CSR matrix without a search through its indices."""
+    """Return the records from `start` to `stop`; a CSR matrix is cut without SciPy's search through its indices."""
     if not sp.issparse(column):
         return column[start:stop]
     low, high = column.indptr[start], column.indptr[stop]
@@ -198,7 +198,7 @@ def chosen(column: Any, index: NDArray[np.int64]) -> Any:
 
 
 def checksum(column: Any, start: int = 0) -> int:
-    """Return a checksum of what a validated column has in memory; what is read from files has none."""
+    """Return a checksum of a validated column in memory, continued from `start`; columns in files leave `start` unchanged."""
     if sp.issparse(column):
         return checksum(column.indptr, checksum(column.indices, checksum(column.data, start)))
     source = column.column if isinstance(column, Stored) else column

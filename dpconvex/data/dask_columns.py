@@ -1,4 +1,4 @@
-"""Arrays, series and frames of Dask: what is one, and how columns of them are cut into partitions."""
+"""Dask arrays, series and frames: tests for them, and the division of their columns into partitions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,17 +19,17 @@ def is_frame(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    several = isinstance(value, list | tuple)  # of which all are lazy, or it is refused
+    several = isinstance(value, list | tuple)  # `cut` raises unless all entries are lazy
     return any(map(is_lazy, (*value[:1], *value[-1:]))) if several else is_collection(value)
 
 
 def has_partitions(data: Any) -> bool:
-    """Say whether data are a frame of Dask, or a dictionary with columns in partitions; other mappings are not looked into."""
+    """Return whether data are a Dask frame, or a dict with a lazy column; other mappings are not searched."""
     return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 
 def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]:
-    """Yield partitions of all columns of a frame or a mapping, their sizes and forms; arrays are cut as the first of them."""
+    """Yield (partition, size or None, empty columns or None) for each partition; all arrays get the chunks of the first."""
     from dask.delayed import delayed
 
     columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
@@ -39,7 +39,7 @@ def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]
             raise DomainError(f"field {name!r}: some data are in memory here, and others of Dask; make all delayed.")
         if hasattr(column, "rechunk"):
             rows = column.chunks[0]
-            if all(size == size for size in rows):  # sizes that are not known are NaN
+            if all(size == size for size in rows):  # unknown sizes are NaN
                 sizes = sizes or tuple(map(int, rows))
                 if sum(rows) != sum(sizes):
                     raise DomainError(f"different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}.")
@@ -56,7 +56,7 @@ def cut(data: Any) -> Iterator[tuple[Any, int | None, Mapping[str, Any] | None]]
 
 
 def form_of(column: Any) -> Any:
-    """Return a column like a collection's without records, with the schemas behind it; None where that is not known."""
+    """Return an empty column with the type, dtype, shape and origin of a Dask collection; None if these are unknown."""
     kind = getattr(column, "dtype", None)
     known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
     return np.empty_like(column._meta, kind, shape=(0, *map(int, column.shape[1:]))) if known else None

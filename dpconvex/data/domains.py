@@ -15,7 +15,7 @@ from dpconvex.util.arrays import Array, as_they_are, frozen, squared_lengths
 
 UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 SMALL = 1e-100  # Squares of numbers below this lose digits
-# Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
+# Squares of larger numbers may overflow. Vectors of more coordinates may not fit into memory several times.
 LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 RADIUS = number(f"a positive number, at most {LARGEST_RADIUS:g}", lambda r: 0 < r <= LARGEST_RADIUS or r == np.inf)
 NORM, DIMENSION = number("1, 2 or inf", lambda norm: norm in (1, 2, np.inf)), whole(1, LARGEST_DIMENSION)
@@ -38,10 +38,10 @@ class Ball:
     dim: int
     radius: float = 1.0
     norm: float = 2
-    slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # what a record on the sphere can seem to exceed it by
+    slack: ClassVar[float] = 16 * float(np.finfo(float).eps)  # rounding error of `excess` for a record on the sphere
 
     def __post_init__(self) -> None:
-        if str(self.norm) == "inf":  # by its name, too
+        if str(self.norm) == "inf":  # the norm may be given as a text
             object.__setattr__(self, "norm", np.inf)
         check_fields(self, dim=DIMENSION, norm=NORM, radius=RADIUS)
         if self.radius == np.inf:
@@ -67,7 +67,7 @@ class Ball:
         """Scale each row of `values`, shape (n, dim), into the ball (in the infinity norm: clip its coordinates)."""
         if self.norm == np.inf:
             return np.clip(values, -self.radius, self.radius)
-        # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+        # Divide each row by its largest entry first, so that norms of huge numbers do not overflow.
         values = np.ascontiguousarray(values)
         scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), self.radius)
         rows = values / scale
@@ -76,9 +76,9 @@ class Ball:
         return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
 
     def excess(self, values: Array) -> Array:
-        """Excess of each row over the ball, relative to the radius, shape (n,). It depends on that row alone, to the last bit."""
+        """Return the norm of each row over the radius, less 1, shape (n,). No bit of a row's excess depends on other rows."""
         rows = np.ascontiguousarray(values)
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess is intended
             if self.norm != 2 or self.radius <= SMALL:
                 return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
             return np.asarray(np.sqrt(squared_lengths(rows)) / self.radius - 1.0)
@@ -140,8 +140,8 @@ class Box:
         return np.clip(values, self.lower, self.upper)
 
     def excess(self, values: Array) -> Array:
-        """Excess of each value over a bound, relative to the size of the bounds, shape (n,)."""
-        with np.errstate(over="ignore"):  # an infinite excess says what is meant
+        """Return the excess of each value over its bounds, relative to the size of the bounds, shape (n,)."""
+        with np.errstate(over="ignore"):  # an infinite excess is intended
             over = relative(np.maximum(self.lower - values, values - self.upper), self.lower, self.upper)
         return over.reshape(len(values), self.lower.size).max(axis=1)
 
@@ -154,7 +154,7 @@ class Box:
 
 
 def relative(over: Array, lower: Array, upper: Array) -> Array:
-    """Return by how much values exceed bounds, next to the size of these; more than 0 where they do, however little it is."""
+    """Return the excess over bounds relative to the size of the bounds; positive for every positive excess, however small."""
     tiny = np.finfo(float).tiny
     found = over / np.maximum(np.maximum(np.abs(lower), np.abs(upper)), tiny)
     return np.where(over > 0, np.maximum(found, tiny), found)
@@ -186,7 +186,7 @@ class Choice:
 
     @property
     def array(self) -> NDArray[Any]:
-        """The values as an array, shape (values,); of objects where NumPy would turn numbers into texts."""
+        """The values as an array, shape (values,); of dtype object if NumPy would convert numbers to texts."""
         return as_they_are(self.values)
 
 

@@ -1,4 +1,4 @@
-"""A first draft of a schema, from data that are public: what it says is read off them."""
+"""Draft of a schema: types, bounds and levels are read off data that must be public."""
 
 import datetime
 import math
@@ -12,8 +12,8 @@ from dpconvex.data.tables import day, is_missing, number, table_of, text_of
 from dpconvex.errors import DomainError
 from dpconvex.util.arguments import require
 
-# Numbers of at most FEW values may be a category, texts of more than MANY are none; UNKNOWN are texts that usually stand for a
-# missing value.  A column of more than TEXTS texts, or WHOLE whole numbers, of which NEARLY all differ, names the records.
+# A column of numbers with at most FEW values may be categorical, and texts with more than MANY levels are not.
+# UNKNOWN texts usually stand for a missing value. Over TEXTS texts or WHOLE integers, NEARLY all different, name the records.
 FEW, MANY, UNKNOWN = 2, 200, ("?", "NA", "N/A")
 NEARLY, TEXTS, WHOLE = 0.95, 10, 50
 PADDED, COMMAS = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d*(,\d+)+(\.\d+)?")
@@ -26,9 +26,9 @@ ORDER = "# Labels are in the order of their spelling; write grades (of ordinal_r
 
 
 def draft(data: Any, label: str) -> str:
-    """Return a TOML file that declares a public table, of which `label` is to be predicted."""
+    """Return the text of a TOML schema for a public table with the column `label` as its label."""
     table = table_of(data)
-    names = [name for name in table.names if name]  # an index has none
+    names = [name for name in table.names if name]  # an index has no name
     columns = {name: values.tolist() for name, values in table.columns([*names, label]).items()}
     marked = {entry for values in columns.values() for entry in values if entry in UNKNOWN}
     found = {name: column_from(name, values) for name, values in columns.items()}
@@ -45,7 +45,7 @@ def draft(data: Any, label: str) -> str:
 
 
 def identifies(values: list[Any], column: Column) -> bool:
-    """Say whether entries of a public column look like names of the records: nearly all differ, and they are no measurements."""
+    """Return whether a public column identifies the records: its entries are texts or integers, and nearly all differ."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     whole = isinstance(column, Numeric) and all(number(value).is_integer() for value in present)
     least = WHOLE if whole else TEXTS if isinstance(column, Categorical) else len(present)
@@ -57,7 +57,7 @@ def levels_in(values: list[Any]) -> list[str]:
 
 
 def column_from(name: str, values: list[Any]) -> Column | None:
-    """Return the declaration that a public column suggests; None for one that looks like an identifier."""
+    """Return a declaration read off public entries; None for a column with one level, or with texts of more than MANY levels."""
     present = [value for value in values if not is_missing(value) and value not in UNKNOWN]
     levels, missing = levels_in(present), "indicator" if len(present) < len(values) else None
     require(present, f"column {name!r}: there is no entry to read a declaration off.", DomainError)
@@ -66,7 +66,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
             return Boolean(no, yes, missing)
     numbers, days = ([read(value) for value in present] for read in (number, day))
     texts = [value for value in present if isinstance(value, str)]
-    padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as those of the post
+    padded = any(PADDED.fullmatch(value) for value in texts)  # codes, such as postal codes
     if any(map(COMMAS.fullmatch, texts)) and all(math.isfinite(number(str(v).replace(",", ""))) for v in present):
         raise DomainError(f"column {name!r} has numbers with commas: write decimal points, and no commas.")
     if all(map(math.isfinite, numbers)) and len(levels) > FEW and not padded:

@@ -1,4 +1,4 @@
-"""Features that a schema made: arrays that are computed from them keep what a learnt one cost, and that it names people."""
+"""Encoded features: arrays computed from them keep the cost of a learnt schema, and its column of identifiers."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 
 
 class Encoded(np.ndarray[Any, Any]):
-    """Features, or targets, with the schema that made them, and the index of their table; what NumPy computes keeps them."""
+    """An array of features or targets with its schema and table index; arrays that NumPy computes from it keep its `origin`."""
 
     schema: Any = None
     origin = Origin()
@@ -65,7 +65,7 @@ class Encoded(np.ndarray[Any, Any]):
 
 
 class EncodedRows(sp.csr_array):
-    """Sparse features.  Their rows, multiples, products with matrices and copies, sparse and dense, keep the origin."""
+    """Sparse features; their rows, multiples, matrix products and copies, sparse or dense, keep the `origin`."""
 
     origin = Origin()
 
@@ -80,27 +80,27 @@ class EncodedRows(sp.csr_array):
     def __getitem__(self, key: Any) -> Any:
         return carrying(super().__getitem__(key), self)
 
-    def _with_data(self, data: Any, copy: bool = True) -> Any:  # what SciPy makes with the same pattern
+    def _with_data(self, data: Any, copy: bool = True) -> Any:  # for results of the same pattern
         return carrying(super()._with_data(data, copy), self)
 
 
 def carrying(found: Made, *sources: Any) -> Made:
-    """Return an array that was computed from others, with the schemas behind these."""
+    """Return a computed array with the combined `Origin` of its source arrays."""
     origin, made = origin_of(*sources), cast(Any, found)
     if origin != Origin():
         made = made.view(Encoded) if isinstance(made, np.ndarray) and made.ndim else made
-        with suppress(AttributeError, TypeError):  # numbers, and lists of arrays that have them already
+        with suppress(AttributeError, TypeError):  # numbers have no attributes
             object.__setattr__(made, "origin", origin)
     return cast(Made, made)
 
 
 def origins(data: Any) -> list[Any]:
-    """Return what knows the schemas behind settled data: the partitions, or the columns."""
+    """Return the objects with an `origin` in settled data: the partitions, or each column."""
     return [data] if isinstance(data, Partitions) else [data[name] for name in table(data).keys()]  # noqa: SIM118
 
 
 def most_paid(found: Iterable[Any]) -> Learnt | None:
-    """Return the cost that the others are part of; refuse data behind which are schemas that were learnt apart."""
+    """Return the cost that includes all other costs, or None; raise if two schemas were learnt independently of each other."""
     costs = sorted(origin_of(*found).learnt, key=lambda one: -len(one.costs))
     entries = [{part.entry for part in one.costs} for one in costs]
     why = "these data were encoded by two schemas that were learnt apart, and a release states the cost of one"

@@ -1,4 +1,4 @@
-"""What a schema says of its own cost, where its bounds and levels were learnt from data (docs/theory.md, section 23)."""
+"""Privacy cost of a schema learnt from data (docs/theory.md, section 23), and its record on the arrays that it encoded."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,23 +10,23 @@ from dpconvex.util.arguments import require
 
 @dataclass(frozen=True)
 class Learnt:
-    """The price of a schema's bounds and levels.
+    """The privacy cost of learning the bounds and levels of a schema.
 
     Attributes
     ----------
     privacy, event : mapping
-        The guarantee, and what it is for accounting, as JSON has them.
+        The guarantee, and the event for accounting, as JSON data.
     entry : str
-        The label of the spend in a ledger.  No other learnt schema has it.
+        The label of the cost in a ledger.  No other learnt schema has the same label.
     columns : mapping of str to float
-        The learnt columns, each with a bound on the share of records outside: beyond bounds, of no learnt level, or missing.
+        For each learnt column, a bound on the share of records outside: beyond bounds, without a learnt level, or missing.
         Each bound holds with probability 0.95 over the noise.
     otherwise : str or float, optional
-        The label, or the target, of records whose own is missing or was not learnt; None where labels are declared.
+        The label, or the target, of records with a missing label or one that was not learnt; None if labels are declared.
     not_private_because : str
         Why the guarantee does not hold, such as "the noise was drawn with the seed 0".
     before : Learnt, optional
-        The cost of an earlier schema, whose columns were taken over.
+        The cost of an earlier schema, which provided some of the columns.
     """
 
     privacy: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Learnt:
         return "\n".join([head, *shares, f"outside means:   {means}"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-able values, without those that are None."""
+        """Return the fields as JSON-able values, without fields that are None."""
         said = {**asdict(self), "before": self.before and self.before.to_dict()}
         return {name: value for name, value in said.items() if value is not None}
 
@@ -72,14 +72,14 @@ class Origin:
     privacy_unit: str | None = None
 
     def checked(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse columns of a partition if schemas are behind them that were not known before the charge."""
+        """Return the columns of a partition; raise if their origin was unknown before the charge."""
         said = "a schema made it that was learnt, or names people, and Dask did not say so: pass Partitions of delayed mappings."
         require(origin_of(self, *columns.values()) == self, said, DomainError)
         return columns
 
 
 def origin_of(*sources: Any) -> Origin:
-    """Return the schemas behind arrays, partitions, schemas or releases."""
+    """Return the combined origin of arrays, partitions, schemas or releases."""
     known = [getattr(source, "origin", source) for source in sources]
     given = [one.learnt if isinstance(one, Origin) else (one, getattr(one, "learnt", None)) for one in known]
     costs = [cost for costs in given for cost in costs if isinstance(cost, Learnt)]  # a frame may have such columns

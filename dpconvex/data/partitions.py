@@ -1,6 +1,6 @@
-"""Records in partitions: each is read, checked and summed up where it lies, here or on the workers of a Dask cluster.
+"""Data in partitions: this process, or the workers of a Dask cluster, read, check and sum each partition in place.
 
-No more than sums leave it.  Errors come back as results: Dask writes exceptions into its logs, and those of a check name values.
+Only sums leave a worker. Errors come back as results: Dask logs exceptions, and messages of the check quote values.
 """
 
 import sys
@@ -33,23 +33,23 @@ from dpconvex.util.arguments import SWITCH, Kind, refuse, require
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """A partition before it is read, and what is known of it."""
+    """A partition before it is read, with its size and columns as far as they are known."""
 
     value: Any  # columns by name, a table or its path, a function, or an object of Dask
     size: int | None = None
-    form: Mapping[str, Any] | None = None  # its columns, or such without any records
-    local: bool = False  # it, or a part of it, is in this process's memory
+    form: Mapping[str, Any] | None = None  # its columns, with or without records
+    local: bool = False  # whether this process holds some of its data in memory
 
 
 class Partitions:
-    """Declare data in partitions.  At most one of them must fit in memory at a time.
+    """Declare data in partitions. Memory must hold one partition at a time.
 
     Parameters
     ----------
     source : list, Dask data frame, or path of a folder
         A list has one entry for each partition.  An entry is a mapping of fields to columns (a column may be the path of an .npy
         file), a function without arguments that returns such a mapping, or a `dask.delayed` object or a future of one.  With a
-        schema, tables replace the mappings: data frames, or paths of Parquet or CSV files, such as those in a folder.
+        schema, tables replace the mappings: data frames, paths of Parquet or CSV files, or a folder of Parquet files.
     schema : Schema, optional
         Encodes each partition, a table, as the fields x and y.  Its `privacy_unit` is the column of identifiers.
     keep : bool, optional
@@ -106,17 +106,17 @@ class Partitions:
         schema : Schema, optional
             Turns rows into the fields x and y.
         by : str, sequence of str, or None
-            Columns that put rows in order, such as a key.  None says that the query keeps its order each time: it has an ORDER
-            BY, or reads Parquet files by DuckDB.
+            Columns to sort the rows by, such as a key.  Pass None only for a query that returns the same order each time: it
+            has an ORDER BY, or reads Parquet files by DuckDB.
         fields : mapping, optional
             Without a schema: for each field a column, or several that make a matrix.  By default a field for each column.
         rows : int
             Number of rows in a block.
         keep : bool, optional
-            Whether features stay in memory after they were read for the first time, as one partition; by default if they take
-            up to 1 GiB.  Otherwise each block is a partition, and is read again in each pass.
+            Keep features in memory as one partition after the first reading; by default if they take up to 1 GiB.  Otherwise
+            each block is a partition, and is read again in each pass.
         unit : str, optional
-            Column of identifiers of people with several records, which is no field; by default the schema's `privacy_unit`.
+            Column of identifiers of people with several records, not a field; by default the schema's `privacy_unit`.
 
         Examples
         --------
@@ -165,7 +165,7 @@ class Partitions:
         raise DomainError(f"Partitions: pass a list, a Dask frame or a folder (tables need a schema), not {given}.")
 
     def _source(self, entry: Any) -> Source:
-        """Return a partition; of one in memory or in files, names of columns are checked."""
+        """Return the `Source` of a list entry; raise if a table or file lacks the columns of the schema."""
         if is_lazy(entry) or callable(entry):
             return Source(entry)
         if self.schema is not None:
@@ -183,18 +183,18 @@ class Partitions:
         return Source(columns, seen_of(None, columns)[0], columns, local)
 
     def forms(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Return numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
+        """Return (number, columns) of each partition with columns known before reading; the columns may be empty."""
         known = self.sources if self.schema is None and not self.turns else []
         return [(number, source.form) for number, source in enumerate(known) if source.form is not None]
 
     def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Self:
-        """Return the same partitions, of which a function makes columns, record by record, whenever they are read."""
+        """Return the same partitions with a further record-wise function of their columns, applied at each reading."""
         made = copy(self)
         made.turns, made.fields = (*self.turns, function), None if fields is None else list(fields)
         return made
 
     def keys(self) -> list[str] | None:
-        """Names of the fields; None if they are unknown until a partition is read."""
+        """Return the names of the fields; None if they are unknown until a partition is read."""
         return self.fields
 
     @property
@@ -212,7 +212,7 @@ class Partitions:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of records of each partition.  Tables and Dask's results may have to be read for it."""
+        """Numbers of records of the partitions. Tables and Dask results may have to be read to count them."""
         return self._seen[0]
 
     @property
@@ -222,7 +222,7 @@ class Partitions:
 
     @property
     def origin(self) -> Origin:
-        """The schemas behind the columns.  Without a schema of their own, partitions may have to be read for it."""
+        """The combined origin of the columns. Without a schema, partitions may have to be read to find it."""
         return origin_of(Origin((), self.privacy_unit), self._seen[2] if self.schema is None else self.schema)
 
     @cached_property
@@ -237,7 +237,7 @@ class Partitions:
         return tuple(size for size, *_ in seen), names, origin_of(*(origin for *_, origin in seen))
 
     def width(self, field: str, known: int | None = None) -> int:
-        """Return the number of features in a field, of the first partition if need be; others that are not read must have it."""
+        """Return the number of features in a field, if unknown of the first partition; raise if other known partitions differ."""
         if known is None and self.schema is None:
             known = int(self.place.asked(partial(width_of, field), [0])[0])
         known = len(self.schema.feature_names) if known is None else known
@@ -246,9 +246,9 @@ class Partitions:
         return known
 
     def identifiers(self, given: Any = None) -> Any:
-        """Return whose each record is, read in the order of the records; without a column of identifiers, those given.
+        """Return the identifiers of the records' people from the `privacy_unit` column; without this column, return `given`.
 
-        Others are refused, and identifiers of the rows of a query, which come in an order of their own.
+        Raise if `given` differs from the column, or accompanies a query, because the query may order its rows differently.
         """
         if self.privacy_unit is None:
             why = "unit: identifiers beside a query may have another order than its rows; nothing was spent"
@@ -270,12 +270,12 @@ class Partitions:
 
 
 def settled(data: Any) -> Any:
-    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
+    """Return Dask data as `Partitions`, and other data unchanged."""
     return Partitions(data) if has_partitions(data) else data
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
+    """Return the Parquet files of a folder; skip hidden and other files, and raise if there is a subfolder."""
     said = f"{folder}: this is no folder; give a list of files, or a folder of Parquet files."
     require(folder.is_dir(), said, DomainError)
     shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
@@ -287,7 +287,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def tables_in(data: Any) -> Iterator[Table]:
-    """Yield the tables in partitions, or the Parquet files of a folder, one by one; or the one table that the data are."""
+    """Yield the tables of partitions or of a folder of Parquet files; otherwise yield the data as one table."""
     if isinstance(data, Partitions):
         yield from (table_of(table) for source in data.sources for table in several(taken(source.value)))
     else:
@@ -295,7 +295,7 @@ def tables_in(data: Any) -> Iterator[Table]:
         yield from map(table_of, files_of(path_of(data)) if folder else [data])
 
 
-# What is done with a partition where it is
+# Functions that run where a partition is stored
 
 
 def taken(value: Any) -> Any:
@@ -305,7 +305,7 @@ def taken(value: Any) -> Any:
         value = value.compute(scheduler="synchronous")
     try:
         return value() if callable(value) else value
-    except (DPConvexError, OSError):  # another attempt may read a file
+    except (DPConvexError, OSError):  # Dask may retry to read a file
         raise
     except Exception as error:
         raise DomainError(f"the function that makes it failed with {type(error).__name__}.") from error
@@ -338,7 +338,7 @@ def several(found: Any) -> Iterable[Any]:
 
 
 def whose(schema: Any, unit: str, value: Any) -> list[Any]:
-    """Return the identifiers in a partition, or in tables of it."""
+    """Return the identifiers of people in a partition, or in its tables."""
     parts = (table[unit] if schema is None else schema.units(table) for table in several(taken(value)))
     return [entry for part in parts for entry in identifiers_of(part)]
 

@@ -1,4 +1,4 @@
-"""Tables that a database answers a query with: read in blocks of rows, in one order, as partitions."""
+"""Results of database queries, read in blocks of rows in a fixed order, as partitions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +16,7 @@ from dpconvex.util.arguments import COUNT, TEXT, refuse, require
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of a query that make a partition: columns of fields, or without these the tables, made whenever it is called."""
+    """A partition of query blocks; a call reads the columns of `fields`, or an iterator of tables if `fields` is None."""
 
     query: "Query"
     numbers: Sequence[int]
@@ -34,10 +34,10 @@ class Blocks:
 
 
 class Query:
-    """The answer to a query in blocks of so many rows.  Each pass asks anew, and reads blocks as they come.
+    """The result of a query in blocks of `rows` rows; each pass runs the query again.
 
-    The connection is one of DuckDB, of a DB-API (SQLite, psycopg) or of ADBC, or an engine or a connection of SQLAlchemy.  Or it
-    is a dataset of PyArrow, and the query is None.
+    The connection is one of DuckDB, a DB-API (SQLite, psycopg) or ADBC, or an engine or a connection of SQLAlchemy. For a
+    PyArrow dataset, the query is None.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Query:
             connection = connection.raw_connection()
         elif hasattr(connection, "exec_driver_sql"):
             connection = connection.connection
-        self.held = connection  # which closes its driver's when it is dropped
+        self.held = connection  # keep a reference: a dropped connection closes that of its driver
         self.source = getattr(connection, "driver_connection", connection)
         self.rows, self._open, self._next = rows, iter(()), -1
         if is_dataset := hasattr(self.source, "to_batches"):
@@ -58,25 +58,25 @@ class Query:
         fits = isinstance(sql, str | None) and is_dataset == (sql is None) and not (is_dataset and keys)
         said = "from_query: pass a connection, as duckdb.connect(path), and a text in SQL; or a dataset of PyArrow, None, by=None"
         require(fits and not isinstance(connection, str | PathLike), f"{said}.")
-        inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # a comment may end the text
+        inner = f"({(sql or '').strip().rstrip(';')}\n) AS asked"  # the text may end in a comment
         if not is_dataset:
             names = self._asked(f"SELECT * FROM {inner} WHERE 1 = 0")[0]
         self.names = list(wanted(names))
         listed, missing = ", ".join(names), (name for name in (*keys, *self.names) if names.count(name) != 1)
         refuse((f"the query: one column must be called {n!r}; there are: {listed}." for n in missing), DomainError)
         self.sql = f"SELECT {', '.join(map(quoted, self.names))} FROM {inner}"
-        if keys:  # rows that are alike in all columns may change places
+        if keys:  # only rows that are equal in all columns may swap
             self.sql += f" ORDER BY {', '.join(map(quoted, dict.fromkeys([*keys, *self.names])))}"
         if not is_dataset:
             self.size = int(self._asked(f"SELECT count(*) FROM {inner}")[1][0][0])
 
     @property
     def sizes(self) -> list[int]:
-        """The number of rows of each block."""
+        """Number of rows of each block."""
         return [min(self.rows, self.size - start) for start in range(0, max(self.size, 1), self.rows)]
 
     def block(self, number: int) -> Any:
-        """Return a table; of a pass that is further or not begun, blocks before it are read and passed over."""
+        """Return a block as a table; if the current pass is beyond the block, run the query again and skip earlier blocks."""
         with self._told():
             if not 0 <= self._next <= number:
                 self._end()
@@ -95,7 +95,7 @@ class Query:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Say that the query failed where the database says so."""
+        """Context that turns errors of the database into a `DomainError`."""
         try:
             yield
         except DPConvexError:
@@ -106,13 +106,13 @@ class Query:
             raise DomainError(f"the query failed ({type(error).__name__}: {said}).") from error
 
     def _end(self) -> None:
-        """End a pass, and what the database holds for it."""
+        """End the current pass and close its cursor."""
         if hasattr(self._open, "close"):
             self._open.close()
         self._open, self._next = iter(()), -1
 
     def _asked(self, sql: str) -> tuple[list[str], list[Any]]:
-        """Return the columns and the rows of a short answer."""
+        """Run a query with a short result; return its column names and its rows."""
         with self._told():
             if hasattr(self.source, "sql"):
                 relation = self.source.sql(sql)
@@ -129,7 +129,7 @@ class Query:
             read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
             with closed(read(self.rows)) as reader:
                 yield from joined(reader, self.rows)
-        else:  # psycopg fetches all rows at once, but for cursors with a name
+        else:  # psycopg fetches all rows at once unless the cursor has a name
             named = {"name": "dpconvex", "withhold": True} if hasattr(self.source, "pgconn") else {}
             with closed(self.source.cursor(**named)) as cursor:
                 cursor.execute(self.sql)
@@ -142,7 +142,7 @@ class Query:
 
 @contextmanager
 def closed(resource: Any) -> Iterator[Any]:
-    """Close a cursor or a stream in the end, unless its connection was closed before."""
+    """Context that closes a cursor or a stream at its end, and ignores errors of a connection closed before."""
     try:
         yield resource
     finally:
@@ -151,7 +151,7 @@ def closed(resource: Any) -> Iterator[Any]:
 
 
 def joined(batches: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Yield tables of PyArrow of so many rows, the last one of fewer, out of batches of any size."""
+    """Yield PyArrow tables of `rows` rows, the last one of fewer, from batches of any size."""
     import pyarrow as pa
 
     held: list[Any] = []
@@ -168,7 +168,7 @@ def joined(batches: Iterable[Any], rows: int) -> Iterator[Any]:
 
 
 def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the columns of several pieces as those of one."""
+    """Concatenate the columns of several mappings by name."""
     first, *others = pieces
     if not others:
         return dict(first)
@@ -178,10 +178,10 @@ def together(pieces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def stacked(table: Any, columns: str | Sequence[str]) -> Any:
-    """Return a column of a table as an array, or several as a matrix."""
+    """Return a column of a table as an array, or several columns as a matrix."""
     if isinstance(columns, str):
         column = table[columns]
-        if not hasattr(column, "to_numpy"):  # Of several types each entry stays what it is
+        if not hasattr(column, "to_numpy"):  # entries of several types keep their types
             return np.asarray(column) if {*map(type, column)} in ({int}, {float}) else objects(column)
         return objects(column.to_pylist()) if column.null_count else column.to_numpy()
     return np.column_stack([stacked(table, name) for name in columns])

@@ -1,4 +1,4 @@
-"""What is publicly known about one record: its fields and their domains, over which constants of certificates are suprema."""
+"""Public domain of a record: `Record` declares its fields, and constants of certificates are suprema over their domains."""
 
 from collections.abc import Hashable, Mapping
 from functools import partial
@@ -24,7 +24,7 @@ EMPTY = "the data are empty: there is no record to learn from."
 
 
 class Sealed:
-    """Base class of objects that cannot be changed after they were made."""
+    """Base class of objects that are immutable after construction."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False):
@@ -43,9 +43,9 @@ class Record(Sealed):
     Attributes
     ----------
     parameters : mapping of str to cvxpy.Parameter
-        The symbolic continuous fields that a loss is written in.
+        CVXPY parameters for the continuous fields; the loss is an expression of these.
     combinations : tuple of dict
-        Every assignment of the discrete fields, one empty assignment if there are none.
+        Every assignment of the discrete fields; one empty assignment without discrete fields.
 
     Examples
     --------
@@ -90,8 +90,8 @@ class Record(Sealed):
         ----------
         data : mapping of str to array_like
             One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
-            and SciPy's sparse matrices are copied; larger arrays and memory-mapped ones stay where they are, and every block
-            of them is copied and checked whenever it is read.  Or see `Partitions`.
+            and SciPy's sparse matrices are copied.  Larger arrays and memory-mapped arrays are not: each block of these is
+            copied and checked at every reading.  `Partitions` are accepted too.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool
@@ -105,7 +105,7 @@ class Record(Sealed):
         return batch
 
     def check_form(self, data: Any, empty: bool = False) -> None:
-        """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
+        """Raise if names, types, shapes or lengths of columns are wrong. Values are not read."""
         data = settled(data)
         self._check_names(data)
         if isinstance(data, Partitions):
@@ -116,9 +116,9 @@ class Record(Sealed):
         require(empty or counted(data) != 0, EMPTY, DomainError)
 
     def _check_names(self, data: Any) -> None:
-        """Refuse data with other columns than the declared fields, or other labels in a schema, or with other indexes."""
+        """Raise unless the columns are the declared fields, with equal indexes, and the schema's labels are declared."""
         found = data.keys() if isinstance(data, Partitions) else table(data).keys()
-        names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
+        names = set(self.fields if found is None else found)  # names of an unread partition are checked when it is read
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             said = f"the data must have exactly the declared fields (missing: {missing}, extra: {extra})"
@@ -145,12 +145,12 @@ class Record(Sealed):
         return Batch(fields=arrays, group=frozen(group))
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
-        """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
+        """Return the values of a discrete field for the records of a batch, dtype object, shape (n,)."""
         found = (combination[name] for combination in self.combinations)
         return np.fromiter(found, dtype=object, count=len(self.combinations))[batch.group]
 
     def levels(self, batch: Batch, name: str) -> NDArray[Any]:
-        """Return the same in an array whose type is that of the declared values, whichever occur."""
+        """Return the values of a discrete field as `values` does, with the dtype of all declared values."""
         choice = self.discrete[name]
         own = [choice.values.index(combination[name]) for combination in self.combinations]
         return choice.array[np.array(own)[batch.group]]
@@ -166,7 +166,7 @@ def same_length(lengths: Mapping[str, int]) -> int:
     return next(iter(lengths.values()))
 
 
-# What data are, whoever holds them
+# Properties of data in memory or in partitions
 
 
 def counted(data: Any) -> int:
@@ -178,7 +178,7 @@ def counted(data: Any) -> int:
 
 
 def feature_names(data: Any, field: str | None = None) -> tuple[str, ...] | None:
-    """Return the names of the columns of a field, or of the first that is a data frame; None if nothing has names."""
+    """Return the column names of a field, or of the first field with names; None if there are no names."""
     known = data.names if isinstance(data, Partitions) else {n: names_of(data[n]) for n in table(data).keys()}  # noqa: SIM118
     return next((names for name, names in known.items() if names and field in (None, name)), None)
 

@@ -1,4 +1,4 @@
-"""What is publicly known about a table of records: its columns, the label, and what is not used; never read off the data."""
+"""Public description of a table: `Schema` declares its features, label and ignored columns, and never reads them off the data."""
 
 import json
 import math
@@ -27,7 +27,7 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
 PLAIN: dict[str, Any] = {"label": str, "clip": bool, "unit": bool, "constant": float}  # Settings that are plain data
-# What labels mean that readers of tables turn into truth values.
+# Texts of labels that readers of tables convert to truth values.
 TRUTH_WORDS = {"no": False, "n": False, "f": False, "yes": True, "y": True, "t": True}
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # Keys that TOML takes without quotes
 PLAIN |= {"privacy_unit": str | None, "ignore": tuple[str, ...] | None, "absent": tuple[str, ...]}
@@ -40,7 +40,7 @@ class Schema:
     Parameters
     ----------
     features : mapping of str to column
-        A pair of bounds, a `Numeric`, `Ordered`, `Categorical`, `Boolean` or `Date`, or a dict as a TOML file spells it.
+        A pair of bounds, a `Numeric`, `Ordered`, `Categorical`, `Boolean` or `Date`, or a dict in the form of a TOML file.
     label : str
         The column to be predicted.
     labels, label_bounds : optional
@@ -48,19 +48,19 @@ class Schema:
     clip : bool
         Move numbers and dates outside their bounds to the nearest bound instead of raising.
     ignore : sequence of str, optional
-        Columns that are known and not used.  If given, any further column is an error.  If None, further columns are skipped.
+        Columns that are not used.  If given, any further column is an error.  If None, further columns are skipped.
     absent : sequence of str
         Texts that stand for a missing value, besides the empty one.
     unit : bool
-        Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
+        Divide each record by its own length, instead of by the largest possible length.
     constant : float
-        A last feature that is this number for every record, so that records have length at most ``sqrt(1 + constant**2)``.
-        Bounds and penalties of coefficients hold it back: for an intercept, prefer the option `constant` of a problem.
+        A last feature with this value for every record.  Records then have length at most ``sqrt(1 + constant**2)``.
+        Bounds and penalties apply to its coefficient: for an intercept, prefer the option `constant` of a problem.
     privacy_unit : str, optional
         The column with the identifier of a person who may have several records; it is not a feature.  A guarantee about these
         records must have a unit (docs/unit.md). `units` reads the column.
     learnt : Learnt, optional
-        Record of `dpconvex.learn_schema`: the learnt columns, and their cost.  Entries of learnt columns raise no errors.
+        Learnt columns and their cost, from `dpconvex.learn_schema`.  Entries of learnt columns raise no errors.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class Schema:
 
     @property
     def steps(self) -> Array:
-        """Change of the encoded feature for one unit of a column, or for a level, without division by lengths of records."""
+        """Change of each encoded feature per unit of its column, or for its level, without division by lengths of records."""
         found = []
         for name, column in self.features.items():
             own = np.full(len(column.names(name)), math.sqrt(column.square))
@@ -156,9 +156,9 @@ class Schema:
         data : data frame, mapping of str to column, or path
             A pandas or polars data frame, a PyArrow table, columns by name, or the path of a CSV or Parquet file.
         labelled : bool
-            Read the label, too; otherwise the second result is empty.
+            Read the label, too.  If False, `y` is empty.
         clip : bool, optional
-            As declared, unless given.
+            Use this value instead of the schema's `clip`.
         empty : bool
             Accept a table without records.
         sparse : bool
@@ -208,7 +208,7 @@ class Schema:
         return X, y
 
     def targets(self, values: Any, where: Any = "row {}".format, clip: bool = True) -> Any:
-        """Return labels, or targets between -1 and 1, of entries of the label's column; none is refused if it was learnt."""
+        """Return labels, or targets in [-1, 1], for entries of the label's column; a learnt label never raises."""
         column, learnt = self.target, self.learnt is not None and self.label in self.learnt.columns
         place, value = column.placed(where, column.readable(values) if learnt else values, clip)
         return np.array(self.labels)[place] if self.labels else 2 * value
@@ -243,25 +243,25 @@ class Schema:
 
     @property
     def target(self) -> Column:
-        """The label as a column."""
+        """The declaration of the label as a column."""
         missing: Any = self.learnt.otherwise if self.learnt else None
         lower, upper = self.label_bounds or (0.0, 1.0)
         if not self.labels:
             return Numeric(lower, upper, missing)
         found = Categorical(self.labels, missing=missing)
         truths = [TRUTH_WORDS.get(one.casefold()) for one in self.labels]
-        if sorted(map(str, truths)) == ["False", "True"]:  # as DuckDB and PyArrow read such columns
+        if sorted(map(str, truths)) == ["False", "True"]:  # DuckDB and PyArrow read such columns as truth values
             found.__dict__["places"] |= {value_of(truth): float(place) for place, truth in enumerate(truths)}
         return found
 
     @property
     def known(self) -> set[str] | None:
-        """Columns that a table may have; None if others are ignored."""
+        """Names of all declared columns; None if a table may have others."""
         own = {self.label, *self.features} | ({self.privacy_unit} if self.privacy_unit else set())
         return None if self.ignore is None else {*self.ignore, *own}
 
     def decode_target(self, y: Any) -> Array:
-        """Map predictions from [-1, 1] to the label's bounds; those beyond are moved to a bound."""
+        """Map predictions from [-1, 1] to the label's bounds; predictions outside [-1, 1] are clipped."""
         if self.label_bounds is None:
             raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
         (lower, upper), found = self.label_bounds, np.asarray(y, dtype=float)
@@ -282,13 +282,13 @@ class Schema:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`, or from the settings of a TOML file."""
+        """Return the schema described by `to_dict`, or by the settings of a TOML file."""
         with retold(f"this does not declare a table: {fields!r}", TypeError, kind=TemplateError):
             return cls(**fields)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a TOML file, or raise `TemplateError` if it is not valid, or does not declare a table."""
+        """Read a TOML file; raise `TemplateError` if it is invalid, or does not declare a table."""
         return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
 
     def to_toml(self) -> str:
@@ -299,7 +299,7 @@ class Schema:
 
 
 def schema_of(data: Any) -> Schema | None:
-    """Return the schema that made the features in settled data, None where none is known."""
+    """Return the schema that encoded settled data, or None; of several, the one with most learnt costs."""
     whole = isinstance(data, Partitions)
     parts = [] if whole and data.turns else [data] if whole else [data[name] for name in table(data).keys()]  # noqa: SIM118
     schemas = [made for part in parts if isinstance(made := getattr(part, "schema", None), Schema)]
@@ -307,14 +307,14 @@ def schema_of(data: Any) -> Schema | None:
 
 
 def check_encoded(caller: str, known: Schema | None, made: Any) -> None:
-    """Refuse features that were made by another schema than is known, such as one with its levels in another order."""
+    """Raise if features were encoded by another schema than `known`, for example with its levels in another order."""
     why = "these features were encoded by another schema: columns, bounds, levels, their order, unit or constant differ"
     alike = known is None or not isinstance(made, Schema) or known.encoding == made.encoding
     require(alike, f"{caller}: {why}. Encode tables with the schema of the fit.")
 
 
 def check_inside(schema: Schema, domain: Any, name: str) -> None:
-    """Refuse a domain, known before payment, that records of a schema may lie outside of."""
+    """Raise if encoded records of a schema may lie outside the domain of a field."""
     if schema.constant and isinstance(domain, Ball) and domain.dim == len(schema.feature_names) and domain.norm == 2:
         longest = schema.radius
         said = f"the schema has a constant, so its records are up to {longest:.4g} long, and the radius is {domain.radius:g}"
@@ -327,7 +327,7 @@ def check_inside(schema: Schema, domain: Any, name: str) -> None:
 
 
 def check_unit(unit: str | None, *known: Any) -> None:
-    """Refuse a guarantee about single records where columns or schemas say that one person may have several."""
+    """Raise if the guarantee protects single records but a schema declares that a person may have several."""
     mine = None if unit is not None else origin_of(*known).privacy_unit
     why = f"a column says whose records are whose ({mine!r}), and the guarantee protects single records"
     remedy = "ask for unit= and most=, and pass unit=schema.units(table), or Partitions alone"
@@ -335,7 +335,7 @@ def check_unit(unit: str | None, *known: Any) -> None:
 
 
 def toml(value: Any) -> str:
-    """Spell a value in TOML; its texts, numbers, truth values and lists of them are those of JSON."""
+    """Return a value in TOML syntax; texts, numbers, truth values and lists are written as in JSON."""
     if isinstance(value, Mapping):
         keys = {key: key if BARE.fullmatch(key) else toml(key) for key in value}
         return "{" + ", ".join(f"{keys[key]} = {toml(entry)}" for key, entry in value.items()) + "}"
@@ -345,7 +345,7 @@ def toml(value: Any) -> str:
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    # Also texts that are no UTF-8, and integers of thousands of digits.
+    # ValueError: also invalid UTF-8, and integers of thousands of digits.
     with retold(f"{path}: not valid TOML", RecursionError, ValueError, kind=TemplateError):
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
     unknown = (key for key in settings if key not in allowed)

@@ -1,4 +1,4 @@
-"""Columns of a table as they are publicly known, and what features they become, each record by itself (docs/data.md)."""
+"""Public declarations of table columns, and their encoding as features, one record at a time (docs/data.md)."""
 
 import datetime
 import math
@@ -27,14 +27,14 @@ NONE: Mapping[Any, float] = MappingProxyType({})
 
 
 class Column:
-    """A declared column: an entry is a number between the ends, and becomes features, perhaps with one for missing values."""
+    """Base class of column declarations: an entry is read as a number between `ends` and encoded as features."""
 
-    kind: ClassVar[str]  # what a TOML file calls it
-    square: ClassVar[float] = 0.25  # bounds the sum of squares of the features: a record has the number or lacks it
+    kind: ClassVar[str]  # its key in a TOML file
+    square: ClassVar[float] = 0.25  # bound on the sum of squares of the features of one entry
     missing: Any
     ends: tuple[float, float]
-    unknown = "is not a finite number"  # said of an entry that is none
-    reads: ClassVar[Any] = staticmethod(number)  # makes numbers of entries, NaN or infinity of what is none
+    unknown = "is not a finite number"  # message for an unreadable entry
+    reads: ClassVar[Any] = staticmethod(number)  # maps an entry to a number; NaN or infinity if it is unreadable
 
     def __post_init__(self) -> None:
         if self.missing not in (None, INDICATOR):
@@ -45,16 +45,16 @@ class Column:
                 raise TemplateError(f"missing is a value, a declared level or 'indicator': {said}") from error
 
     def names(self, name: str) -> list[str]:
-        """Name the features that a column becomes."""
+        """Return the names of the features of a column."""
         return [name, f"{name}: missing"] if self.missing == INDICATOR else [name]
 
     def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
+        """Return the features of each entry, shape (n, features); `where` names the position of an entry for messages."""
         place, value = self.placed(where, values, clip)
         return np.where(place[:, None] == np.arange(len(self.names(""))), value[:, None], 0.0)
 
     def placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
-        """Return for each entry the place and the value of its one feature that is not 0; the place is -1 if all are."""
+        """Return the index and value of the one feature of each entry that may be nonzero; index -1 for the reference level."""
         numeric = values.dtype.kind in "iuf"
         absent = values != values if numeric else np.array(list(map(tables.is_missing, values.tolist())), dtype=bool)
         if absent.any() and self.missing is None:
@@ -71,7 +71,7 @@ class Column:
         return place, value
 
     def readable(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return entries of which those that cannot be read are missing ones."""
+        """Return the entries, with NaN for unreadable ones."""
         read = np.isfinite(self._numbers(values))
         found = values.copy() if values.dtype.kind == "f" else values.astype(object)
         found[~read] = math.nan  # which is missing in any column
@@ -81,13 +81,13 @@ class Column:
         if self.reads is number and values.dtype.kind in "iuf":
             return np.array(values, float)
         entries = tables.listed(values)
-        try:  # entries of one type and value are read once
+        try:  # read equal entries of one type only once
             return np.array(list(map(lru_cache(2**16, typed=True)(self.reads), entries)), float)
-        except (TypeError, ValueError):  # one is a list, say, or a buffer that can be written to
+        except (TypeError, ValueError):  # an entry is not hashable
             return np.array(list(map(self.reads, entries)), float)
 
     def _placed(self, where: Where, values: NDArray[Any], clip: bool) -> tuple[Indices, Array]:
-        """Place entries that are there, or refuse the first that is no number between the ends."""
+        """Return index and value of the feature of each present entry; raise at the first unreadable or outside."""
         (lower, upper), numbers = self.ends, self._numbers(values)
         for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
             value = values.tolist()[index]
@@ -98,7 +98,7 @@ class Column:
             comma = isinstance(value, str) and self.reads is number and math.isfinite(number(value.replace(",", "")))
             remedy = "; write decimal points, and no commas: pandas.read_csv(..., decimal=',')" * comma
             raise DomainError(f"{where(index)}: {shown!r} {self.unknown}{remedy}.")
-        with np.errstate(over="ignore"):  # a bound that was stored in single precision may lie beyond itself
+        with np.errstate(over="ignore"):  # a bound rounded to single precision may lie outside the bounds
             single = np.ravel([np.array(self.ends, dtype=kind).astype(float) for kind in tables.SINGLE])
         outside = np.flatnonzero(~((numbers >= lower) & (numbers <= upper)) & ~np.isin(numbers, single))
         if len(outside) and not clip:
@@ -117,12 +117,12 @@ class Column:
 
     @property
     def content(self) -> list[Any]:
-        """Declared ends, or levels."""
+        """Declared bounds or levels."""
         first, second = (getattr(self, field.name) for field in fields(self)[:2])  # type: ignore[arg-type]
         return list(first) if isinstance(first, tuple) else [first, second]
 
     def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
+        """Return the declaration in the form of a TOML file."""
         further = {name: value for name in ("other", "reference") if (value := getattr(self, name, None))}
         further |= {} if self.missing is None else {"missing": self.missing}
         return {self.kind: self.content, **further} if further or self.kind != "bounds" else self.content
@@ -160,11 +160,11 @@ class Numeric(Column):
 
 
 class Levels(Column):
-    """A column of texts: an entry is the place of its text among the levels."""
+    """Base class of columns with levels: an entry is read as the index of its level."""
 
     levels: Sequence[str]
     other = False
-    folded: ClassVar[bool] = False  # whether upper and lower case are the same
+    folded: ClassVar[bool] = False  # whether case is ignored
 
     def __post_init__(self, synonyms: Mapping[Any, float] = NONE) -> None:
         levels = self.__dict__["levels"] = levels_of(self.levels)
@@ -173,7 +173,7 @@ class Levels(Column):
         texts = {level: float(place) for place, level in enumerate(levels)}
         places: dict[Any, float] = {}
         for level, place in texts.items():
-            for value in tables.values_of(level):  # if "01" and "1" are levels, the number 1 is neither
+            for value in tables.values_of(level):  # if "01" and "1" are levels, the number 1 matches neither
                 places[value] = math.nan if value in places else place
         kinds = {type(value) for value in (*TRUTHS, 0, 1) if value in places}
         for value in (*TRUTHS, 0, 1) if kinds else ():  # PyArrow reads "1" beside "true" as a truth value
@@ -185,14 +185,14 @@ class Levels(Column):
 
     def reads(self, value: Any) -> float:
         text, places = isinstance(value, str), self.__dict__["places"]
-        # A data frame may hold some texts as missing values, and whole numbers as ones that lost digits.
+        # A data frame may have read some texts as missing values, and rounded large whole numbers.
         if (text and self.missing not in (None, value) and value in tables.MISSING) or tables.lost_digits(value):
             return math.nan
         value = value.casefold() if text and self.folded else value
         place = places.get(value) if text else None
         if place is None:
             place = places.get(found := tables.value_of(value))
-        if place is None:  # a time that is no level was read out of something else; NaN is of no known kind
+        if place is None:  # a time outside the levels is a misread entry, and NaN has no known type
             known = text or (isinstance(found, float | int | tuple) and found == found)
             place = float(len(self.levels)) if self.other and known else math.nan
         return float(place)
@@ -200,7 +200,7 @@ class Levels(Column):
 
 @dataclass(frozen=True)
 class Ordered(Levels):
-    """Declare ordered grades, which are spaced evenly.
+    """Declare ordered grades with even spacing.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ KINDS: dict[str, Any] = {kind.kind: kind for kind in (Numeric, Ordered, Categori
 
 
 def column_of(name: str, declared: Any) -> Column:
-    """Return a declared column: an object, a pair of bounds, or a table as a TOML file spells it."""
+    """Return a column declaration from an object, a pair of bounds, or a dict in the form of a TOML file."""
     if isinstance(declared, Column):
         return declared
     rest = dict(declared) if isinstance(declared, dict) else {"bounds": declared}
@@ -335,7 +335,7 @@ def column_of(name: str, declared: Any) -> Column:
         raise TemplateError(f"the column {name!r}: {error}") from error
 
 
-# Bounds, levels and labels as they are declared
+# Declared bounds, levels and labels
 
 
 def interval(what: str, pair: Any) -> tuple[float, float]:

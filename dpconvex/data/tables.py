@@ -1,4 +1,4 @@
-"""Columns of entries out of whatever holds a table (data frames, mappings, CSV and Parquet files), and how an entry is read."""
+"""Tables: columns of data frames, mappings, CSV and Parquet files, and the conversion of their entries."""
 
 import csv
 import datetime
@@ -26,7 +26,7 @@ from dpconvex.util.arguments import require, retold
 Values = NDArray[Any]
 
 PARQUET = (".parquet", ".pq")
-LONGEST = 2**31 - 1  # characters of a cell, at most as many as the module counts everywhere
+LONGEST = 2**31 - 1  # characters of a cell, the largest limit that the csv module takes on every platform
 # Texts that pandas reads as missing.
 MISSING = {"NA", "N/A", "NaN", "NULL", "None", "n/a", "nan", "null", "<NA>", "#N/A", "#NA", "-NaN", "-nan", "#N/A N/A"}
 MISSING |= {"1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
@@ -36,7 +36,7 @@ SINGLE = np.float32, np.float16
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose columns are not read yet."""
+    """A table with columns that are read on demand."""
 
     title: str  # for messages
     names: list[Any]
@@ -53,12 +53,12 @@ class Table:
         return lambda index: f"{self.title}, {row(index)}, column {name!r}"
 
     def check_names(self, names: Sequence[str], known: Any = None, numbers: Sequence[str] = ()) -> None:
-        """Refuse a table that lacks a column, has one twice or one that is not known, or no numbers where they are declared."""
+        """Raise if a column is missing, repeated or undeclared, or has another type although it is declared as a number."""
         for wanted in names:
             if (count := self.names.count(wanted)) != 1:
                 what = f"{count} columns are called {wanted!r}" if count else f"there is no column {wanted!r}"
                 raise DomainError(f"{self.title}: {what}; the columns are {', '.join(map(str, self.names))}.")
-        # An index that data frames write has no name.
+        # Data frames write their index as a column without a name.
         further = [name for name in self.names if known is not None and name not in known and name != ""]
         said = f"{self.title}: not declared are {further}; declare them, or list them under ignore."
         require(not further, said, DomainError)
@@ -70,7 +70,7 @@ class Table:
     def columns(
         self, names: Sequence[str], known: Any = None, absent: Collection[str] = (), strict: bool = True
     ) -> dict[str, Values]:
-        """Return named columns of one length; texts have no blanks around them, and are missing if they are one of `absent`."""
+        """Return the named columns, of equal length; texts are stripped, and entries equal to one of `absent` become None."""
         self.check_names(names, known)
         found, marks = {name: self.read(name) for name in names}, {v for text in absent for v in values_of(text)}
         several = (mark if isinstance(mark, tuple) else (mark,) for mark in marks)
@@ -91,12 +91,12 @@ class Table:
 
 
 def name_of(name: Any) -> Any:
-    """Return the name of a column; of whole numbers, as data frames have them, as a text."""
+    """Return a column name; whole numbers, which data frames allow as names, become texts."""
     return str(name) if isinstance(name, int | np.integer) and not isinstance(name, bool) else name
 
 
 def table_of(data: Any, header: bool = False) -> Table:
-    """Return a table; with `header`, of a file only the names of its columns are read."""
+    """Return data, or a file, as a `Table`; with `header`, only the column names of a file are read."""
     if isinstance(data, Table):
         return data
     if isinstance(data, Mapping):
@@ -142,7 +142,7 @@ def frame_table(data: Any, title: str) -> Table:
     def read(name: str) -> Values:
         column = frame.get_column(own[name])
         categories = getattr(getattr(native := column.to_native(), "dtype", None), "categories", None)
-        if getattr(categories, "dtype", None) in SINGLE:  # of pandas, whose lists have lost this
+        if getattr(categories, "dtype", None) in SINGLE:  # lists of pandas categories lose single precision
             return entries(name, np.asarray(native))
         numeric = column.dtype.is_numeric() and column.dtype not in (nw.Int128, nw.UInt128)
         with suppress(Exception):
@@ -156,7 +156,7 @@ def frame_table(data: Any, title: str) -> Table:
 
 
 def entry_at(column: Any, place: int) -> Any:
-    """Return an entry, or an object of no known kind for one that Python cannot hold, such as a date of the year 20000."""
+    """Return an entry; NotImplemented if Python cannot represent its value, such as a date of the year 20000."""
     try:
         return column[place]
     except Exception:
@@ -166,7 +166,7 @@ def entry_at(column: Any, place: int) -> Any:
 def entries(name: str, column: Any) -> Values:
     if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
-    if isinstance(column, np.ma.MaskedArray):  # what is masked is missing
+    if isinstance(column, np.ma.MaskedArray):  # masked entries are missing
         masked, column = np.ma.getmaskarray(column), column.data.astype(object)
         column[masked] = None
     if has_masked(column):
@@ -175,7 +175,7 @@ def entries(name: str, column: Any) -> Values:
     array = np.asarray(column) if hasattr(column, "dtype") else objects(column)
     require(array.ndim == 1, f"column {name!r}: expected one entry per record, got shape {array.shape}.", DomainError)
     if hasattr(column, "dtype") and array.dtype != np.asarray(column[:0]).dtype:
-        array = objects(list(column))  # Missing entries made floats of whole numbers, which loses digits of others
+        array = objects(list(column))  # missing entries turned whole numbers into floats, which rounds large ones
     if array.dtype.kind in "iuf":
         return array
     return objects(list(array) if array.dtype.kind in "mM" else array.tolist())  # times would become integers
@@ -186,12 +186,12 @@ def objects(values: Iterable[Any]) -> Values:
 
 
 def listed(values: Values) -> list[Any]:
-    """Return the entries of a column, those in single precision as such: 1.1 is another number there."""
+    """Return the entries of a column; entries in single precision keep their type, because 1.1 is another number there."""
     return list(values) if values.dtype in SINGLE else values.tolist()
 
 
 def one_below_the_other(pieces: Sequence[Values]) -> Values:
-    """Return the columns of several tables as one; where their types differ, each entry stays what it is in its own."""
+    """Concatenate columns of several tables; if their dtypes differ, each entry keeps its type."""
     if len({piece.dtype for piece in pieces}) == 1:
         return np.concatenate(pieces)
     return objects(entry for piece in pieces for entry in listed(piece))
@@ -200,13 +200,13 @@ def one_below_the_other(pieces: Sequence[Values]) -> Values:
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
     with retold(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'", ImportError, kind=DomainError):
         import pyarrow.parquet
-    if not path.is_file():  # a pipe may never begin
+    if not path.is_file():  # reading a pipe may block forever
         raise DomainError(f"{path}: this is no file, and a Parquet file was expected.")
     try:
         return read(pyarrow.parquet)
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # PyArrow has many for a file that is damaged
+    except Exception as error:  # PyArrow raises many types of errors for a damaged file
         raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
 
 
@@ -244,14 +244,14 @@ def csv_table(path: Path, header: bool) -> Table:
 
 
 def text_of(value: Any) -> str:
-    """Return an entry as a text: whole numbers without a point, truth values in small letters."""
+    """Return an entry as a text: whole numbers without a point, truth values in lower case."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def plain(entry: Any) -> Any:
-    """Return an entry as Python has it, a text without blanks; single precision and unknown kinds stay what they are."""
+    """Return an entry as a plain Python value, texts stripped; single precision and unknown types are unchanged."""
     if type(entry) is str:
         return entry.strip()
     if isinstance(entry, (complex, np.complexfloating)) and entry.imag == 0:
@@ -259,20 +259,20 @@ def plain(entry: Any) -> Any:
     if isinstance(entry, np.generic) and not isinstance(entry, (*SINGLE, np.timedelta64)):
         time = isinstance(entry, np.datetime64)
         found = (entry.astype("datetime64[us]") if time else entry).item()
-        entry = entry if time and isinstance(found, int) else found  # Python has no such years
+        entry = entry if time and isinstance(found, int) else found  # outside the years of Python
     stamp: Any = entry if isinstance(entry, datetime.datetime) and hasattr(entry, "to_pydatetime") else None
-    if stamp is not None:  # of a class of pandas, with nanoseconds
+    if stamp is not None:  # a pandas Timestamp, with nanoseconds
         with suppress(ValueError):
             return stamp.to_pydatetime(warn=False) if stamp == stamp else None
-        return stamp.to_numpy()  # Python has no such years
+        return stamp.to_numpy()  # outside the years of Python
     return entry.strip() if isinstance(entry, str) else entry
 
 
 def value_of(entry: Any) -> Hashable:
-    """Return an entry's value, by which entries are compared: a text in a file has that of what a data frame makes of it.
+    """Return the value by which entries are compared; a text has the value that a data frame would read it as.
 
-    Numbers are compared as numbers, times of a day and dates as times, and "True" is a truth value, whose value is
-    ``(True,)``, for True equals 1.  A number in single precision is compared there; what is none of these has the value NaN.
+    Numbers compare as numbers, dates and times as times. "True" has the value ``(True,)``, because True equals 1. A number in
+    single precision is compared in single precision. Entries of other types have the value NaN.
     """
     entry = plain(entry)
     if isinstance(entry, SINGLE):
@@ -290,18 +290,18 @@ def value_of(entry: Any) -> Hashable:
         if text and entry.lower() in ("true", "false"):
             return (entry.lower() == "true",)
         return normalize("NFC", entry) if text else math.nan
-    with suppress(ValueError, OverflowError):  # of 1e2 and infinity; whole numbers beyond 2^53 stay apart
+    with suppress(ValueError, OverflowError):  # 1e2 and infinity raise; whole numbers beyond 2^53 stay distinct
         return int(entry, 16) if spells_hex(entry) else int(entry) if found.is_integer() else found
     return found
 
 
 def lost_digits(value: Any) -> bool:
-    """Say whether a number is so large that its type may have rounded it to a whole number."""
+    """Return whether a number is so large that its type may have rounded it to a whole number."""
     return isinstance(value, (float, *SINGLE)) and bool(abs(float(value)) >= 2 / float(np.finfo(type(value)).eps))
 
 
 def identifiers_of(column: Any) -> list[Hashable]:
-    """Return identifiers of people, as Python has them; refuse numbers that their type may have rounded to those of others."""
+    """Return identifiers of people as Python values; raise if numbers are so large that their type may have rounded them."""
     found, given = label_entries("unit", column), np.asarray(column) if hasattr(column, "__array__") else column
     numeric = isinstance(given, np.ndarray) and given.dtype.kind in "iuf"
     lost = lost_digits(np.abs(given).max(initial=0)) if numeric else any(map(lost_digits, given))
@@ -311,7 +311,7 @@ def identifiers_of(column: Any) -> list[Hashable]:
 
 
 def values_of(text: str) -> set[Hashable]:
-    """Return the values that a text may have in a column: its own, and that of its number in single precision."""
+    """Return the values that a text may have in a column: its own, and those of its number in single precision."""
     value, single = value_of(text), []
     if isinstance(value, int | float):
         with np.errstate(over="ignore"):
@@ -320,21 +320,21 @@ def values_of(text: str) -> set[Hashable]:
 
 
 def is_missing(value: Any) -> bool:
-    """Say whether an entry is missing: none at all, NaN, not a time, or an empty text."""
+    """Return whether an entry is missing: None, NaN, NaT, or an empty text."""
     if value is None or isinstance(value, str) or type(value).__name__ in ("NAType", "NaTType"):
         return not isinstance(value, str) or not value
     return isinstance(value, float | np.generic) and bool(value != value)
 
 
 def reads_as_missing(value: Any) -> bool:
-    """Say whether an entry is missing, or a text that data frames read as missing."""
+    """Return whether an entry is missing, or a text that data frames read as missing."""
     text = value.strip() if isinstance(value, str) else value
     return is_missing(text) or (isinstance(text, str) and text in MISSING)
 
 
 def number(value: Any) -> float:
-    """Return the number that an entry holds or spells, NaN if it is none."""
-    try:  # in single precision its exact value, so that an entry alone and a column of them are read alike
+    """Return the number that an entry holds or spells; NaN if there is none."""
+    try:  # single precision has its exact value, so that single entries and columns are read alike
         if not isinstance(value, str):
             known = isinstance(value, Number) and not isinstance(value, (bool, *DURATIONS))
             return float(value) if known else math.nan
@@ -344,11 +344,11 @@ def number(value: Any) -> float:
 
 
 def spells_hex(value: Any) -> bool:
-    """Say whether an entry is a text such as "0x1F", which PyArrow reads as a number."""
+    """Return whether an entry is a text such as "0x1F", which PyArrow reads as a number."""
     return isinstance(value, str) and value[:2] in ("0x", "0X") and value.isalnum() and value.isascii()
 
 
 def day(value: Any) -> float:
-    """Return the number of the day that an entry is or spells, perhaps with a time of it, but no time zone; NaN if it is none."""
+    """Return the ordinal of the day that an entry holds or spells, with or without a time; NaN if none, or with a time zone."""
     found = value_of(value)
     return found.toordinal() if isinstance(found, datetime.datetime) and found.tzinfo is None else math.nan

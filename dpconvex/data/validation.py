@@ -1,6 +1,6 @@
-"""Checks of a column against its declared domain: nothing is guessed from text, dates or masks, and no index is believed.
+"""Checks of columns against their declared domains: no text, date or mask is converted, and sparse indices are verified.
 
-What comes back stays inside: an array that nobody can write to, or a column that copies and checks every block as it is read.
+A checked column stays inside its domain: it is a read-only array, or copies and checks every block when it is read.
 """
 
 import datetime
@@ -21,26 +21,26 @@ from dpconvex.numerics import RECORD_TOLERANCE
 from dpconvex.util.arguments import NOT_AN_ARRAY, retold
 from dpconvex.util.arrays import Array, frozen
 
-# What no number is, though NumPy counts its durations among the integers and makes numbers of both.
+# Durations are no numbers, but NumPy counts np.timedelta64 among the integers, and converts both types to numbers.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
 PLAIN = (float, int, str)
-# Beginnings of types of columns without numbers, in lower case.
+# Prefixes of names of column types without numbers, in lower case.
 UNNUMBERED = ("str", "large_string", "utf8", "date", "time", "duration")
 ENCODED = "encode the table with a dpconvex.Schema or SchemaEncoder"
-# What SciPy raises of a sparse matrix whose parts do not fit.
+# Errors that SciPy raises for a sparse matrix with inconsistent parts.
 UNFIT = (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError)
-# A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
+# Columns of up to this many bytes are copied into read-only memory; larger ones are checked at each reading.
 LARGEST_COPY = 2**30
-# A larger copy of single precision stays as it is, half as large as what is made of its blocks when they are read.
+# Columns in single precision above this many bytes stay single; blocks become double when they are read.
 LARGEST_DOUBLED = 2**26
 
 
-# What needs no values
+# Checks of type and shape
 
 
 def unnumbered(column: Any) -> list[str]:
-    """Return which columns of a data frame, or of pandas alone, have texts or dates as their type; objects may be numbers."""
+    """Return the columns of a data frame or a series with texts or dates as their type. Columns of objects may be numbers."""
     kinds = getattr(column, "dtypes", getattr(column, "dtype", None))
     kinds = getattr(getattr(column, "schema", None), "types", ()) if kinds is None else kinds  # of PyArrow
     types = list(map(str, kinds)) if isinstance(kinds, Iterable) else [str(kinds)]
@@ -49,7 +49,7 @@ def unnumbered(column: Any) -> list[str]:
 
 
 def length_of(name: str, domain: Domain, column: Any) -> int:
-    """Return the number of records of a column, or refuse what is none of the domain, whatever its values are."""
+    """Return the number of records of a column; raise if its type or shape cannot match the domain."""
     if isinstance(domain, Choice):
         return length_of_labels(name, domain.values, column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
@@ -57,7 +57,7 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
             said = f"expected real numbers, got texts or dates ({shorten(', '.join(wrong))})"
             raise DomainError(f"field {name!r}: {said}; {ENCODED}.")
         column = array_of(f"field {name!r}", column)
-    if column.shape == (0,):  # what no records look like, whatever their shape
+    if column.shape == (0,):  # an empty list has this shape in every domain
         return 0
     length = check_array(name, domain.shape, column)
     if sp.issparse(column) and domain.excess(np.zeros((1, *domain.shape)))[0] > 0:
@@ -66,7 +66,7 @@ def length_of(name: str, domain: Domain, column: Any) -> int:
 
 
 def check_array(name: str, shape: tuple[int, ...], column: Any) -> int:
-    """Return the number of records, or refuse another shape, or entries of a type of no real numbers; objects are values."""
+    """Return the number of records; raise for another shape or a type without real numbers, except objects."""
     found = tuple(column.shape)
     if len(found) != 1 + len(shape) or found[1:] != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
@@ -84,7 +84,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
         what = f"a {type(column).__name__}" if shape is None else f"an array of shape {shape}"
         raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
     if shape is None and not any(isinstance(entry, Hashable) for entry in column):
-        label_entries(name, column)  # a few of them are values
+        label_entries(name, column)  # raises; if only some are not hashable, the check of values raises
     elif shape is not None and len(column) and (isinstance(kind, np.dtype) or unnumbered(column)):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
         code = kind.kind if isinstance(kind, np.dtype) else "U" if str(kind).lower().startswith("str") else "O"
@@ -100,12 +100,12 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
 
 
 def has_masked(column: Any) -> bool:
-    """Say whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
+    """Return whether entries are masked, in an array or in a list of arrays."""
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
     if isinstance(column, np.ndarray) and column.dtype.kind == "O":
         return has_masked(column.ravel().tolist())
-    with suppress(RecursionError):  # to its bottom; `type` is quicker than a call for each number
+    with suppress(RecursionError):  # a list may contain itself; `type` is faster than a call for each number
         return isinstance(column, list | tuple) and any(has_masked(e) for e in column if type(e) not in PLAIN)
     return False
 
@@ -120,7 +120,7 @@ def unmasked(name: str, column: Any) -> NDArray[Any]:
 
 
 def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Return a column as an array of real numbers, of a shape, not copied if it was one, or raise `DomainError`."""
+    """Return a column as an array of real numbers, without a copy if it is one already; raise `DomainError` if it is not."""
     array = unmasked(name, column)
     if shape is not None and array.shape == (0,):
         array = array.reshape(0, *shape)
@@ -138,7 +138,7 @@ def numbers(name: str, column: ArrayLike, shape: tuple[int, ...] | None = None) 
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array:
-    """Return a sparse matrix in rows, from copies of what it holds, with every index checked, which SciPy does not do."""
+    """Return a sparse matrix in CSR format, copied, with every index checked, because SciPy does not check them."""
     check_array(name, shape, column)
     with retold(f"field {name!r}: the indices of the sparse matrix do not fit it", *UNFIT, kind=DomainError):
         if column.format in ("csr", "csc", "bsr"):
@@ -150,8 +150,8 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> sp.csr_array
             found = column.tocoo()
             kept = sp.coo_array((found.data, found.coords), shape=column.shape)
         check_array(name, shape, kept)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
-            matrix = sp.csr_array(kept.astype(float))  # small integers would wrap around where they are added up
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity raises later, with its row
+            matrix = sp.csr_array(kept.astype(float))  # sums of small integers would overflow
             matrix.has_canonical_format = False
             matrix.sum_duplicates()
     return matrix
@@ -173,7 +173,7 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
         for k, rows in enumerate(blocks(array, step)):
             gate(rows, k * step)
         return Stored(array, gate, (len(array), *domain.shape))
-    with np.errstate(over="ignore"):  # infinity is refused by its row
+    with np.errstate(over="ignore"):  # infinity raises later, with its row
         whole = frozen(array.astype(float, copy=False))
     if all(gate.outside(rows, k * step) is None for k, rows in enumerate(blocks(whole, step))):
         return whole
@@ -181,7 +181,7 @@ def check_column(name: str, domain: Ball | Box, column: Any, clip: bool) -> Any:
 
 
 def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """Return finite numbers, an array or a sparse matrix in rows, that somebody wants to predict from."""
+    """Return features for a prediction as a float array or a CSR matrix; raise `DomainError` if some are not finite."""
     if sp.issparse(column):
         found: Any = trusted_rows(name, column, column.shape[1:] if shape is None else shape)
     else:
@@ -192,7 +192,7 @@ def finite_numbers(name: str, column: Any, shape: tuple[int, ...] | None = None)
 
 
 class Gate:
-    """A check of records that are read from memory that may change: it copies them, unless `fresh`, and looks at each."""
+    """Check of records against a domain; it copies them first, unless `fresh`, because their memory may change."""
 
     def __init__(self, name: str, domain: Ball | Box, clip: bool, fresh: bool = False) -> None:
         self.name, self.domain, self.clip, self.fresh = name, domain, clip, fresh
@@ -201,9 +201,9 @@ class Gate:
         return numbers(self.name, values, self.domain.shape)
 
     def __call__(self, values: Any, first: int = 0) -> Array:
-        """Return records, the first of which has this number, in memory of their own and inside their domain."""
+        """Return a copy of records, inside the domain; `first` is the number of the first record, for messages."""
         array = self.opened(values)
-        with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
+        with np.errstate(over="ignore"):  # numbers above 64 bits may overflow; infinity raises below
             rows = np.array(array, dtype=float, order="C", copy=None if self.fresh else True)
         outside = self.outside(rows, first)
         if outside is not None:
@@ -214,7 +214,7 @@ class Gate:
         length_of(self.name, self.domain, column)
         domain, matrix = self.domain, trusted_rows(self.name, column, self.domain.shape)
         places, owners = matrix.indices, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess is intended
             if isinstance(domain, Box) or domain.norm == np.inf:
                 lower, upper = domain.bounds
                 inside, excess = np.clip(matrix.data, lower[places], upper[places]), np.zeros(matrix.shape[0])
@@ -228,7 +228,7 @@ class Gate:
         return sp.csr_array((frozen(data), frozen(places), frozen(matrix.indptr)), shape=matrix.shape)
 
     def outside(self, rows: Any, first: int, excess: Array | None = None) -> NDArray[np.bool_] | None:
-        """Return which records lie outside, None if none does; refuse what exceeds the domain by more than is put back."""
+        """Return the mask of records to project, or None; raise for infinite excess, or above the tolerance without `clip`."""
         excess = self.domain.excess(rows) if excess is None else excess
         largest = float(excess.max(initial=-1.0))
         if not np.isfinite(largest):
@@ -243,7 +243,7 @@ class Gate:
             count = len(excess) - int((excess <= allowed).sum())
             said = f"{count} of {len(excess)} records lie outside {shorten(repr(self.domain))}"
             worst = f"worst: row {first + int(np.argmax(excess))}, by {float(f'{100 * largest:.3g}'):,.15g} %"
-            table = len(self.domain.shape) == 1  # of which a row may be raw columns
+            table = len(self.domain.shape) == 1  # rows may be raw columns of a table
             known = f"declare bounds that hold by definition{' (bounds=... of an estimator)' * (not self.domain.shape)}"
             scale = "scale columns by public bounds (dpconvex.SchemaEncoder, unit_ball)" if table else known
             raise DomainError(f"field {self.name!r}: {said} ({worst}); {scale}, or fit with clip=True.")
@@ -256,7 +256,7 @@ class Gate:
 def label_entries(name: str, column: Any) -> list[Hashable]:
     if hasattr(column, "__array__"):
         entries = unmasked(name, column).tolist()
-    else:  # not through an array: that would turn a list of words and numbers into words
+    else:  # an array would turn a list of words and numbers into words
         entries = [value.item() if isinstance(value, np.generic) else value for value in column]
     for row, entry in enumerate(entries):
         if not isinstance(entry, Hashable):
@@ -286,10 +286,10 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
 
 
 def codes_of(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
-    """Return the index of each entry among the declared values, -1 for what is none of them."""
+    """Return the index of each entry among the declared values, -1 for undeclared ones."""
     length_of_labels(name, declared, column)
     plain = type(column) in (np.ndarray, np.memmap) and column.dtype.kind in "iuf"
-    # Whole numbers below 2^53, and they alone, are exact as floating-point numbers: none above rounds to one below.
+    # Whole numbers below 2^53 are exact as floating-point numbers, and no larger whole number rounds to one of these.
     if plain and all(isinstance(value, int | float) and abs(value) < 2**53 for value in declared):
         equal = [column == np.float64(value) for value in declared]  # type: ignore[arg-type]
         return np.select(equal, range(len(declared)), -1)

@@ -1,4 +1,4 @@
-"""Partitions with the workers of a Dask cluster: tasks that read neighbours together, and what is done when workers are lost."""
+"""Partitions on the workers of a Dask cluster: tasks for neighbouring partitions, and the handling of lost workers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from dpconvex.data.batch import Place, in_partition, unreadable
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.util.runtime import Interrupt
 
-# After so many seconds without a result it is asked whether any workers are left; and so many times.
+# Seconds without a result before workers are counted, and number of counts without a worker before an error.
 PATIENCE, TIMES = 10.0, 3
-RETRIES = 2  # A task that failed for want of a file or a connection is tried so many times more
-TASKS = 4  # Neighbouring partitions are read together so that there are so many tasks for each thread at most
+RETRIES = 2  # number of times that Dask retries a task after a failure of a file or a connection
+TASKS = 4  # tasks for each thread at most; neighbouring partitions share a task
 
 
 class Workers(Place):
-    """Partitions with the workers of a cluster; neighbours are read together."""
+    """Partitions on the workers of a cluster; neighbouring partitions share a task."""
 
     def __init__(self, client: Any, values: Sequence[Any], keep: bool | None) -> None:
         with reachable():
@@ -28,7 +28,7 @@ class Workers(Place):
         self.bundles: list[tuple[range, Any]] = [(n, list(values[n.start : n.stop])) for n in numbers]
 
     def share(self, value: Any) -> Any:
-        """Return a future of an object, unpacked once in each process; the payload is kept, for workers that are lost."""
+        """Return a future of an object, unpacked once in each process; the pickled object is kept in case workers are lost."""
         from distributed.protocol import pickle
 
         with reachable():
@@ -52,7 +52,7 @@ class Workers(Place):
         return made
 
     def _tasks(self, function: Callable[..., Any], own: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[range, Any]]:
-        """Yield numbers of neighbours, and tasks that call a function with those that have arguments of their own."""
+        """Yield the partition numbers of each task, and the task: `function` of each partition that has arguments in `own`."""
         from dask.delayed import delayed
 
         for numbers, values in self.bundles:
@@ -70,7 +70,7 @@ class Workers(Place):
             try:
                 wait(tasks, timeout=PATIENCE)
             except TimeoutError:
-                Interrupt.check()  # a time limit of the caller's
+                Interrupt.check()  # raises at the caller's time limit
                 lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
                 continue
             for number, future in zip(numbers, tasks, strict=True):
@@ -82,7 +82,7 @@ class Workers(Place):
 
 
 def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, own: Mapping[int, Any]) -> Any:
-    """Return what a function makes of partitions, or instead of it the error, of this task or of the one before."""
+    """Return the results of a function for partitions, or the error of this task or of the preceding task."""
     from distributed.protocol import pickle
 
     if isinstance(values, Exception):
@@ -91,7 +91,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
         return [in_partition(k, function, value, *own[k]) for k, value in zip(numbers, values, strict=True) if k in own]
     except Exception as error:
         if isinstance(error.__cause__, OSError):
-            raise  # may pass: Dask tries again
+            raise  # may be temporary: Dask retries
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
@@ -102,7 +102,7 @@ def outcomes_of(function: Callable[..., Any], numbers: list[int], values: Any, o
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Context in which the cluster is asked: whatever fails is that there is nobody to answer."""
+    """Context for calls to the cluster; errors become `WorkersLost`, except those of this package."""
     try:
         yield
     except DPConvexError:
