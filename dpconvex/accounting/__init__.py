@@ -1,1 +1,1 @@
-"""What releases cost together: events, totals, and the rules of ledgers."""
+"""Privacy accounting: events of releases, their total cost, and privacy budgets with their ledgers."""

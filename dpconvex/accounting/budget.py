@@ -1,4 +1,4 @@
-"""Adaptive composition: a privacy filter, whose rule is fixed before the first of many releases, each chosen by earlier ones."""
+"""The privacy budget: a privacy filter for adaptive composition, with its ledger in memory, a file or a database."""
 
 import getpass
 import os
@@ -27,7 +27,7 @@ from dpconvex.util.runtime import Interrupt, this_process
 VERSION = 1
 AS_IT_IS: Any = dict.fromkeys((Privacy, Event), lambda made: made)
 ORIGIN = ("time", "user", "host", "dataset")
-RARE = 0.1  # Part of the delta of a learnt schema for levels that one person alone has
+RARE = 0.1  # Share of a learnt schema's delta for levels of a category that only one person has
 
 
 class Budget:
@@ -91,8 +91,8 @@ class Budget:
             why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
             raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
-        self._sums = self._rule.nothing  # of the prices of these
-        self._content = b""  # of the file, from which these were read
+        self._sums = self._rule.nothing  # sums of the prices of `_seen`
+        self._content = b""  # the content of the ledger from which `_seen` was read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
         if self._store is not None:
@@ -139,7 +139,7 @@ class Budget:
         content = old.read()
         kept = file_ledger.without_last(content)
         closed = kept + file_ledger.line_of({"moved": str(new)}, kept)
-        if content != closed:  # else an earlier call closed it, and crashed
+        if content != closed:  # equal if an earlier call closed the source, and crashed afterwards
             kept = file_ledger.without_last(old.append(closing))
         new.create(kept)
         if not new.read().startswith(kept):
@@ -172,7 +172,7 @@ class Budget:
         return self._rule.left(self._now()[1])
 
     def totals(self) -> list[Total]:
-        """Return the non-adaptive composition of all spends at the ledger's delta, by every accountant; the smallest first."""
+        """Return the non-adaptive composition of all spends at the ledger's delta, one `Total` per accountant, smallest first."""
         found = self.entries
         return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
@@ -196,7 +196,7 @@ class Budget:
         protected, counted = (privacy.unit or "record", self.privacy.unit or "record")
         both = f"{label!r} protects one {protected}, and the budget counts for one {counted}"
         require(privacy.unit == self.privacy.unit, f"Budget: {both}. Use one unit throughout.")
-        cuts = self.privacy.keep in ("first", "random")  # so people have any number
+        cuts = self.privacy.keep in ("first", "random")  # people may have any number of records
         if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
             number = "any number" if cuts else f"at most {self.privacy.most}"
             both = f"{label!r} is about at most {privacy.most} records of one {privacy.unit}, the budget about {number}"
@@ -238,7 +238,7 @@ class Budget:
         return BudgetExceeded(f"{said} {sum_text(left)}{none} is left{why}. Nothing was spent.")
 
     def _alone(self) -> threading.Lock:
-        """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
+        """Return this process's lock between threads.  A fork needs a new one: a lock held during the fork is never released."""
         process = this_process()
         if self._locking != process:
             self._lock, self._locking = threading.Lock(), process
@@ -279,7 +279,7 @@ class Budget:
         return "\n".join(lines)
 
     def _take(self, content: bytes) -> None:
-        """Read the lines that were added since; if more has changed, all of them."""
+        """Update entries and sums from the ledger's content; if its earlier lines are unchanged, read only the new ones."""
         if content and content == self._content:
             return
         path = self.path
@@ -302,12 +302,12 @@ class Budget:
 
 
 def ledger_at(path: object) -> FileLedger | DatabaseLedger:
-    """Return the ledger of a path, or of the address of a database, which need not be there."""
+    """Return the ledger for a path or for the address of a database; the ledger need not exist yet."""
     return DatabaseLedger(str(path)) if is_address(path) else FileLedger(replaceable(path).absolute())
 
 
 def origin() -> dict[str, str]:
-    """Return the time, and the user and the host as far as the system knows them."""
+    """Return the time (UTC), the user and the host for an entry; the user is empty if the system does not know it."""
     user = ""
     with suppress(KeyError, ImportError, OSError):
         user = getpass.getuser()
@@ -321,7 +321,7 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
 
 
 def settle(budget: Budget | None, learnt: Learnt | None) -> None:
-    """Check the costs of a learnt schema, and charge those that the ledger does not have."""
+    """Check the recorded costs of a learnt schema, and charge each one that is not in the ledger yet."""
     for one in learnt.costs if learnt else ():
         promise, event = cost_of(one)
         known = budget.entries if isinstance(budget, Budget) else ()
@@ -330,7 +330,7 @@ def settle(budget: Budget | None, learnt: Learnt | None) -> None:
 
 
 def cost_of(learnt: Learnt) -> tuple[Privacy, Event]:
-    """Return the guarantee of a learnt schema, and its event: Gaussian noise that uses the guarantee up, but for rare levels."""
+    """Return the guarantee and the event of a learnt schema.  Raise unless the event costs the guarantee, at most and nearly."""
     promise, event = built(Privacy, learnt.privacy, where="the cost of the schema"), event_of(learnt.event)
     lost = tails_delta(sum(count * probability for probability, count in tails(event)), promise.epsilon)
     rare = RARE * promise.delta + grid_loss(promise.epsilon)
@@ -347,7 +347,7 @@ def sum_text(amount: Amount | Privacy) -> str:
 
 
 def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
-    """Return what the first line of a ledger says: its rule, with the total."""
+    """Return the composition rule, with its total, that the first line of a ledger states."""
     with retold(f"{path}, line 1: not the ledger of a privacy budget", ValueError):
         head = built(dict[str, Any], file_ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
@@ -359,9 +359,9 @@ def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
 def spends_in(
     lines: list[tuple[bytes, bytes]], rule: Basic, path: object, before: int = 0, sums: tuple[Any, ...] = ()
 ) -> tuple[list[Entry], tuple[Any, ...]]:
-    """Return the spends of further lines, and what all cost with those before, which must be within the total."""
+    """Return the spends in `lines`, and the sums of prices including `sums` of earlier lines; raise if they exceed the total."""
     entries: list[Entry] = []
-    total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # of texts that many lines share
+    total, made = rule.total.to_dict(), dict[str, tuple[Any, Any]]()  # parsed costs, by text
     try:
         for line in lines:
             spend = built(dict[str, Any], file_ledger.decoded(*line))

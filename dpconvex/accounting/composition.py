@@ -1,4 +1,4 @@
-"""What releases cost together: non-adaptive composition, and the privacy filters of ledgers (docs/theory.md, section 20)."""
+"""Total cost of several releases: non-adaptive composition, and the privacy filters of ledgers (docs/theory.md, section 20)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from dpconvex.util.arguments import one_of, require
 from dpconvex.util.markup import upward
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
-LARGEST = 700.0  # Losses up to this are looked for; beyond it there is no bound
-# Grid steps in the loss that is looked for, the largest grid of one event, and the most events that differ.
+LARGEST = 700.0  # Largest epsilon that `exp` is computed for, so that it does not overflow
+# Grid steps up to the sought epsilon, the largest number of grid points for one event, and of distinct events.
 STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
-POINTS = 50  # Epsilons of a profile
-# Fraction of a ledger's delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
+POINTS = 50  # Number of epsilons in a privacy profile
+# Share of a ledger's delta reserved for the deltas of events, which Gaussian shifts and Rényi divergences do not cover.
 SPARE = 0.1
-TAIL = 2.0**-100  # Probability of a truncation failure of the noise in a fit, once at least
-# Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
+TAIL = 2.0**-100  # Smallest probability of a truncation failure of the noise in a fit
+# Relative margin of a limit that spends leave free.  Reading a ledger allows a tenth more, as rounding may differ.
 GUARD = 1e-8
-# What the rules of totals are called, other than "basic composition".
+# Printed names of the rules of totals, except "basic composition".
 NAMES = {"Rényi": "RDP accountant", "Gaussian": "GDP accountant", "convolution": "PLD accountant"}
 
 
@@ -45,14 +45,14 @@ class Total:
 
 
 def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> list[Total]:
-    """Return the total at a delta under every rule that gives one, the smallest first; of equal ones the plainest."""
+    """Return the totals at a delta, by increasing epsilon, under every rule with a finite one; ties keep the simplest first."""
     whole = Composition(tuple(events))
     found = []
     if sum(exact(item.delta) for item in promises) <= exact(float(delta)):
         found.append(Total(ceiling(sum(exact(item.epsilon) for item in promises)), delta, "basic"))
     if not (promises and delta > 0):
         return found
-    # With half of delta for truncation failures, no total is larger than this: so that part is computed for no larger epsilon.
+    # Truncation failures count 1 + exp(epsilon) times.  If they need at most delta / 2, epsilon is at most that at delta / 2.
     bounds = bounds_of(whole)
     left = delta - tails_delta(sum(count * p for p, count in tails(whole)), min(both_epsilons(bounds, delta / 2)))
     if left >= delta / 2:
@@ -78,13 +78,13 @@ def tails(event: Event) -> Iterator[tuple[float, int]]:
 
 
 def bounds_of(whole: Composition) -> tuple[tuple[Any, Any], tuple[float, float]]:
-    """Return the Rényi divergences of a composition, and its Gaussian shift, each with what it loses of delta."""
+    """Return the Rényi divergences of a composition at `ORDERS`, and its level mu of GDP, each with the delta to add."""
     with np.errstate(over="ignore"):
         return whole.renyi(ORDERS), whole.level()
 
 
 def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: float) -> tuple[float, float]:
-    """Return the epsilons that follow from Rényi divergences, and from a Gaussian shift."""
+    """Return the epsilons at a delta by RDP and by GDP, from the result of `bounds_of`; infinite if delta is too small."""
     (divergences, lost), (mu, beyond) = bounds
     by_renyi = math.inf
     if lost < delta:
@@ -93,13 +93,13 @@ def both_epsilons(bounds: tuple[tuple[Any, Any], tuple[float, float]], delta: fl
 
 
 def converted(order: float, delta: float) -> float:
-    """Return what a Rényi divergence of an order lacks to an epsilon (Canonne, Kamath & Steinke 2020; docs/release.md)."""
+    """Return the term to add to a Rényi divergence of this order to get epsilon (Canonne, Kamath & Steinke 2020)."""
     found = (-math.log(delta) + order * math.log1p(-1 / order) - math.log(order - 1)) / (order - 1)
     return found + 1e-12 * (1 + abs(found))
 
 
 def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
-    """Return the epsilon of the sum of all privacy losses, or None; `reach` is a known bound on it, which sets the grid."""
+    """Return the epsilon of the composition by PLDs, or None if no grid fits; `reach`, an upper bound on it, sets the grid."""
     parts = losses_of(leaves, reach)
     if parts is None or any(item.lost >= delta for item, _ in parts):
         return None
@@ -107,7 +107,7 @@ def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -
 
 
 def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
-    """Return the privacy losses of all events on one grid, which is for sums up to `reach`; None if it is too large."""
+    """Return the PLD of each event on a common grid with step `reach / STEPS`, and its count; None if a grid is too large."""
     counted = [(known(leaf), count) for leaf, count in leaves.items() if not isinstance(leaf, Tail)]
     if not (0 < len(counted) <= MOST and 0 < reach < LARGEST_LOSS):
         return None
@@ -122,7 +122,7 @@ def losses_of(leaves: Mapping[Event, int], reach: float) -> Counted | None:
 
 @lru_cache(maxsize=64)
 def profile_of(event: Event) -> list[tuple[float, float]]:
-    """Return pairs of an epsilon and a delta that hold for an event: by its PLD, or by RDP and GDP where it has no grid."""
+    """Return pairs (epsilon, delta) that hold for an event: by its PLD, or by RDP and GDP if its PLD has no grid."""
     whole, deltas = Composition((event,)), np.geomspace(1e-12, 0.99, 25).tolist()
     bounds = bounds_of(whole)
     reach = min(both_epsilons(bounds, deltas[0]))
@@ -135,7 +135,7 @@ def profile_of(event: Event) -> list[tuple[float, float]]:
 
 
 class Amount(NamedTuple):
-    """So much epsilon and so much delta; either may be 0."""
+    """An epsilon and a delta; each may be 0."""
 
     epsilon: float
     delta: float
@@ -143,7 +143,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, by which event if it is known, when (UTC), by whom, where, and on which data."""
+    """One entry of a ledger: the guarantee spent, the event if known, the time (UTC), user, host and data set."""
 
     label: str
     privacy: Privacy
@@ -155,7 +155,7 @@ class Entry:
 
     @property
     def named(self) -> str:
-        """The label, with what is known of where the entry is from."""
+        """The label, followed by the known ones of time, user, host and data set in parentheses."""
         origin = ", ".join(filter(None, (self.time, self.user, self.host, self.dataset)))
         return f"{self.label} ({origin})" if origin else self.label
 
@@ -166,7 +166,7 @@ class Entry:
 
 
 class Basic:
-    """The rule by which a ledger adds up, from `nothing` by `price`; here, epsilons and deltas, as exact decimals."""
+    """The composition rule of a ledger: sums of prices, starting at `nothing`.  Basic: epsilons and deltas, as exact decimals."""
 
     name, says = "basic", "basic composition: epsilons and deltas add up"
     nothing: tuple[Any, ...] = (Fraction(0), Fraction(0))
@@ -178,11 +178,11 @@ class Basic:
         return exact(item.privacy.epsilon), exact(item.privacy.delta)
 
     def plus(self, sums: tuple[Any, ...], *entries: Entry) -> tuple[Any, ...]:
-        """Return the sums of prices, with those of further entries, in their order."""
+        """Return `sums` plus the prices of further entries."""
         return tuple(map(sum, zip(*map(self.price, entries), strict=True), sums)) if entries else sums
 
     def fits(self, sums: tuple[Any, ...], reading: bool = False) -> bool:
-        """Say whether sums of prices are within the total; what is only read has been accepted before."""
+        """Return whether sums of prices are within the total; `reading` allows for rounding of an accepted ledger."""
         return min(self._left(sums)) >= 0
 
     def spent(self, sums: tuple[Any, ...]) -> Amount:
@@ -190,7 +190,7 @@ class Basic:
         return Amount(*map(ceiling, sums))
 
     def left(self, sums: tuple[Any, ...]) -> Amount:
-        """Return what is left, rounded down."""
+        """Return the remaining budget, rounded down."""
         return Amount(*map(floor, self._left(sums)))
 
     def _left(self, sums: tuple[Any, ...]) -> tuple[Fraction, Fraction]:
@@ -198,12 +198,12 @@ class Basic:
         return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
 
     def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
-        """Say more about why one more spend does not fit, if there is more to say."""
+        """Return a further reason why the spend does not fit, for the error message; empty if there is none."""
         return ""
 
 
 class AdditiveCost(Basic):
-    """One cost adds up to a limit, what is lost of delta to a share of it; the limit makes up for that share."""
+    """A rule with one additive cost up to a limit.  The deltas of events add up to at most a share of the ledger's delta."""
 
     nothing = (0.0, 0.0, 0.0)
     limit: float
@@ -214,11 +214,11 @@ class AdditiveCost(Basic):
         self.delta, self.share = total.delta * (1 - SPARE), total.delta * SPARE
 
     def cost(self, event: Event) -> tuple[float, float]:
-        """Return what an event costs, and what it loses of delta."""
+        """Return the additive cost of an event, and its delta."""
         raise NotImplementedError
 
     def epsilon(self, cost: float) -> float:
-        """Return the epsilon of a cost, for most of the ledger's delta."""
+        """Return the epsilon of a cost at `self.delta`, the ledger's delta without the share for events."""
         raise NotImplementedError
 
     def price(self, item: Entry) -> tuple[Any, ...]:
@@ -233,7 +233,7 @@ class AdditiveCost(Basic):
         return Amount(self.epsilon(sums[0]), self.total.delta) if any(sums) else Amount(0.0, 0.0)
 
     def left(self, sums: tuple[Any, ...]) -> Amount:
-        """The guarantee of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
+        """Return the guarantee of the largest release that still fits: its delta is that of one truncation failure alone."""
         cost, lost = self._lost(sums)
         cost = self.limit * (1 - GUARD) - cost
         if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
@@ -263,7 +263,7 @@ def priced(rule: AdditiveCost, event: Event) -> tuple[float, float, float]:
 
 
 class Gauss(AdditiveCost):
-    """The squares of Gaussian shifts add up; the cost of an event is the square of its own."""
+    """The GDP privacy filter: the cost of an event is its squared level, mu^2; costs add up."""
 
     name, says = "gaussian", "GDP privacy filter: squares of mu add up"
 
@@ -282,7 +282,7 @@ class Gauss(AdditiveCost):
 
 
 class Renyi(AdditiveCost):
-    """Rényi divergences of one order add up: the order at which Gaussian noise is smallest for the ledger's total."""
+    """The RDP privacy filter: Rényi divergences of one order add up.  This order minimises Gaussian noise for the total."""
 
     name, says = "renyi", "RDP privacy filter: Rényi divergences of one order add up"
 
@@ -315,12 +315,12 @@ def exact(value: float) -> Fraction:
 
 
 def ceiling(value: Fraction | int) -> float:
-    """Return the smallest float, read as a decimal, that is no less than a fraction."""
+    """Return the smallest float whose shortest decimal is at least a fraction."""
     return 0.0 - floor(-value)
 
 
 def floor(value: Fraction | int) -> float:
-    """Return the largest float that does not exceed a fraction, itself read as a decimal."""
+    """Return the largest float whose shortest decimal is at most a fraction."""
     result = float(value)
     while exact(result) > value:
         result = math.nextafter(result, -math.inf)

@@ -1,8 +1,8 @@
-"""A budget's lines as rows of a database, SQLite or PostgreSQL, that processes on several machines append to.
+"""A ledger in a database, SQLite or PostgreSQL, that processes on several machines append to: one row per line.
 
-A row has a number, its place in the ledger, and the table takes each number once.  Two spends that read the same ledger ask for
-the same number, so one of them is refused and reads again, at whatever isolation level.  A commit whose answer was lost is looked
-up by the id of its row: until that is found, or the number is taken by another row, nothing is said to be spent.
+A row has a number, its position in the ledger, which is unique in the table.  Two concurrent spends insert the same number, so
+the database refuses one of them, at any isolation level; that one reads the ledger again.  If the connection is lost during a
+commit, the row's id is looked up.  `append` returns only after the row is found or inserted.
 """
 
 import os
@@ -16,25 +16,25 @@ from typing import Any
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.util.arguments import require, retold
 
-PATIENCE = 60.0  # Seconds for which a conflict is tried again, and a lost commit looked up
+PATIENCE = 60.0  # Seconds for which conflicts are retried, and lost commits looked up
 KINDS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
-# Others wait for a transaction whose client is gone: the server ends it, and the client notices a cut, within PATIENCE.
+# A lost client's open transaction blocks others: within PATIENCE the server ends it, and the client detects the lost connection.
 CUT = {"connect_timeout": 10, "tcp_user_timeout": 20_000}
 CUT |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3}
 SETTINGS = {
-    "sqlite": ("PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE"),  # with a write-ahead log, too
+    "sqlite": ("PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE"),  # durable, also with a write-ahead log
     "postgresql": (
         "SET LOCAL idle_in_transaction_session_timeout = '10s'",
         "SET LOCAL lock_timeout = '15s'",
         "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'",
     ),
 }
-# Codes of PostgreSQL: not serializable, deadlock, a row or a table that is there already, a lock that was waited for too long.
+# Codes of PostgreSQL: serialization failure, deadlock, duplicate row, duplicate table, lock timeout.
 CONFLICTS = {"40001", "40P01", "23505", "42P07", "55P03"}
 ELSEWHERE = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'dpconvex_ledger'"
 ROWS = "SELECT position, id, line FROM dpconvex_ledger WHERE ledger = :ledger ORDER BY position"
 INSERT = "INSERT INTO dpconvex_ledger VALUES (:ledger, :position, :id, :line)"
-# The table changes by new rows alone; its owner can drop the triggers.
+# Triggers allow only new rows in the table; its owner can drop them.
 TABLE = (
     "CREATE TABLE dpconvex_ledger (ledger VARCHAR(200) NOT NULL, position INTEGER NOT NULL, id VARCHAR(32) NOT NULL UNIQUE, "
     "line TEXT NOT NULL, PRIMARY KEY (ledger, position))"
@@ -44,7 +44,7 @@ MAKE = {
     "sqlite": [
         TABLE,
         *(f"CREATE TRIGGER dpconvex_no_{act} {REFUSES.format(act)}" for act in ("update", "delete")),
-        # INSERT OR REPLACE deletes the row that it conflicts with, and no trigger of deletions runs
+        # INSERT OR REPLACE deletes the conflicting row without running triggers on deletions
         "CREATE TRIGGER dpconvex_no_replace BEFORE INSERT ON dpconvex_ledger WHEN EXISTS (SELECT 1 FROM dpconvex_ledger "
         "WHERE id = NEW.id OR (ledger = NEW.ledger AND position = NEW.position)) "
         "BEGIN SELECT RAISE(ABORT, 'UNIQUE: rows of a ledger are only added'); END",
@@ -64,7 +64,7 @@ def is_address(path: object) -> bool:
 
 
 class DatabaseLedger:
-    """The lines of a ledger in a database; `?ledger=NAME` at the end of its address tells several of them apart."""
+    """A ledger in a database; `?ledger=NAME` at the end of the address selects one of several ledgers."""
 
     def __init__(self, address: str) -> None:
         with retold("a ledger in a database needs SQLAlchemy: pip install 'dpconvex[ledger]'", ImportError):
@@ -112,10 +112,10 @@ class DatabaseLedger:
         return False
 
     def create(self, content: bytes) -> None:
-        """Make a ledger of these lines, all at once, unless there is one."""
+        """Create the ledger with these lines in one transaction, unless it exists."""
         import sqlalchemy as sa
 
-        if self.exists():  # which whoever may only read can tell
+        if self.exists():  # this check needs read access only
             return
 
         def made(connection: Any) -> None:
@@ -132,14 +132,14 @@ class DatabaseLedger:
             return content_of(self._rows(connection), self)
 
     def append(self, make: Callable[[bytes], bytes]) -> bytes:
-        """Add the line that `make` returns for the ledger as it is, once; return the ledger with it."""
+        """Append the line that `make` returns for the current content, exactly once; return the new content."""
         identity, result = secrets.token_hex(16), b""
 
         def appended(connection: Any) -> None:
             nonlocal result
             rows = self._rows(connection)
             result = content_of(rows, self)
-            if identity not in {row.id for row in rows}:  # else a commit of which no answer came
+            if identity not in {row.id for row in rows}:  # present if an earlier commit succeeded without an answer
                 line = make(result)
                 self._insert(connection, len(rows), line[:-1], identity)
                 result += line
@@ -160,7 +160,7 @@ class DatabaseLedger:
         return connection.execute(sa.text(statement), {"ledger": self.name, **values})
 
     def _committed(self, change: Callable[[Any], None], new: bool = False) -> None:
-        """Change the ledger in one transaction, which is begun anew while others are in its way or its end is not known."""
+        """Apply `change` in one transaction; retry on conflicts with other transactions, and if a commit's result is unknown."""
         from sqlalchemy.exc import DBAPIError
 
         until, doubt = time.monotonic() + PATIENCE, False
@@ -192,11 +192,11 @@ class DatabaseLedger:
 
     @contextmanager
     def _connected(self, writing: bool = False, new: bool = False) -> Iterator[Any]:
-        """Connect for one transaction; a connection is never kept, so that forks share none."""
+        """Connect for one transaction.  Connections are not kept, so that forks share none."""
         import sqlalchemy as sa
 
         if not (new or self.file is None):
-            self._place()  # SQLite would make the file
+            self._place()  # raises if the file is missing; SQLite would create it
         options: Any = {"timeout": PATIENCE} if self.file is not None else CUT | dict(self._url.query)
         level: Any = {"isolation_level": "SERIALIZABLE"} if writing else {}
         level |= {"poolclass": sa.NullPool, "hide_parameters": True}
@@ -213,7 +213,7 @@ class DatabaseLedger:
             raise self._failed("the ledger cannot be read", error) from None
 
     def _failed(self, what: str, error: Any) -> DPConvexError:
-        """Return what to raise; no word of a driver's that is a password is repeated."""
+        """Return the error to raise, with the driver's message, in which passwords are masked."""
         said = (str(error.orig).splitlines() or [""])[0]
         for secret in filter(None, self._secrets):
             said = said.replace(str(secret), "***")
@@ -221,7 +221,7 @@ class DatabaseLedger:
 
 
 def content_of(rows: Any, ledger: DatabaseLedger) -> bytes:
-    """Return the lines of a ledger as a file has them; a number that is missing is a row that was taken out."""
+    """Return the content of the ledger as in a file; raise if there are no rows, or if a number is missing (a deleted row)."""
     why = f"there is no ledger {ledger.name!r} in this database"
     require(rows, f"{ledger}: {why}; make one with its total, dp.Budget(total, address).", DPConvexError)
     if [row.position for row in rows] != list(range(len(rows))):

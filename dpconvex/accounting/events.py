@@ -1,4 +1,4 @@
-"""Events: what a release is for accounting, in numbers that are public and fixed before any data are read."""
+"""Events: descriptions of releases that accountants compose.  Their numbers are public, and fixed before data are read."""
 
 import math
 from collections import Counter
@@ -18,17 +18,17 @@ from dpconvex.util.arguments import require
 from dpconvex.util.markup import upward
 from dpconvex.util.plain_data import built, is_real, names_of
 
-SMALLEST = 1e-12  # Tables are made for no smaller Gaussian shift, or epsilon, than this
-DEEPEST = 50  # Compositions of compositions are read down to here
+SMALLEST = 1e-12  # Smaller Gaussian shifts and epsilons are rounded up to this, to tabulate their profiles
+DEEPEST = 50  # Largest depth of nested compositions in a file
 
 
 class Event:
-    """A release, as neighbouring data sets tell it apart, in both orders."""
+    """How well neighbouring data sets can be told apart from one release, in both orders."""
 
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are no amounts, and keep them in double precision."""
+        """Raise unless numbers are finite and at least 0 (and probabilities below 1), and convert them to floats."""
         for name, value in vars(self).copy().items():
             if not isinstance(value, tuple):
                 if not is_amount(value, 1 if name in ("delta", "probability") else math.inf):
@@ -36,21 +36,21 @@ class Event:
                 object.__setattr__(self, name, float(value))
 
     def profile(self) -> Profile:
-        raise NotImplementedError  # of a composition, whose leaves are asked
+        raise NotImplementedError  # A `Composition` has none: accountants use the profiles of its leaves
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """Bound the Rényi divergences of orders, but for a loss of delta, which comes second."""
+        """Return upper bounds on the Rényi divergences of these orders, and the delta with which they fail."""
         return known(self).renyi(order), known(self).lost
 
     def level(self) -> tuple[float, float]:
-        """Return the shift mu of a Gaussian mechanism that is no more private, but for a loss of delta, which comes second."""
+        """Return the level mu at which the release is mu-GDP, and the delta with which that fails."""
         return known(self).level, known(self).lost
 
     def leaves(self) -> "Iterator[Event]":
         yield self
 
     def of_group(self, people: int) -> "Event":
-        """Return the event of the release as data sets tell it apart that differ in so many people (docs/unit.md)."""
+        """Return the event for data sets that differ in this many people (group privacy, docs/unit.md)."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,14 +64,14 @@ def known(event: Event) -> Profile:
 
 @dataclass(frozen=True)
 class Approximate(Event):
-    """An (epsilon, delta)-private release of which nothing else is known."""
+    """An (epsilon, delta)-private release without further knowledge of its mechanism."""
 
     kind: ClassVar[str] = "approximate"
     epsilon: float
     delta: float
 
     def profile(self) -> Profile:
-        """Either everything is lost, or randomised response is the worst (Kairouz, Oh & Viswanath 2015)."""
+        """Return the profile of the worst case, randomised response with failures of delta (Kairouz, Oh & Viswanath 2015)."""
         loss, useful = min(max(self.epsilon, SMALLEST), LARGEST_LOSS), self.epsilon <= LARGEST_LOSS
         return Profile(np.array([loss]), np.array([self.delta if useful else 1.0]))
 
@@ -79,7 +79,7 @@ class Approximate(Event):
         return Approximate(people * self.epsilon, self.grown(people))
 
     def grown(self, people: int) -> float:
-        """Return delta for so many people, one after the other: multiplied by exp(epsilon) once more for each."""
+        """Return the delta for a group of people: ``delta * sum of exp(k epsilon) for k < people``, at most 1."""
         each = max(self.epsilon, SMALLEST)
         more = math.expm1(people * each) / math.expm1(each) if people * each < 700 else 1e300
         return min(more * self.delta * (1 + SUM_SLACK), 1 - 1e-15)
@@ -90,7 +90,7 @@ class Approximate(Event):
 
 @dataclass(frozen=True)
 class Pure(Event):
-    """An epsilon-private release of which nothing else is known."""
+    """An epsilon-private release without further knowledge of its mechanism."""
 
     kind: ClassVar[str] = "pure"
     epsilon: float
@@ -107,7 +107,7 @@ class Pure(Event):
 
 @dataclass(frozen=True)
 class Gaussian(Event):
-    """Gaussian noise, neighbours at most `mu` deviations apart; adaptive steps of mu_i count as one of ``sqrt(sum mu_i^2)``."""
+    """Gaussian noise; `mu` is the sensitivity in standard deviations.  Adaptive steps mu_i count as one ``sqrt(sum mu_i^2)``."""
 
     kind: ClassVar[str] = "gaussian"
     mu: float
@@ -131,7 +131,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """A truncation failure: with this probability, under either of two neighbours, anything may happen; totals add it."""
+    """A truncation failure: with this probability, under each of two neighbours, the guarantee fails.  Totals add it to delta."""
 
     kind: ClassVar[str] = "tail"
     probability: float
@@ -170,7 +170,7 @@ class Composition(Event):
         return total * (1 + SUM_SLACK), lost * (1 + SUM_SLACK)
 
     def level(self) -> tuple[float, float]:
-        """Return the level and the lost delta: levels add up in squares, deltas are added."""
+        """Return the level and the delta of the composition: levels add in quadrature, deltas add."""
         found = [(count, *leaf.level()) for leaf, count in self.counted.items()]
         root = math.hypot(*(math.sqrt(count) * mu for count, mu, _ in found))
         return root * (1 + SUM_SLACK), sum(count * lost for count, _, lost in found) * (1 + SUM_SLACK)
@@ -182,15 +182,15 @@ class Composition(Event):
 
 @dataclass(frozen=True)
 class Hull:
-    """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation."""
+    """A set of vertices whose convex hull holds the gradient differences of one kind of ordered pairs of records, in sigmas."""
 
-    dimension: int  # of the span of the differences of two given records
-    length: float  # bounds the norm of every difference
-    curvature: float  # what is charged for that of the record in front
+    dimension: int  # dimension of the span of the differences of two given records
+    length: float  # upper bound on the norm of every difference
+    curvature: float  # epsilon charged for the Jacobian of the first record's gradient
     lengths: tuple[float, ...] | None = None  # norms of the vertices other than 0, if known
-    counts: tuple[float, ...] | None = None  # how many vertices have each
-    # Of a record of one margin in front: its steepest slopes upward and downward, the flattest, and curvature over modulus
-    # if it is a logistic one, else 0; and norms of the vertices behind, each as often as it occurs, 0 if there is none.
+    counts: tuple[float, ...] | None = None  # number of vertices with each norm
+    # If the first record's loss depends on one margin: its largest slopes upward and downward, the smallest slope, and
+    # for logistic losses curvature over modulus, otherwise 0.  `behind`: norms of the second record's vertices.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 
@@ -236,7 +236,7 @@ class Perturbation(Event):
             require(all(map(is_amount, numbers)) and paired, f"an event of objective perturbation: {why}")
 
     def of_group(self, people: int) -> Event:
-        """Differences add up to a multiple of their mean; people may differ in kind, so the largest bounds count."""
+        """Scale the differences by the number of people, with the largest bounds, as people may differ in kind."""
         names = ("dimension", "length", "curvature") if self.kinds else ()
         largest: Any = {name: max(getattr(hull, name) for hull in self.kinds) for name in names}
         return Perturbation(self.sigma, tuple(replace(hull, **largest).of_group(people) for hull in self.kinds))
@@ -245,7 +245,7 @@ class Perturbation(Event):
         return max((hull.delta(epsilon)[0] for hull in self.kinds), default=0.0)
 
     def profile(self) -> Profile:
-        """The bound of theorem 7, at points; what convexity adds to it matters below the curvature."""
+        """Tabulate the bound of theorem 7 on delta.  The table's convex hull improves it below the curvature."""
         kinks = tuple(sorted({0.0, *(hull.curvature for hull in self.kinds)}))[:20]
         length = max((hull.length for hull in self.kinds), default=0.0)
         return table(self.delta, kinks, length + length * length)

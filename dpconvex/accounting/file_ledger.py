@@ -1,4 +1,4 @@
-"""A file of JSON lines that processes append to and that loses nothing it has confirmed; `mend` repairs a torn last line."""
+"""A ledger in a file of JSON lines that several processes append to.  Confirmed lines survive a crash."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from dpconvex.util.places import distinct, write_whole
 
 
 def line_of(fields: Mapping[str, Any], content: bytes = b"") -> bytes:
-    """Return a line with a checksum, its last entry, of it and the line before: what was changed or left out is noticed."""
+    """Return a line with a checksum of itself and the line before, which detects changed and removed lines."""
     return sealed(json.dumps(fields).encode("ascii"), last_of(content)) + b"\n"
 
 
@@ -42,7 +42,7 @@ REMEDIES = {
 
 
 def failed(path: Path, what: str, error: OSError) -> DPConvexError:
-    """Return what to raise for a ledger that the system refuses, with a remedy."""
+    """Return the error to raise for a failed system call on a ledger, with a remedy."""
     broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP
     remedy = "it is a link to no file; remove it, or restore that file" if broken else REMEDIES.get(error.errno or 0)
     return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
@@ -50,7 +50,7 @@ def failed(path: Path, what: str, error: OSError) -> DPConvexError:
 
 @dataclass(frozen=True)
 class FileLedger:
-    """The lines of a ledger in a file."""
+    """A ledger in a file."""
 
     address: Path
 
@@ -65,7 +65,7 @@ class FileLedger:
         return self.address.exists()
 
     def create(self, content: bytes) -> None:
-        """Make a ledger of these lines, unless there is one; the file appears whole or not at all."""
+        """Create the file with these lines, unless it exists; after a crash it is complete or absent."""
         try:
             if not (self.address.exists() or self.address.is_symlink()):
                 with suppress(FileExistsError):  # another process was first
@@ -78,7 +78,7 @@ class FileLedger:
             return read(descriptor)
 
     def append(self, make: Callable[[bytes], bytes]) -> bytes:
-        """Add the line that `make` returns for the ledger as it is; return the ledger with it."""
+        """Append the line that `make` returns for the current content; return the new content."""
         with locked(self.address) as descriptor:
             line = make(content := read(descriptor))
             append(descriptor, line, self.address)
@@ -87,10 +87,10 @@ class FileLedger:
 
 @contextmanager
 def locked(path: Path, writing: bool = True) -> Iterator[int]:
-    """Open an existing ledger for one process, and one thread of it, alone, or to read it; yields the file descriptor.
+    """Open an existing ledger, with an exclusive lock for writing or a shared one for reading; yield the file descriptor.
 
-    A ledger that is not there is an error: a new one would forget what it held.  Whoever waited for the lock on a file that was
-    replaced meanwhile begins anew.
+    A missing ledger is an error, as a new one would lose its entries.  If the file was replaced while waiting for the lock,
+    open the new one.
     """
     with retold("this platform has no POSIX file locks; keep the budget without a path", ImportError):
         import fcntl
@@ -124,7 +124,7 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def append(descriptor: int, data: bytes, path: Path) -> None:
-    """Write at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
+    """Append to an open ledger and force the data to the disk.  An incomplete write is undone, and raises an error."""
     size = os.fstat(descriptor).st_size
     try:
         if os.write(descriptor, data) < len(data):
@@ -138,7 +138,7 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
 
 
 def mend(descriptor: int, path: Path) -> str:
-    """Repair the torn last line: one that is whole but for its end stays, and a fragment is taken off and returned."""
+    """Repair the torn last line.  A complete line gets its missing newline; a fragment is removed and returned."""
     whole, _, tail = read(descriptor).rpartition(b"\n")
     if not tail:
         return ""
@@ -164,7 +164,7 @@ def read(descriptor: int) -> bytes:
 
 
 def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, bytes]]:
-    """Return the lines of a ledger from a place on, all of which must be whole, each with the line before."""
+    """Return pairs (line, line before) from byte `start` on; raise if the last line is torn."""
     require(b"\n" in content, f"{path}: no line of this ledger is whole; restore it from a copy.", DPConvexError)
     why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
     remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
@@ -174,7 +174,7 @@ def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, 
 
 
 def decoded(line: bytes, before: bytes) -> Any:
-    """Return the value that a line holds, or raise `ValueError`; `before` is the line before it, which its checksum covers."""
+    """Return the JSON value of a line, or raise `ValueError`; the checksum also covers `before`, the line before."""
     try:
         value = json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:

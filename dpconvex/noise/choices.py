@@ -1,4 +1,4 @@
-"""Choices by noisy scores, adaptive ones of bounded range: what several cost together (docs/theory.md, proposition 8.10)."""
+"""Total cost of several adaptive choices by noisy scores, each of bounded range (docs/theory.md, proposition 8.10)."""
 
 import math
 from functools import lru_cache
@@ -10,24 +10,24 @@ from dpconvex.noise.profiles import Profile
 from dpconvex.numerics import NORM_SLACK, SUM_SLACK
 from dpconvex.util.arrays import Array
 
-# So many choices at most are bounded together, with so many losses of one, and points of the curve on each side; ranges between
-# which they are; and the most that a level grows by with the range of one choice, a quarter of the root of 2 pi.
+# Largest number of choices bounded together, grid points for the loss of one choice, and grid points of the curve on each side.
+# The bounds on ranges, and the largest slope of one choice's level in its range: sqrt(2 pi) / 4.
 TOGETHER, SHIFTS, SIDE = 16, 100, 250
 NARROW, WIDEST, STEEPEST = 1e-3, 8.0, 0.62666
 
 
 @lru_cache(maxsize=1024)
 def choices_level(width: float, count: int) -> float:
-    """Return the shift of a Gaussian mechanism that adaptive choices are as private as, each of this bounded range.
+    """Return the GDP level mu of `count` adaptive choices together, each of range `width`.
 
-    The logarithms of the ratios of a choice's probabilities lie in an interval of length `width`, wherever it is.  The curve H of
-    all choices follows by a recursion, whose every rounding is upwards (docs/theory.md, proposition 8.10).
+    For each choice, the log-likelihood ratios of its outcomes lie in some interval of length `width`.  The curve H of all
+    choices follows by a recursion that rounds upwards in every step (docs/theory.md, proposition 8.10).
     """
     if count == 1 or width < NARROW:
         one = 2 * float(scipy.special.ndtri(scipy.special.expit(width / 2)))
         return max(one * (1 + SUM_SLACK), STEEPEST * width * (width < NARROW)) * math.sqrt(count)
     step = width / SHIFTS
-    wide = width + step  # of all intervals that begin between two shifts
+    wide = width + step  # length of the union of all intervals that begin between two grid points
     top = np.linspace(step, width, SHIFTS)[:, None]
     share = np.expm1(wide - top) / (np.exp(-top) * math.expm1(wide))
     logs = count * wide * np.arange(-SIDE, SIDE + 1) / SIDE
@@ -46,8 +46,8 @@ def choices_level(width: float, count: int) -> float:
 
 @lru_cache(maxsize=1024)
 def choice_width(level: float, count: int) -> float:
-    """Return the range of each of so many adaptive choices at which they have a level together, rounded down."""
-    width = min(level / (STEEPEST * math.sqrt(count)), WIDEST)  # enough for choices one by one
+    """Return a range, rounded down, at which `count` adaptive choices together have at most this level."""
+    width = min(level / (STEEPEST * math.sqrt(count)), WIDEST)  # valid if levels of single choices add in quadrature
     for _ in range(4 * (width > NARROW)):
         width = min(width * level / choices_level(width, count), WIDEST)
     while not choices_level(width, count) <= level:

@@ -1,4 +1,4 @@
-"""Integer noise, drawn exactly by OpenDP; seeded draws, which are for tests, in double precision."""
+"""Integer noise: OpenDP draws it exactly; seeded draws, for tests, are in double precision."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from dpconvex.util.arrays import Indices
 from dpconvex.util.runtime import in_order, one_blas_thread
 
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
-EACH = 2**14  # Numbers that a thread draws at a time
+EACH = 2**14  # Number of draws in one task of a thread
 
 
 def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | None) -> Indices:
@@ -27,7 +27,7 @@ def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | Non
 
 
 def measurement(law: str, scale: float) -> Any:
-    """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
+    """Return OpenDP's mechanism on vectors of integers, or raise if it does not confirm the scale of the noise."""
     said = "nothing is released: noise is drawn by OpenDP, which is not there: pip install opendp"
     with retold(said, ImportError):
         from opendp.domains import atom_domain, vector_domain
@@ -59,6 +59,6 @@ def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Indic
 
 
 def two_sided(scale: float, count: int, rng: np.random.Generator) -> Indices:
-    """Draw integers k with probability proportional to exp(-|k|/scale): the difference of two geometric ones, shape (count,)."""
+    """Draw discrete Laplace integers, probability proportional to exp(-|k|/scale), as geometric differences, shape (count,)."""
     stop = -math.expm1(-1 / scale)
     return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

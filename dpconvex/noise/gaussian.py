@@ -1,4 +1,4 @@
-"""Gaussian noise, and integers that are as private: delta for each epsilon in closed form, and the noise for a guarantee."""
+"""Gaussian noise, continuous and on the integers: delta for each epsilon in closed form, and calibration to a guarantee."""
 
 import math
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from dpconvex.errors import NotPrivate
 from dpconvex.numerics import FUNCTION_SLACK
 from dpconvex.util.arrays import Array
 
-# The largest shift that is told from infinity; logarithms of the largest multiple of a guessed scale, and of the largest scale.
+# Shifts are limited to FARTHEST.  Logarithms of the largest multiple of a guessed scale, and of the largest scale.
 FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 # Integers with probability proportional to ``exp(-k^2/(2 s^2))`` are as private as normal noise of variance
-# ``s^2 - GRID_VARIANCE``, but for this loss, which counts 1 + exp(epsilon) times (docs/theory.md, section 8, on the integers).
+# ``s^2 - GRID_VARIANCE``, if (1 + exp(epsilon)) * GRID_LOSS is added to delta (docs/theory.md, section 8, on the integers).
 GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
-    """Narrow an interval at whose lower end something holds, and at whose upper end it need not."""
+    """Return an interval, halved `steps` times.  `holds` is true at its lower end if it is true at `low`."""
     for _ in range(steps):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -28,20 +28,20 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) 
 
 
 def gaussian_delta(epsilon: ArrayLike, shift: ArrayLike, sign: int = 1) -> Array:
-    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or with a sign of -1 down."""
+    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up, or down if `sign` is -1."""
     epsilon, a = np.asarray(epsilon, dtype=float), np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
-    # Whose exponentials are 0 anyway need not overflow.
+    # The limit avoids infinities; exponentials are 0 long before it.
     first, second = (np.maximum(scipy.special.log_ndtr(side * safe / 2 - epsilon / safe), -1e300) for side in (1, -1))
     pad = sign * (FUNCTION_SLACK + 1e-15 * (np.abs(first) + np.abs(second) + np.abs(epsilon)))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
-    still = -np.expm1(np.minimum(epsilon, 0.0))  # without any shift
+    still = -np.expm1(np.minimum(epsilon, 0.0))  # delta for a shift of 0
     return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
 
 
 def profile_epsilon(shift: float, delta: float) -> float:
-    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
+    """Return the epsilon of mu-GDP at a delta, rounded up; mu is `shift`.  Infinite if there is none."""
     ends = np.append(0.0, 2.0 ** np.arange(20))
     enough = np.flatnonzero(gaussian_delta(ends, shift) <= delta)
     if not shift < LARGEST_LOG or not len(enough):
@@ -55,11 +55,11 @@ def profile_epsilon(shift: float, delta: float) -> float:
 def smallest_scale(
     delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10, reach: float = REACH
 ) -> float | None:
-    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that is near it."""
+    """Return a scale of noise with ``delta_of(scale) <= delta``, close to the smallest, or None; `start` is a guess."""
 
     def excess(log_scale: float) -> float:
         found = delta_of(math.exp(log_scale))
-        return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # what is no number proves nothing
+        return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # NaN counts as a delta of 1
 
     high, stride = math.log(start), 0.7
     while excess(high) > 0:
@@ -91,17 +91,17 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
 
 def gaussian_level(epsilon: float, delta: float) -> float:
-    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a guarantee; 0 without a delta."""
+    """Return the largest GDP level mu that implies a guarantee; 0 without a delta."""
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
 
 
 def on_integers(sigma: float) -> float:
-    """Return the scale of integer noise that is as private as normal noise of this deviation."""
+    """Return the scale of integer noise that is as private as normal noise of standard deviation `sigma`."""
     return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
 
 
 def integer_level(sensitivity: float, scale: float) -> float:
-    """Return the shift of the Gaussian mechanism that integer noise is as private as, if neighbours are so far apart."""
+    """Return the GDP level mu of integer noise of this scale on a query of this sensitivity."""
     variance = scale**2 * (1 - 1e-15) - GRID_VARIANCE
     return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
 

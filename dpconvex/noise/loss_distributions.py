@@ -1,6 +1,7 @@
-"""Privacy losses on a grid, and the law of the sum of many: of Poisson samples, and of non-adaptive composition.
+"""Privacy loss distributions (PLDs) on a grid, and their convolution: for Poisson samples and non-adaptive composition.
 
-By Fourier transforms of probabilities times ``exp(theta loss)``; all rounding is counted (docs/theory.md, section 8).
+Convolutions are Fourier transforms of probabilities times ``exp(theta loss)``; bounds include all rounding (docs/theory.md,
+section 8).
 """
 
 import math
@@ -18,24 +19,23 @@ from dpconvex.noise.profiles import LARGEST_LOSS, LOST, Profile
 from dpconvex.numerics import LOSS_ROUNDING, NORM_SLACK, TAIL_SLACK, UNIT_ROUNDOFF
 from dpconvex.util.arrays import Array
 
-# Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
+# Logarithms of the smallest probability that is not rounded to 0, and of the largest number that does not overflow.
 SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
-REACH = 14.0  # Deviations of a sum about its mean that transforms hold
+REACH = 14.0  # Half-width of a transform's window, in standard deviations of the sum
 # Rounding of a transform of length n, in Euclidean norm, is at most this many units times log2(n) (Higham 2002, theorem 24.2: 7).
 TRANSFORM = 16.0
-# A guarantee of a smaller delta is refused: what is left out of the grid is a part of it.
-SMALLEST_DELTA = 1e-20
+SMALLEST_DELTA = 1e-20  # Smallest delta of a guarantee: the mass beyond the grid counts towards it
 ACCURACY = 1e-5  # Relative accuracy of a calibration, which rounds up
-SMALLEST_MULTIPLIER = 0.02  # With less noise than this nothing is guaranteed: rounding is not counted for it
-# Points of a profile, steps of the grid in one deviation of a step's loss, and the most points of a grid.
+SMALLEST_MULTIPLIER = 0.02  # Smallest noise multiplier with a bound: rounding is not bounded below it
+# Points of a profile, grid steps in one standard deviation of a step's loss, and the largest number of grid points.
 NODES, FINE, LARGEST_GRID = 600, 20, 2**16
-CENTRED, LARGEST_TILT = 0.02, 1e6  # How near its goal a tilted mean is, in deviations; and the largest theta
-NEGLIGIBLE = 1e-9  # What a tail may add to a bound, relative to it, before a better bound on the tail is looked for
+CENTRED, LARGEST_TILT = 0.02, 1e6  # Tolerance of a tilted mean, in standard deviations; and the largest theta
+NEGLIGIBLE = 1e-9  # Bounds on a tail are improved until one is below this share of delta
 
 
 @dataclass(frozen=True, eq=False)
 class LossDistribution:
-    """A privacy loss, rounded up: ``probabilities[i]`` at ``step * (first + i)``, `lost` where it has no bound."""
+    """A PLD, rounded up: ``probabilities[i]`` at the loss ``step * (first + i)``, and `lost` at an infinite loss."""
 
     step: float
     first: int
@@ -52,7 +52,7 @@ class LossDistribution:
             return np.asarray(np.log(self.probabilities), dtype=float)
 
     def tilted(self, theta: float) -> tuple[Array, float, float, float, float]:
-        """Return probabilities times ``exp(theta loss)``, scaled to 1, the scale's logarithm, mean, variance, and rounding."""
+        """Return the PLD tilted by ``exp(theta loss)``: probabilities, log normaliser, mean, variance and relative rounding."""
         logs = self.logs + theta * self.values
         top = float(logs.max())
         logs = np.maximum(logs - top, SMALLEST_LOG)  # rounded up: subnormal numbers are slow
@@ -67,7 +67,7 @@ Counted = Sequence[tuple[LossDistribution, int]]
 
 
 def on_grid(losses: Array, masses: Array, step: float, lost: float) -> LossDistribution:
-    """Put masses at some losses on a grid: each goes to the two points about it such that both neighbours' masses stay."""
+    """Return the PLD of masses at losses: each mass is split between two grid points, keeping its total under both neighbours."""
     losses = losses + LOSS_ROUNDING * (1 + np.abs(losses))
     place = np.floor(losses / step).astype(np.int64)
     first = int(place.min())
@@ -79,7 +79,7 @@ def on_grid(losses: Array, masses: Array, step: float, lost: float) -> LossDistr
 
 
 def composed_delta(parts: Counted, epsilon: float) -> float:
-    """Bound ``E[(1 - exp(epsilon - L))_+]`` for L the sum of so many losses of each kind, all on one grid."""
+    """Return an upper bound on delta, ``E[(1 - exp(epsilon - L))_+]``.  L is the sum of `count` losses of each PLD."""
     step = parts[0][0].step
     lost = sum(count * item.lost for item, count in parts) * (1 + LOSS_ROUNDING)
     epsilon -= LOSS_ROUNDING * abs(epsilon)
@@ -90,10 +90,10 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     found, (log_mass, mean, variance, relative) = tilted_sum(parts, theta)
     width = math.sqrt(variance) * (REACH + 1e-3 * math.sqrt(sum(count for _, count in parts)))
     size = 2 ** max(math.ceil(math.log2(2 * width / step + 16)), 4)
-    # The window: `size` places about epsilon or, if it is higher, the mean of the sum.
+    # The window: `size` grid points about epsilon, or about the mean of the sum if that is larger.
     base = round(max(mean, epsilon) / step) - size // 2
     product = np.ones(size // 2 + 1, dtype=complex)
-    # Rounding: of all transforms and of the powers, in Euclidean norm.
+    # A bound on the rounding of all transforms and powers, in Euclidean norm.
     unit, growth, norms, longest = (TRANSFORM * math.log2(size) + 3) * UNIT_ROUNDOFF, 0.0, 0.0, 0.0
     for tilted, (_, count) in zip(found, parts, strict=True):
         folded = np.bincount(np.arange(len(tilted)) % size, tilted, size)
@@ -108,7 +108,7 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
     kept = excess > 0
     weights = -np.expm1(-excess[kept]) * np.exp(np.maximum(-theta * excess[kept], SMALLEST_LOG))
     inside = float(weights @ np.maximum(summed[kept], 0.0)) + error * float(np.linalg.norm(weights))
-    # Of what was put on the grid, tilted and tilted back.
+    # Rounding of the probabilities on the grid, of tilting and of its inverse.
     relative += LOSS_ROUNDING * theta * abs(epsilon)
     within = lost + math.exp(min(log_mass - theta * epsilon + relative, LARGEST_LOG)) * inside
     above = chernoff(parts, (base + size) * step, theta, mean, variance, NEGLIGIBLE * within)
@@ -116,14 +116,14 @@ def composed_delta(parts: Counted, epsilon: float) -> float:
 
 
 def tilted_sum(parts: Counted, theta: float) -> tuple[tuple[Array, ...], list[float]]:
-    """Return what `tilted` returns of all: the probabilities of each kind, and all else summed up."""
+    """Return each PLD's tilted probabilities, and log normaliser, mean, variance and relative rounding of the sum."""
     tilted, *numbers = zip(*(item.tilted(theta) for item, _ in parts), strict=True)
     counts = [count for _, count in parts]
     return tilted, [math.fsum(map(mul, counts, values)) for values in numbers]
 
 
 def tilt(parts: Counted, mean: float) -> float:
-    """Return about the theta at which the mean of the sum is this high; 0 if it is higher without.  Any theta gives a bound."""
+    """Return about the theta at which the tilted sum has this mean; 0 if the mean is larger without.  All thetas give bounds."""
     theta, low, high = 0.0, 0.0, LARGEST_TILT
     for _ in range(100):
         _, reached, variance, _ = tilted_sum(parts, theta)[1]
@@ -138,7 +138,7 @@ def tilt(parts: Counted, mean: float) -> float:
 
 
 def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]:
-    """Raise to a power by repeated squares: rounding is at most that many times the one of a product."""
+    """Return a power by repeated squaring; its relative rounding is at most `power` times that of one product."""
     result = np.ones_like(values)
     for bit in f"{power:b}":
         result = result * result * (values if bit == "1" else 1.0)
@@ -146,7 +146,7 @@ def raised(values: NDArray[np.complex128], power: int) -> NDArray[np.complex128]
 
 
 def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: float, enough: float) -> float:
-    """Bound the probability that the sum is `level` or more, with thetas near that of a normal law, until it is `enough`."""
+    """Return a Chernoff bound on P(sum >= level).  Try thetas near the best for a normal sum until it is at most `enough`."""
     best = math.inf
     for part in (*(0.5**k for k in range(8)), 0.0):
         if math.exp(min(best, 0.0)) <= enough:
@@ -158,7 +158,7 @@ def chernoff(parts: Counted, level: float, theta: float, mean: float, variance: 
 
 
 def sampled_delta(epsilon: float, multiplier: float, rate: float, steps: int) -> float:
-    """Bound the delta of so many sums over Poisson samples, with noise of `multiplier` times the largest norm of a term."""
+    """Return a bound on delta for `steps` noisy sums over Poisson samples; `multiplier` is sigma over the largest norm."""
     if not multiplier >= SMALLEST_MULTIPLIER:
         return 1.0
     if rate >= 1:
@@ -167,7 +167,7 @@ def sampled_delta(epsilon: float, multiplier: float, rate: float, steps: int) ->
 
 
 def both_orders(multiplier: float, rate: float) -> list[LossDistribution]:
-    """Return the losses of a record that is there in the first, or the second, of two neighbours."""
+    """Return the PLDs of one noisy sum over a Poisson sample: for a removed record, and for an added one."""
     reach = 1e-3
     while reach < LARGEST_LOSS and removed(np.array([reach]), multiplier, rate)[0] > LOST:
         reach *= 1.3
@@ -183,13 +183,13 @@ def both_orders(multiplier: float, rate: float) -> list[LossDistribution]:
 
 
 def removed(losses: Array, multiplier: float, rate: float) -> Array:
-    """Return the exact delta, rounded up, of a record in the first data set (Balle, Barthe & Gaboardi 2018)."""
+    """Return the exact delta at each loss, rounded up, for a removed record (Balle, Barthe & Gaboardi 2018)."""
     more = np.log1p(np.expm1(losses) / rate) * (1 - LOSS_ROUNDING)
     return np.minimum(rate * gaussian_delta(more, 1 / multiplier) * (1 + LOSS_ROUNDING), 1.0)
 
 
 def added(losses: Array, multiplier: float, rate: float) -> Array:
-    """Return the same of one that is there in the second: ``E[(1 - e^loss (1 - q + q r))_+]`` for r the likelihood ratio."""
+    """Return delta for an added record: ``E[(1 - e^loss (1 - q + q r))_+]`` for r the likelihood ratio, q the rate."""
     scale = np.maximum(1 - np.exp(losses) * (1 - rate), 0.0) + LOSS_ROUNDING  # delta grows with it
     more = losses + np.log(rate) - np.log(scale)
     more -= LOSS_ROUNDING * (1 + np.abs(more))
@@ -198,12 +198,12 @@ def added(losses: Array, multiplier: float, rate: float) -> Array:
 
 @lru_cache(maxsize=64)
 def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Return the smallest noise for a guarantee, in units of the largest norm of a term, rounded up."""
+    """Return the smallest noise multiplier for a guarantee, rounded up: sigma over the largest norm of a term."""
     if delta < SMALLEST_DELTA:
         why = f"the accounting of Poisson samples is not exact enough for delta = {delta:g}"
         remedy = f"ask for a delta of at least {SMALLEST_DELTA:g}, or use all records at every step"
         raise NotPrivate(why, f"sampling = {rate:g}", remedy)
-    # Without sampling as much is enough, and amplification divides it by 1/rate at most; start in between.
+    # `full` is enough without sampling; amplification reduces it by a factor of at least `rate`.  Start in between.
     full = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(steps)
     if rate >= 1:
         return full

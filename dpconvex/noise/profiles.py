@@ -1,6 +1,7 @@
-"""Privacy profiles, the smallest delta for each epsilon, of noise whose law is no plain Gaussian: by quadrature, or as a table.
+"""Privacy profiles, the smallest delta for each epsilon: by quadrature, and as tables.
 
-A table bounds ``H(a) = sup_S P(S) - a Q(S)``, convex, also between points and by symmetry below 1 (docs/theory.md, section 20).
+A table bounds the convex ``H(a) = sup_S P(S) - a Q(S)`` at points, between them, and by symmetry for a < 1 (docs/theory.md,
+section 20).
 """
 
 import math
@@ -17,20 +18,20 @@ from dpconvex.noise.gaussian import bisect, gaussian_delta
 from dpconvex.numerics import FUNCTION_SLACK, NORM_SLACK, SUM_SLACK, TAIL_SLACK
 from dpconvex.util.arrays import Array
 
-# One Rényi order, or several.
+# One Rényi order, or an array of orders.
 Orders = TypeVar("Orders", float, NDArray[np.float64])
 
-# Cells of the quadrature of the chi law, and where its tail is cut, as a fraction of the mass that is left.
+# Cells of the quadrature of the chi distribution, and the share of its mass in the tail that is cut off.
 CELLS, TAIL = 240, 1e-9
-# Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
+# For moving slopes: slices of the range of slopes, bisections for the worst noise, and the smallest length.
 SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
-# Points of a table.  Where delta is below this, the rest is given up: added to the delta of any total.
+# Points of a table.  A table ends where delta is below LOST, and totals add its last delta.
 NODES, LOST = 160, 1e-31
-LARGEST_LOSS = 300.0  # Losses beyond this are given up: their exponentials are to stay far from overflow
+LARGEST_LOSS = 300.0  # Larger losses count as infinite, so that exponentials stay far from overflow
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
-    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates."""
+    """Return a bound on ``E[(1 - exp(epsilon - a t - a^2/2))_+]``: a is `shift`, t the norm of `dimension` standard normals."""
     if shift <= 0:
         return -math.expm1(min(epsilon, 0.0))
     a, c, half = shift, epsilon - shift**2 / 2, dimension / 2
@@ -53,16 +54,16 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
 
 
 def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:
-    """Bound what curvature adds to delta while a slope falls, for each unit, in units of sigma, that it falls by.
+    """Return a bound on the delta that curvature adds per unit, in units of sigma, by which a slope falls.
 
-    With J = `curvature`, and l = `length` that of the difference of gradients, this is
-    ``max_x phi(x) min(1 - exp(epsilon - J - l x - l^2/2), 1 - exp(-J))_+ / (1 - exp(-J))``.  It grows with both.
+    With J = `curvature`, and l = `length` the norm of the difference of gradients, this is
+    ``max_x phi(x) min(1 - exp(epsilon - J - l x - l^2/2), 1 - exp(-J))_+ / (1 - exp(-J))``.  It increases in J and l.
     """
     long, bend = np.broadcast_arrays(np.maximum(length, SHORTEST), np.maximum(curvature, SHORTEST))
     base = long**2 / 2 - epsilon + bend + NORM_SLACK * (1 + abs(epsilon) + bend)
     low = np.maximum(-base / long, 0.0)
     high = np.maximum((bend - base) / long, low)
-    for _ in range(HALVINGS):  # the derivative of the logarithm falls
+    for _ in range(HALVINGS):  # bisection is valid: the derivative of the logarithm decreases
         middle = (low + high) / 2
         rising = middle * np.expm1(np.minimum(np.maximum(long * middle + base, 0.0), bend)) < long
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
@@ -73,7 +74,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
 def swing(
     epsilon: float, steepest: float, flattest: float, curvature: float, ratio: float = 0.0, behind: float = 0.0
 ) -> float:
-    """Bound what curvature adds where slopes fall; of a logistic record, ``log(1 + ratio s (1 - s))`` if that is less."""
+    """Return a bound on the delta that curvature adds; `ratio` > 0 limits J to ``log(1 + ratio s (1 - s))`` (logistic loss)."""
     if steepest <= flattest or curvature <= 0:
         return 0.0
     ends = np.linspace(flattest, steepest, SLICES + 1)
@@ -86,7 +87,7 @@ def swing(
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on delta at rising losses epsilon >= 0, in both orders unless `others` are given; the last is given away."""
+    """Upper bounds `deltas` at increasing epsilons `losses` >= 0.  They hold in both orders, or `others` hold in the second."""
 
     losses: Array
     deltas: Array
@@ -98,14 +99,14 @@ class Profile:
 
     @cached_property
     def curve(self) -> tuple[Array, Array]:
-        """The lowest convex curve that the table proves: points a, from 0 on, and bounds on H(a)."""
+        """The lower convex hull of the table: points a, from 0 on, and upper bounds on H(a)."""
         ratios, rising = np.exp(self.losses), self.losses > 0
         others = self.deltas if self.others is None else self.others
         back, mirrored = 1 / ratios[rising][::-1], (-np.expm1(-self.losses) + others / ratios)[rising][::-1]
         x = np.concatenate([[0.0], back, ratios])
         y = np.minimum(np.concatenate([[1.0], mirrored, self.deltas]), 1.0)
         kept: list[int] = []
-        for k in range(len(x)):  # leaving out a point keeps the chords valid, so rounding cannot hurt
+        for k in range(len(x)):  # chords stay valid bounds without a point, so rounding of this test is harmless
             while len(kept) > 1:
                 i, j = kept[-2:]
                 if (y[j] - y[i]) * (x[k] - x[i]) < (y[k] - y[i]) * (x[j] - x[i]):
@@ -116,7 +117,7 @@ class Profile:
 
     @cached_property
     def masses(self) -> tuple[Array, Array]:
-        """Losses and probabilities of a pair of laws that is at least as easy to tell apart, but for `lost`."""
+        """Losses and probabilities of a dominating PLD, without the mass `lost` at an infinite loss."""
         x, y = self.curve
         slopes = np.append(np.diff(y) / np.diff(x), 0.0)
         return np.log(x[1:]), x[1:] * np.maximum(np.diff(slopes), 0.0)
@@ -130,11 +131,11 @@ class Profile:
 
     @cached_property
     def level(self) -> float:
-        """The mu of a Gaussian mechanism, one coordinate of shift mu, that is at least as easy to tell apart, but for `lost`."""
+        """A level mu of GDP that holds if `lost` is added to delta; infinite if none is found."""
         x, y = self.curve
         first = int(np.searchsorted(x, 1.0))
-        start = first - int(x[first] > 1)  # the piece around 1 is its own mirror
-        if not start:  # it begins at 0: no shift is large enough
+        start = first - int(x[first] > 1)  # the segment around 1 is symmetric
+        if not start:  # the segment begins at 0: no mu is large enough
             return math.inf
         ends, bounds = np.log(x[start:]), y[start:] - self.lost
         if len(ends) < 2:
@@ -144,7 +145,7 @@ class Profile:
             middle[0] = 0.0
 
         def fails(log_mu: float) -> bool:
-            """Say whether a tangent of the Gaussian's curve lies below an end of a piece."""
+            """Return whether a tangent of the Gaussian curve lies below an end of its segment."""
             mu = math.exp(log_mu)
             value, slope = gaussian_delta(middle, mu, -1), -scipy.special.ndtr(-mu / 2 - middle / mu) * (1 + SUM_SLACK)
             sides = ((ends[:-1], bounds[:-1]), (ends[1:], bounds[1:]))
@@ -154,7 +155,7 @@ class Profile:
 
 
 def table(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale: float = 1.0) -> Profile:
-    """Tabulate a bound on delta from where it says something to where hardly anything is left."""
+    """Return the table of a bound on delta, from the smallest kink (default 0) to the loss with delta at most `LOST`."""
     base = min((kink for kink in kinks if kink >= 0), default=0.0)
     reach = max(scale, 1e-6)
     while base + reach < LARGEST_LOSS and delta(base + reach) > LOST:

@@ -1,4 +1,4 @@
-"""The laws of the noise that privacy rests on, and its draws; how far rounding moves them is covered elsewhere."""
+"""Noise distributions of the mechanisms, and their samplers; the mechanisms' proofs bound the rounding of draws."""
 
 import math
 import secrets
@@ -21,7 +21,7 @@ ROUNDS = 20
 
 
 class SystemChaCha(ChaCha):
-    """ChaCha under a key that no one chose and that never leaves the process; it cannot be copied or pickled."""
+    """A ChaCha generator with a random secret key.  Copying and pickling raise an error, so the key stays in the process."""
 
     def __init__(self) -> None:
         super().__init__(key=secrets.randbits(256), rounds=ROUNDS)
@@ -33,18 +33,18 @@ class SystemChaCha(ChaCha):
 
 
 def system_generator() -> np.random.Generator:
-    """Return a fresh generator for one release, in the process that draws from it: in a fork's copy noise is refused."""
+    """Return a fresh generator for one release.  Drawing noise from it in a fork raises an error."""
     return np.random.Generator(SystemChaCha())
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Return a reproducible generator, for tests and figures: who knows the seed can take the noise off again."""
+    """Return a reproducible generator, for tests and figures: anyone who knows the seed can subtract the noise."""
     whole(0).check("", seed=seed)
     return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
 
 
 class NoiseSource:
-    """The source of the noise of one release: the operating system, or a seed, and then the outcome is not private."""
+    """The source of noise of one release: the operating system, or a seed.  A seeded release is not private."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
@@ -53,22 +53,22 @@ class NoiseSource:
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator, in the process that was paid for."""
+        """The generator; raises in a fork of the process that made it."""
         check_process(self._process)
         return self._rng
 
     @property
     def seeded(self) -> np.random.Generator | None:
-        """The generator of integer noise, for tests; without a seed that noise is drawn exactly by OpenDP."""
+        """The generator of integer noise, for tests; None without a seed, when OpenDP draws that noise exactly."""
         rng = self.rng
         return None if self.seed is None else rng
 
     def apart(self) -> np.random.Generator | None:
-        """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
+        """Return `seeded` as a separate stream, so that draws from it do not change other draws."""
         return None if self.seeded is None or self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
     def next(self) -> "NoiseSource":
-        """Return a source for one of several fits: what it draws does not depend on when the others draw."""
+        """Return a source for one of several fits; its draws do not depend on the order of the fits."""
         return NoiseSource(None if self.seeded is None else int(self.rng.integers(2**63)))
 
     def spending(self, privacy: Privacy) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class NoiseSource:
 
 
 def below(limit: int, rng: np.random.Generator | None) -> int:
-    """Draw a whole number from 0 to limit - 1, all equally likely: from the operating system, or from a seed."""
+    """Draw a uniform integer from 0 to limit - 1, from the operating system or from a seeded generator."""
     if rng is None:
         return secrets.randbelow(limit)
     bits = (limit - 1).bit_length()
@@ -93,7 +93,7 @@ def coin(probability: Fraction, rng: np.random.Generator | None) -> bool:
 
 
 def accepts(exponent: Fraction, rng: np.random.Generator | None) -> bool:
-    """Return True with a probability of exactly exp(-exponent): Canonne, Kamath & Steinke 2020, algorithm 1, in whole numbers."""
+    """Return True with probability exactly exp(-exponent), in integers (Canonne, Kamath & Steinke 2020, algorithm 1)."""
     while exponent > 1:
         if not accepts(Fraction(1), rng):
             return False
@@ -107,12 +107,12 @@ def accepts(exponent: Fraction, rng: np.random.Generator | None) -> bool:
 def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:
     """Draw a vector with density proportional to exp(-||b|| / scale).
 
-    Its norm has the Gamma law of shape `dimension`, its direction is uniform and independent of the norm (Chaudhuri,
-    Monteleoni and Sarwate 2011, algorithms 1 and 2).  In one dimension this is the Laplace law.
+    Its norm has the Gamma distribution of shape `dimension`; its direction is uniform and independent of the norm
+    (Chaudhuri, Monteleoni and Sarwate 2011, algorithms 1 and 2).  In one dimension this is the Laplace distribution.
     """
     check(dimension, scale, rng)
     length = 0.0
-    while length == 0:  # no direction; happens about never
+    while length == 0:  # the zero vector has no direction
         direction = rng.standard_normal(dimension)
         length = float(np.linalg.norm(direction)) if dimension else 1.0
     return scaled(direction / length, rng.standard_gamma(dimension) * float(scale))
@@ -125,7 +125,7 @@ def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
 
 def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
     whole(0).check("noise", dimension=dimension)
-    # Below the smallest normal float, products lose their digits, and the noise its law.
+    # Below the smallest normal float, products lose digits, and the noise no longer has its distribution.
     number("a positive, finite number", lambda value: np.finfo(float).tiny <= value < math.inf).check(
         "noise", scale=scale
     )
@@ -134,14 +134,14 @@ def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
 
 
 def check_process(made: tuple[int, int]) -> None:
-    """Refuse the copy of a fit, or of its generator, that a fork made: one payment is for one release."""
+    """Raise if this process is a fork of the one that made the fit or generator: one payment is for one release."""
     if made != this_process():
         why = "this fit was begun in another process, of which this one is a fork, and its noise is drawn there"
         raise DPConvexError(f"noise: {why}: it was paid for once. Begin a fit of its own here.")
 
 
 def scaled(direction: Array, length: float) -> Array:
-    """Return noise of a length, or say that it overflowed; its size does not depend on any data."""
+    """Return ``direction * length``, or raise if it overflows; overflow does not depend on data."""
     with np.errstate(over="ignore", invalid="ignore"):
         noise = np.asarray(direction * length)
     if not np.isfinite(noise).all():
@@ -158,10 +158,10 @@ def in_subspace(basis: Any, b: Array) -> Array:
 
 
 class NoiseSampler:
-    """A law of noise without a preferred direction, in p dimensions."""
+    """A spherically symmetric distribution of noise in p dimensions."""
 
     def tail(self, p: int, probability: float) -> float:
-        """Return the length, in units of the scale, that the norm exceeds with a probability."""
+        """Return the norm, in units of the scale, that noise exceeds with this probability."""
         raise NotImplementedError
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
@@ -169,7 +169,7 @@ class NoiseSampler:
 
 
 class Gamma(NoiseSampler):
-    """Density proportional to ``exp(-||b||/scale)``, whose logarithm is Lipschitz; rounds add up plainly."""
+    """Density proportional to ``exp(-||b||/scale)``.  Its logarithm is Lipschitz, so sensitivities of rounds add up."""
 
     name, symbol = "Gamma", "1/beta"
     draw = staticmethod(gamma_direction)
@@ -191,7 +191,7 @@ class Gamma(NoiseSampler):
 
 
 class GaussianSampler(NoiseSampler):
-    """Independent normal coordinates; rounds add up in squares (Dong, Roth & Su 2022, corollary 3.3)."""
+    """Independent normal coordinates.  Sensitivities of rounds add in quadrature (Dong, Roth & Su 2022, corollary 3.3)."""
 
     name, symbol = "Gaussian", "sigma"
     draw = staticmethod(gaussian)
