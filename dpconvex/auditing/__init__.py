@@ -1,1 +1,1 @@
-"""Attacks on constants and on whole guarantees, by the exact laws of what is released (docs/audit.md)."""
+"""Attacks on certified constants and on whole guarantees, by exact distributions of releases (docs/audit.md)."""

@@ -1,4 +1,4 @@
-"""The audit of a whole guarantee: every part of it is attacked by itself, and what is released by runs, if that is asked for."""
+"""`dp.audit`: attacks on each part of a guarantee, and optionally on the releases of repeated fits."""
 
 import math
 from typing import Any
@@ -35,7 +35,7 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import quietly
 
-# Fewer fits cannot show anything; the probability with which bounds on an honest mechanism fail; thresholds of events.
+# Smallest number of fits; probability that the bound fails for an honest mechanism; number of thresholds to try.
 FEWEST_RUNS, DOUBT, THRESHOLDS = 20, 1e-3, 40
 
 
@@ -102,7 +102,7 @@ def audit(
     between(0, 1e6).check("audit", effort=effort)
     Kind(f"0, or at least {FEWEST_RUNS} fits", lambda n: is_whole(n, FEWEST_RUNS) or n == 0).check("audit", runs=runs)
     COUNT.check("audit", size=size)
-    if runs:  # what has no such attack is not what is chosen
+    if runs:  # the default plans include mechanisms that repeated fits cannot attack
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
     units = share is None and not runs
@@ -129,7 +129,7 @@ def attack_certificate(
         if (noise := certificate.clustering) is not None:
             attacks += [parts.attack_clustering(noise, certificate.privacy.adjacency), *attack_rounds(noise)]
         return [*attacks, parts.attack_proof(certificate)]
-    times = certificate.privacy.person.weight  # of a person whose rows are all alike, and so are the others'
+    times = certificate.privacy.person.weight  # the attacked people have equal rows, which count this many times
     if isinstance(certificate, StatisticsCertificate):
         analysis = analyse(template, SufficientStatistics())
         found = [parts.attack_statistics(analysis.form, certificate, rng, times)]
@@ -154,7 +154,7 @@ def attack_certificate(
 
 
 def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -> Attack:
-    """Fit the worst neighbours `count` times each, beside copies of the second (or first) record, and bound epsilon."""
+    """Fit the worst neighbours `count` times each, with copies of the second (or first) record, and bound epsilon from below."""
     solver, certificate, record, answers = resolve_backend(backend), proved.certificate, proved.template.record, []
     others = worst.record if worst.neighbour is None else worst.neighbour
     for one in (worst.record, worst.neighbour):
@@ -180,8 +180,8 @@ def attack_runs(proved: CertifiedFit, worst: Attack, backend: Any, count: int) -
 
 
 def leakage(first: Array, second: Array, sign: float, threshold: float, delta: float) -> float:
-    """Bound epsilon from below by the frequencies of one event in two samples."""
-    level = 1 - DOUBT / 2  # of four bounds, each fails with a quarter of the probability
+    """Return a lower confidence bound on epsilon, from the frequencies of an event in two samples; minus infinity if none."""
+    level = 1 - DOUBT / 2  # each of four one-sided bounds fails with probability DOUBT / 4
     counts = [binomtest(int((sign * s > sign * threshold).sum()), len(s)) for s in (first, second)]
     one, other = (count.proportion_ci(level, "exact") for count in counts)
     return math.log((one.low - delta) / other.high) if one.low > delta else -math.inf

@@ -1,4 +1,4 @@
-"""Attacks on noise as it is drawn: the samplers of releases run on nothing, and the noise is compared with its claimed law."""
+"""Attacks on noise as drawn: run the samplers of releases without data, and test the noise against its claimed distribution."""
 
 import math
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from dpconvex.noise.samplers import system_generator
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
 
-# Draws that are compared with their law, and the probability with which an honest sampler is called broken, for each part.
+# Number of draws of a test, and the probability of a false alarm, for each part.
 DRAWS, ALARM = 8000, 1e-9
-NUMBERS = 10**6  # No more numbers than this are drawn for long vectors
-SIDE, MATRICES = 128, 4  # Of second moments that are drawn: entries' laws do not depend on how many there are
-EXCEEDED = 0.2  # Thresholds are exceeded with about this probability
-FINE = 2.0**20  # What is rounded on the way is this much finer than the noise
-DISCRETE = 1000.0  # Masses of integer noise of a larger scale differ by less than 1e-6 from continuous noise's
+NUMBERS = 10**6  # Largest number of entries drawn for long vectors
+SIDE, MATRICES = 128, 4  # Rows and number of second moments drawn: an entry's distribution does not depend on the rows
+EXCEEDED = 0.2  # Approximate probability of exceeding a threshold
+FINE = 2.0**20  # Ratio of the noise to intermediate rounding
+DISCRETE = 1000.0  # Above this scale, masses of integer noise differ by less than 1e-6 from those of continuous noise
 
 
 def compared(part: str, law: str, p: int, scale: float, groups: list[Array], grid: float = 0.0) -> Attack:
-    """Compare independent entries of noise, on a grid or none, with their law: an exact binomial test for each group."""
+    """Test independent entries of noise, continuous or on a grid, against their distribution: a binomial test per group."""
     threshold = scale * float(brentq(lambda x: exceeds(law, p, x) - EXCEEDED, 1e-9, 1e9))
     threshold = grid * (max(round(threshold / grid - 0.5), 0) + 0.5) if grid else threshold
     claimed = exceeds(law, p, threshold / scale)
@@ -53,7 +53,7 @@ def compared(part: str, law: str, p: int, scale: float, groups: list[Array], gri
 
 
 def exceeds(law: str, p: int, x: float) -> float:
-    """Return the probability that one of p entries of noise of scale 1 exceeds x in size."""
+    """Return the probability that one of p entries of noise of scale 1 exceeds x in absolute value."""
     if law == "matrix":  # p degrees of freedom
         return float(2 * student.sf(x * math.sqrt(p), p))
     if "aussian" in law:
@@ -66,16 +66,16 @@ def exceeds(law: str, p: int, x: float) -> float:
 
 @cache
 def mixture(p: int) -> tuple[Array, Array]:
-    """Return a rule for means over a normal law's deviation, over sqrt(2), for which its p entries have density exp(-||b||).
+    """Return nodes and weights of a scale mixture of normals with density proportional to exp(-||b||) in p dimensions.
 
-    The deviation's square is twice a Gamma variable of shape (p + 1)/2.
+    Nodes are standard deviations over sqrt(2).  The variance is twice a Gamma variable of shape (p + 1)/2.
     """
     nodes, weights = np.polynomial.legendre.leggauss(200)
     return np.sqrt(gamma.ppf((nodes + 1) / 2, (p + 1) / 2)), weights / 2
 
 
 class Nothing:
-    """An engine without data: its minimiser is the linear term, its gradient 0, and K all of space.  It notes all steps."""
+    """An engine without data: the minimiser is the linear term, gradients are 0, K is the whole space.  It records all steps."""
 
     records, shift, pull = 0, 0.0, 0.0
 
@@ -100,7 +100,7 @@ class Nothing:
 
 
 def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Iterator[Attack]:
-    """Compare the noise of all that a release draws with the laws that its certificate claims."""
+    """Test each noise that a release draws against the distribution that its certificate claims."""
     p, law, scale = certificate.noise_dimension, certificate.noise, certificate.noise_scale
     if p:
         vectors = noise_of(analysis, certificate, mechanism)
@@ -111,7 +111,7 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
         else:
             pooled = [vectors.ravel()] * (law == "gaussian")
             yield compared("noise as drawn", law, p, scale, [*vectors.T, *pooled])
-    if (cover := certificate.cover) is not None:  # no entry's law depends on how many there are, nor on what it hides
+    if (cover := certificate.cover) is not None:  # an entry's distribution depends on no dimension nor sensitivity
         many = replace(cover, dimension=max(DRAWS, cover.dimension), sensitivity=0.0)
         steps = perturb(np.zeros(many.dimension), many) / cover.step
         yield compared("residual noise as drawn", cover.noise, 1, cover.scale, [steps], 1.0)
@@ -120,12 +120,12 @@ def attack_draws(analysis: Analysis, certificate: Certificate, mechanism: Mechan
 
 
 def draws(numbers: int) -> int:
-    """Return how often to draw vectors of so many numbers."""
+    """Return how many vectors of `numbers` entries to draw."""
     return min(max(NUMBERS // numbers, 1), DRAWS)
 
 
 def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism) -> Array:
-    """Return noise in the coordinates that the certificate counts, shape (m, p)."""
+    """Return draws of the noise, shape (m, p), in the p coordinates of `noise_dimension`."""
     rng, dim, count = system_generator(), analysis.form.space.dim, draws(certificate.noise_dimension)
     if isinstance(certificate, StatisticsCertificate):
         sums, zeros = mechanism_of(certificate, analysis.form), np.zeros(certificate.noise_dimension)
@@ -145,11 +145,11 @@ def noise_of(analysis: Analysis, certificate: Certificate, mechanism: Mechanism)
 
 
 def attack_rounds(noise: ClusteringNoise) -> Iterator[Attack]:
-    """Compare the noise of a clustering's sums with its law, and that of its counts: both are seen in centres."""
+    """Test the noise on a clustering's sums, and on its counts; the centres reveal both."""
     d, law, p = noise.features, "gaussian" if noise.noise == "gaussian" else "gamma", noise.features + 1
     rounds = draws(d) // (noise.classes * noise.components) + 2
     many = FINE * max(math.ceil(noise.deviation / noise.weight), 1.0)
-    # With many records and a fine grid centres show the sums; with a grid that no noise on sums gets over, the counts.
+    # With many records and a fine grid, centres reveal noise on sums.  On a grid coarser than that noise, noise on counts.
     fine = replace(noise, rounds=rounds, step=noise.scale / many / FINE)
     coarse = replace(noise, rounds=rounds, step=1e3 * noise.deviation, radius=1e3 * noise.deviation * 2.0**50)
     for name, one, total in (("sums", fine, 0.0), ("counts", coarse, many * 2.0**45)):

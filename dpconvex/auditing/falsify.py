@@ -1,4 +1,4 @@
-"""The adversary of the verifier: a search over records, neighbours and parameters that tries to break every proved constant."""
+"""`dp.falsify`: a search over records, neighbours and parameters that tries to break each certified constant."""
 
 import math
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from dpconvex.util.arguments import COUNT, instance, refuse, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import aligned, paragraph
 
-# Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
+# Certified constants cover rounding by a relative 1e-11; a relative excess above this is not rounding.
 TOLERANCE = 1e-9
-ZERO = 1e-12  # Where a constant is certified to be zero, this much is rounding
+ZERO = 1e-12  # Largest rounding of a constant that is certified to be zero
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
 TURNS = 20  # Steps of power iteration towards the least curvature
-LONGER, PATIENCE = 1.5, 30  # Random steps for each that is asked for, and how many of them may gain nothing
+LONGER, PATIENCE = 1.5, 30  # Random steps for each requested step, and steps without a gain that end the search
 
 NAMES = {
     "gradient_bound": "gradient bound G",
@@ -42,7 +42,7 @@ HEAD: Row = ("constant", "observed", "certified", "ratio")
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst case that was found for one constant, and where; a `lower_bound`, the modulus, is certified from below."""
+    """The worst case found for one constant, and its location.  `lower_bound`: the constant is certified from below."""
 
     constant: str
     observed: float
@@ -152,12 +152,12 @@ def falsify(
 
 
 def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tuple[float, Goal]]:
-    """Return the certified value of each constant, and the sum of quantities that it bounds."""
+    """Return, for each constant, its certified value and the goal of the search, a sum of quantities that it bounds."""
     removed = certificate is not None and certificate.privacy.adjacency == "add-remove"
     move = "gradient" if removed else "difference"
     bound, eigenvalue = analysis.gradient_bound, analysis.hessian_bound
     sensitivity = bound if removed else analysis.replacement_bound
-    # A clip holds by itself; what can be wrong is what it is compared with.
+    # A clip needs no proof, so with a clip the template's own constants are attacked.
     if certificate is not None and not (isinstance(certificate, DescentCertificate) and certificate.clip < math.inf):
         bound, sensitivity, eigenvalue = certificate.gradient_bound, certificate.sensitivity, certificate.hessian_bound
     found = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
@@ -175,7 +175,7 @@ def claims(analysis: Analysis, certificate: Certificate | None) -> dict[str, tup
 
 
 def observed_dimension(search: Search) -> int:
-    """Count the dimensions that rows of `A_z` of samples span, and on top those that stick out of the certified subspace."""
+    """Return the rank of sampled rows of `A_z`; if rows leave the certified subspace, its dimension plus the excess rank."""
     form, rng = search.form, search.rng
     wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
     each = -(-wanted // (search.losses.count * search.losses.width)) + 1
@@ -191,7 +191,7 @@ def observed_dimension(search: Search) -> int:
 
 
 def observed_modulus(search: Search, size: int, added: float, shape: Array) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature along lines in K, against ``<d, shape * d>`` for a direction d, and where it is."""
+    """Return the smallest curvature found along lines in K, relative to ``<d, shape * d>`` for direction d, and its location."""
     form, rng, count, dim = search.form, search.rng, 64, search.form.space.dim
     mask = np.concatenate([np.ones((1, dim)), np.eye(dim)[rng.permutation(dim)[:count]]])
     here = search.enter(10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim) * rng.normal(size=(count, dim)))
@@ -207,7 +207,7 @@ def observed_modulus(search: Search, size: int, added: float, shape: Array) -> t
             quotients = np.sum(change * gap, axis=1) / np.sum(shape * gap**2, axis=1)
         quotients[~(np.isfinite(quotients) & (np.linalg.norm(gap, axis=1) > 1e-3 * length[:, 0]))] = math.inf
         best = min(best, (float(quotients.min()), int(np.argmin(quotients))))
-        # Power iteration towards the least curvature: of what curvature lacks to the largest.
+        # Power iteration towards the least curvature, with the largest curvature less the operator.
         largest = quotients[quotients < math.inf].max(initial=largest)
         along = unit(np.nan_to_num(change / shape - largest * gap, posinf=0.0, neginf=0.0))
     return best[0], form.space.unpack(here[best[1]])

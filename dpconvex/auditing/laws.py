@@ -1,4 +1,4 @@
-"""Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are (docs/audit.md)."""
+"""Exact distributions of an answer under two neighbours, and the epsilon and delta that they show (docs/audit.md)."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -15,13 +15,13 @@ from dpconvex.sensitivity.rank_one_gradients import degrees_of_freedom
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
-LEAST = 1e-12  # Rounding of a gradient, relative to its size, and the least relative error of a mass
-OFFSET = 1.2345e-7  # No cell begins or ends at a number that a declaration would name, such as a kink at 0
+LEAST = 1e-12  # Relative rounding error of a gradient, and the smallest relative error of a mass
+OFFSET = 1.2345e-7  # Moves cells' ends away from numbers that declarations contain, such as a kink at 0
 
 
 @dataclass(frozen=True, eq=False)
 class Masses:
-    """Masses of the same cells under two laws, and their relative error: ``sum (P - e^epsilon Q)_+`` is at most delta."""
+    """Probabilities of the same cells under two distributions, and their relative error.  They bound delta from below."""
 
     first: Array
     second: Array
@@ -34,14 +34,14 @@ class Masses:
         return float(np.maximum(np.nan_to_num(excess, nan=0.0), 0.0).sum())
 
     def epsilon_at(self, delta: float) -> float:
-        """Return the epsilon at which the falling delta reaches a value above 0, rounded down."""
+        """Return the epsilon, rounded down, at which `self.delta` decreases to `delta` > 0; 0 if it starts below."""
         if self.delta(0.0) <= delta:
             return 0.0
         return bisect(lambda epsilon: self.delta(epsilon) > delta, 0.0, 700.0, 70)[0]
 
 
 def grid_ends(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
-    """Return rising ends of cells, shape (m,), half equally spaced about the center, others close together where losses bend."""
+    """Return increasing ends of cells, shape (m,): half equally spaced about the center, others dense where losses bend."""
     even = center + reach * np.linspace(-1, 1, count // 2)
     wide = np.arcsinh(2 * (abs(center) + reach) / feature)
     bent = np.sinh(np.linspace(-wide, wide, count // 4)) * feature
@@ -58,10 +58,10 @@ def normal_mass(low: Array, high: Array) -> Array:
 
 
 def line_masses(first: Array, second: Array, scale: float) -> Masses:
-    """Return the masses of cells of answers from the derivatives of two objectives at the cells' ends, rising."""
+    """Return the masses of a scalar answer's cells, from the increasing derivatives of two objectives at the cells' ends."""
     found, error = [], np.full(len(first) + 1, LEAST)
     for slope in (first, second):
-        slope = np.maximum.accumulate(slope)  # rounding must not turn cells inside out
+        slope = np.maximum.accumulate(slope)  # rounding must not reverse the ends of a cell
         ends = np.concatenate([[-np.inf], slope, [np.inf]])
         found.append(normal_mass(ends[:-1] / scale, ends[1:] / scale))
         inner = np.diff(slope)
@@ -74,7 +74,7 @@ def line_masses(first: Array, second: Array, scale: float) -> Masses:
 
 
 def matrix_entries(analysis: Analysis, certificate: Certificate) -> tuple[Array | None, float, int]:
-    """Return the map from matrix-shaped noise to its entries, if there is one, their scale, and their degrees of freedom."""
+    """Return the map from matrix-shaped noise to entries (None if not one-to-one), their scale and their degrees of freedom."""
     rows, columns = shape_of(certificate)
     image, freedom = best_structure(analysis).map.toarray(), degrees_of_freedom(rows, columns)
     inverse = np.linalg.pinv(image) if np.linalg.matrix_rank(image) == rows * columns else None
@@ -82,7 +82,7 @@ def matrix_entries(analysis: Analysis, certificate: Certificate) -> tuple[Array 
 
 
 def matrix_density(analysis: Analysis, certificate: Certificate, b: Array) -> Array:
-    """Return the log density of matrix-shaped noise, (..., dim) to (...), up to a constant, where its map is one to one."""
+    """Return the log density of matrix-shaped noise up to a constant, (..., dim) to (...); raise if it has no closed form."""
     (rows, columns), (inverse, order, _) = shape_of(certificate), matrix_entries(analysis, certificate)
     why = f"matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions"
     remedy = "audit ObjectivePerturbation('gamma') or a problem with fewer features"

@@ -1,6 +1,6 @@
-"""The attack on objective perturbation, by the exact law of the answer: it comes from the noise ``b = -grad F(theta)``.
+"""The attack on objective perturbation, by the exact distribution of the answer: its noise is ``b = -grad F(theta)``.
 
-All else is a linear term and a quadratic one with the certified modulus: these suffice to put the answer anywhere.
+The remaining data are a linear term and a quadratic with the certified modulus, which suffice to place the answer anywhere.
 """
 
 import math
@@ -17,37 +17,37 @@ from dpconvex.certificates.certificate import Certificate
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.util.arrays import Array
 
-# How far from the middle noise is counted, in units of its scale, and beyond which K has no end.
+# Largest noise of the cells, in units of its scale, and the distance at which K counts as unbounded.
 FAR, ENDLESS = 12.0, 1e9
-# How far the rest of the data is varied along the worst noise, in units of that.
+# Variations of the linear term along the worst noise, as multiples of that noise.
 ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
-# Noise that is tried along a difference, in units of the scale of matrix-shaped noise.
+# Lengths of noise to try along a difference, in units of the scale of matrix-shaped noise.
 LENGTHS = np.append(0.0, np.outer([1.0, -1.0], np.geomspace(0.01, 100.0, 40)).ravel())
-# Answers are this far from the faces of K, and singular values below this fraction of the largest are rounding.
+# Relative distance of answers from the faces of K, and relative size of singular values that are rounding.
 INSIDE, RANK = 1e-6, 1e-9
-COARSE, FINE = 1200, 8000  # Cells of the line, to compare rests of the data and at last
-# Answers that are sampled, to compare candidates and at last; the probability of a false alarm; factors of the leaves' values.
+COARSE, FINE = 1200, 8000  # Cells of the line, to compare linear terms and for the final bound
+# Sampled answers, to compare candidates and for the final bound; probability of a false alarm; factors on leaf values.
 PILOT, SAMPLES, ALARM, FARTHER = 500, 20000, 1e-9, (10.0, 1e2, 1e3)
 SAMPLED = f"exact density ratios of sampled answers (false alarms: {ALARM:g})"
-FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates that are integrated, and how often, usually and at least
+FINALISTS, TRIALS = (6, 4), (24, 6)  # Candidates to integrate, and random linear terms to try: (usual, least) numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Restricted:
-    """A candidate in coordinates of the r directions in which the two objectives differ, of which `lift` is a basis."""
+    """A candidate in coordinates of the r directions in which the two objectives differ."""
 
     one: Candidates
-    lift: Array  # shape (dim, r)
-    curvature: Array  # shape (r, r): of everything but the two records
+    lift: Array  # basis of the directions, shape (dim, r)
+    curvature: Array  # Hessian of the objective without the two records, shape (r, r)
     point: Array  # the answer
-    noise: Array  # what leads there from the first data set
-    shift: Array  # the gradient of the rest of the data at 0
-    difference: Array  # of the gradients there
-    jump: float  # of the logarithms of the determinants there
+    noise: Array  # noise with which the first data set gives this answer
+    shift: Array  # gradient at 0 of the objective without the two records
+    difference: Array  # difference of the records' gradients at the answer
+    jump: float  # difference of the log determinants of the two Hessians at the answer
 
 
 class Objective:
-    """An attack on one certified learner."""
+    """The attack on the exact answer of one certified objective perturbation."""
 
     def __init__(self, analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> None:
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
@@ -59,7 +59,7 @@ class Objective:
         self.free, dim = self.form.feasible.is_space, self.form.space.dim
         self.everything = self.form.noise_dimension == dim
         self.basis = np.eye(dim) if self.everything else self.form.basis.toarray()
-        # What is orthogonal to the sensitive subspace is minimised out: the Schur complement.
+        # The Schur complement: the curvature after minimising over directions outside the sensitive subspace.
         self.public = np.linalg.inv(self.basis.T @ (self.basis / moduli[:, None]))
 
     def attack(self) -> Attack:
@@ -86,7 +86,7 @@ class Objective:
         return max(attacks, key=lambda attack: attack.ratio)
 
     def farther(self, case: Restricted) -> list[Restricted]:
-        """Return the candidate and others whose leaves have larger values, so that slopes vary less with the noise."""
+        """Return the candidate, and copies with larger leaf values, where slopes vary less with the noise."""
         if not self.free:
             return [case] * self.everything
         one, stay = case.one, np.zeros(1, dtype=bool)
@@ -94,7 +94,7 @@ class Objective:
         return [case, *map(self.restricted, scaled)]
 
     def leaks(self, case: Restricted, count: int) -> Array:
-        """Return samples whose mean is delta: of answers about the worst one, weighted by how likely each is."""
+        """Return importance samples of delta, shape (count,), at answers drawn near the worst one; their mean estimates delta."""
         bent = case.curvature + case.one.sides[0].slopes_at(case.point[None], case.lift)[1][0]
         draw = self.rng.normal(size=(count, len(case.point)))
         theta = case.point + self.scale * np.linalg.solve(bent, draw.T).T
@@ -108,21 +108,21 @@ class Objective:
         return np.nan_to_num(np.where(self.inside(theta @ case.lift.T), found, 0.0))  # answers there have a density
 
     def sampled(self, case: Restricted) -> float:
-        """Bound delta from below, but for the probability `ALARM`: Maurer & Pontil 2009, theorem 4."""
+        """Return a lower bound on delta that fails with probability `ALARM` at most (Maurer & Pontil 2009, theorem 4)."""
         bound, odds = float(self.leaks(case, PILOT).max()), math.log(2 / ALARM)
         found = np.minimum(self.leaks(case, SAMPLES), bound)
         lost = math.sqrt(2 * float(found.var(ddof=1)) * odds / SAMPLES) + 7 * bound * odds / (3 * (SAMPLES - 1))
         return max(float(found.mean()) - lost, 0.0)
 
     def restricted(self, one: Candidates) -> Restricted:
-        """Reduce a candidate to the directions that matter, and choose the rest of the data."""
+        """Return the candidate in the directions in which the objectives differ, with the worst linear term."""
         theta, frame = one.theta[0], np.eye(self.basis.shape[1])
-        if not self.free:  # answers in the interior have a density
+        if not self.free:  # only answers in the interior of K have a density
             around = self.rng.normal(size=(64, len(theta))) * max(float(np.linalg.norm(theta)), 1.0)
             theta = theta + INSIDE * (self.search.enter(around).mean(axis=0) - theta)
         elif self.gaussian:
             rows = np.concatenate([side.rows(len(theta))[0][0] for side in one.sides]) @ self.basis
-            turned = np.concatenate([unit(rows), unit(rows @ self.public)])  # what the curvature turns them into
+            turned = np.concatenate([unit(rows), unit(rows @ self.public)])  # also the rows times the curvature
             _, sizes, right = np.linalg.svd(turned, full_matrices=False)
             frame = right[sizes > RANK * sizes[0]].T if sizes[0] > 0 else frame[:, :1]
         lift = self.basis @ frame
@@ -137,7 +137,7 @@ class Objective:
         return Restricted(one, lift, curvature, point, noise, -(curvature @ point + g[0] + noise), difference, jump)
 
     def pointwise(self, case: Restricted) -> Attack:
-        """Report the largest privacy loss at one answer."""
+        """Return the attack by the largest privacy loss at one answer."""
         worst = -math.inf
         if self.inside((case.lift @ case.point)[None]).all():
             worst = float(np.linalg.norm(case.difference)) / self.scale + case.jump
@@ -150,16 +150,16 @@ class Objective:
         return self.report(case, how, max(worst, 0.0), 0.0 if worst <= self.epsilon else math.nan)
 
     def inside(self, points: Array) -> NDArray[np.bool_]:
-        """Say whether no face of K is active at points of K, as far as the noise can tell."""
+        """Return whether points of K are in its interior, shape (B,); always True if the noise has fewer dimensions than K."""
         beyond = points * (1 + 1e-9)
         return (self.search.enter(beyond) == beyond).all(axis=1) | self.free | (not self.everything)
 
     def integrated(self, case: Restricted, last: bool = False) -> Attack:
-        """Report the largest delta on the line."""
+        """Return the attack by the largest delta in one dimension, over several linear terms."""
         masses = self.masses(case, COARSE)
         sizes = self.scale * 10.0 ** self.rng.uniform(-1.5, 0.7, scaled_effort(self.effort, *TRIALS))
         moves = [*(step * case.noise for step in ALONG), *(self.rng.normal(size=1) * size for size in sizes)]
-        for move in moves:  # first along the worst noise, then at random
+        for move in moves:  # first multiples of the worst noise, then random ones
             trial = replace(case, shift=case.shift + move)
             found = self.masses(trial, COARSE)
             if found.delta(self.epsilon) > masses.delta(self.epsilon):
@@ -169,7 +169,7 @@ class Objective:
         return self.report(case, "exact law on the line", masses.epsilon_at(self.delta), delta, masses)
 
     def masses(self, case: Restricted, count: int) -> Masses:
-        """Return the laws of the answer for both data sets, on cells of the line."""
+        """Return the masses of the answer under both data sets, on cells of the line."""
         curvature, shift = float(case.curvature[0, 0]), float(case.shift[0])
         ends = np.array([[-ENDLESS], [ENDLESS]])
         ends = self.search.enter(ends) if self.everything else ends

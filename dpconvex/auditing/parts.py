@@ -1,4 +1,4 @@
-"""Attacks on noise that does not depend on the answer, and on what comes before and after a fit."""
+"""Attacks on output perturbation, noisy descent, statistics, clusterings and residual noise, and on the proof."""
 
 import math
 from dataclasses import replace
@@ -24,13 +24,13 @@ from dpconvex.sensitivity.moments import Moments
 from dpconvex.sums.moment_sums import record_moments
 from dpconvex.util.arrays import Array
 
-# Newton steps to another minimiser, and how far from K a point of it may be by rounding.
+# Newton steps to the second minimiser, and its largest relative distance from K by rounding.
 STEPS, CLOSE = 40, 1e-9
-CLIMB = 150  # Steps of the search for records with other statistics
+CLIMB = 150  # Steps of the search for records with different statistics
 
 
 def attack_output(analysis: Analysis, certificate: Certificate, effort: float, rng: np.random.Generator) -> Attack:
-    """Attack output perturbation by the largest distance of two exact minimisers that is found."""
+    """Attack output perturbation by the largest distance found between exact minimisers of neighbours."""
     proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
     cases = []
@@ -47,7 +47,7 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: float, r
 
 
 def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[Array, Array]:
-    """Return the second data sets' minimisers, where candidates are the first ones', and their least distances."""
+    """Return each second data set's minimiser, shape (B, dim), and a lower bound on its distance from the first, shape (B,)."""
     here, moduli, form = found.theta, search.moduli, search.form
     frame = np.broadcast_to(np.eye(len(moduli)), (len(found), len(moduli), len(moduli)))
     base = moduli * here + found.sides[0].slopes(here, frame, curved=False)[0]
@@ -59,7 +59,7 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
         best, left = np.where((size < left)[:, None], there, best), np.minimum(size, left)
         there = there - np.linalg.solve(np.diag(moduli) + h, residual[..., None])[..., 0]
     gap = best - here
-    if dimension < len(moduli):  # the noise is in the sensitive subspace, and so is all that is released
+    if dimension < len(moduli):  # noise and releases lie in the sensitive subspace
         gap = gap @ form.basis
     distance = np.linalg.norm(gap, axis=1) - left / moduli.min()
     away = np.linalg.norm(search.enter(best) - best, axis=1)
@@ -69,7 +69,7 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
 def attack_gradients(
     analysis: Analysis, certificate: DescentCertificate, effort: float, rng: np.random.Generator
 ) -> Attack:
-    """Attack noisy descent by the largest difference of two gradients, seen in every step."""
+    """Attack noisy descent by the largest difference found between two records' gradients, taken in every step."""
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
     steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     cases, frame = [], np.eye(len(search.moduli))[None]
@@ -90,14 +90,14 @@ def attack_gradients(
 
 
 class StatisticsSearch(Search):
-    """The search for records whose statistics are far apart: parameters and values of leaves play no part."""
+    """A search for two records with very different statistics; it does not use parameters and values of leaves."""
 
     def __init__(self, form: LossForm, moments: Moments, rng: np.random.Generator) -> None:
         super().__init__(form, np.ones(form.space.dim), rng)
         self.moments = moments
 
     def farthest(self, adjacency: str) -> tuple[Candidates, float]:
-        """Return two records (or one and none) whose statistics differ much, and by how much."""
+        """Return two records (one, under add-remove) with a large difference in statistics, and its norm."""
         one = self.found([Goal({"difference": 1.0})], pairs(adjacency)[0], POOL[0], CLIMB)[0].one(0)
         return one, float(self.measure(one, False)["difference"][0])
 
@@ -112,7 +112,7 @@ class StatisticsSearch(Search):
 
 
 def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.Generator, times: float) -> Attack:
-    """Attack the exact statistics by the largest difference that is found."""
+    """Attack the noise on statistics by the largest difference found between two records, times a person's weight."""
     search = StatisticsSearch(form, mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
@@ -121,9 +121,9 @@ def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.G
 
 
 def shifted(search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: Any) -> Attack:
-    """Report what noise of a known law leaves of two answers that are `shift` apart."""
+    """Return the attack on spherical noise for two exact answers at distance `shift`."""
     epsilon, ratio, gaussian = certificate.noise_epsilon, shift / certificate.noise_scale, certificate.is_gaussian
-    lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # of Gamma noise, on the line through both answers
+    lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # delta of Gamma noise in one dimension
     if certificate.noise_dimension > 1 and lost > 0:
         lost = math.nan
     part, further = "exact answer" if certificate.minimises else "noisy gradients", search.places(one)
@@ -138,7 +138,7 @@ def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: 
 
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
-    """Attack the counts and sums of a clustering: one record that moves within its cell, or to another one, in every round."""
+    """Attack a clustering's counts and sums: in every round, one record moves within its cell, or to another cell."""
     record = np.array([noise.radius, noise.weight])
     cells = [[record]] if adjacency == "add-remove" else [[np.array([2 * noise.radius, 0.0])], [record, -record]]
     if noise.noise == "gaussian":
@@ -150,7 +150,7 @@ def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
 
 
 def attack_cover(cover: IntegerNoise) -> Attack:
-    """Attack integer noise by its law: answers on the grid that are as far apart as they may be, along one coordinate."""
+    """Attack integer noise by its exact distribution, for two answers on the grid at the largest distance, in one coordinate."""
     part, shift = "residual noise", math.floor(cover.sensitivity) / cover.scale
     if cover.noise == LAPLACE:
         return Attack(part, cover.epsilon, 0.0, shift, 0.0, "ratio of discrete Laplace probabilities")
@@ -159,7 +159,7 @@ def attack_cover(cover: IntegerNoise) -> Attack:
 
 
 def attack_proof(certificate: Certificate) -> Attack:
-    """Let the independent checker replay the proof: it sees noise that is too small for the claim, attained or not."""
+    """Attack by the independent checker's replay of the proof.  It detects too little noise also where no attack is tight."""
     epsilon, delta, found = certificate.privacy.epsilon, certificate.privacy.delta, math.nan
     try:
         how = str(certificate.check())

@@ -1,4 +1,4 @@
-"""Attacks on adaptive steps: an adversary asks two neighbouring data sets the same, for as long as it is answered."""
+"""Attacks on adaptive steps: an adversary asks two neighbouring data sets the same queries until one is refused."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -29,16 +29,16 @@ PARTS = (
     *("squares of gradients", "squares of roots", "counts of roots", "lengths of rows", "second moment of cut rows"),
 )
 CHOICE = "choices of vertices"
-PAID, TRIED = 6, 18  # The level is divided among so many questions, and so many are asked unless they are refused
-SIDES, OTHERS = 8, 20  # Fields and labels of candidates for the worst record, which are combined, and of all others
-SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 24, 0.25)  # Of clips and caps, which nearly all records exceed
-WIDE = 2.0**4  # Where lengths that are counted are cut
-STEEP = 60.0  # Where curvatures are taken, and roots counted: there some losses bend and some do not
-FAR = 1000.0  # How far apart neighbours are for noise that is drawn
+PAID, TRIED = 6, 18  # Number of queries that share the level, and of queries asked unless one is refused
+SIDES, OTHERS = 8, 20  # Numbers of fields and of labels, combined to candidate records, and number of other records
+SMALL, EDGES = 1e-9, 2.0 ** np.arange(-24, 24, 0.25)  # Clip and cap below most records, and edges of histograms
+WIDE = 2.0**4  # Clip of lengths that are counted
+STEEP = 60.0  # Factor on parameters for curvatures and counts of roots: some losses bend there and some do not
+FAR = 1000.0  # Sensitivity of the query for noise that is drawn
 
 
 class Watched(Queries):
-    """Queries that add no noise, and note sums with the scale of their noise, or logarithms of the weights of choices."""
+    """Queries that add no noise, and record sums with the scale of their noise, or the log weights of choices."""
 
     def __init__(self, most: float) -> None:
         super().__init__(most, None)
@@ -54,7 +54,7 @@ class Watched(Queries):
 
 
 class Adversary:
-    """Asks records, at a place of its choice, for one kind of sums after the other."""
+    """An adversary that asks for each kind of sums over records, at parameters of its choice."""
 
     def __init__(self, form: LossForm, certificate: Certificate, rng: np.random.Generator) -> None:
         self.certificate, self.form, self.rng = certificate, form, rng
@@ -65,7 +65,7 @@ class Adversary:
         self.level = certificate.settings["level"] / math.sqrt(PAID) * (1 - 1e-9)
 
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
-        """Return the sums that answers are made of, and the scales of their noise, as often as they are not refused."""
+        """Return pairs (scale of the noise, exact sums) of all queries, asked `times` times or until one is refused."""
         queries, level = Watched(self.certificate.settings["level"]), self.level
         _, batch = in_own_fields(self.form, batch)
         known = self.scores, batch, self.certificate.privacy, queries
@@ -98,10 +98,10 @@ class Adversary:
         return queries.seen
 
     def attack(self, part: str, pool: Batch, others: Batch, record: Any) -> Attack:
-        """Attack one kind of sums by the two people, all of whose records are alike, that are farthest apart in it."""
+        """Attack one kind of sums by the two people with the largest difference in it; a person's records are all equal."""
         privacy, certificate = self.certificate.privacy, self.certificate
-        tried = range(0, pool.size, SIDES if "moment" in part else 1)  # which labels do not move
-        beside = others if part == CHOICE else rows_of(others, [])  # scores have no sign, but what moves them has
+        tried = range(0, pool.size, SIDES if "moment" in part else 1)  # moments do not depend on labels
+        beside = others if part == CHOICE else rows_of(others, [])  # scores are absolute slopes
 
         def answers(own: list[int]) -> Array:
             whose = None if privacy.unit is None else np.zeros(len(own), dtype=np.int64)
@@ -129,7 +129,7 @@ class Adversary:
 
 
 def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Generator) -> Iterator[Attack]:
-    """Attack all kinds of sums that adaptive steps ask for, and the noise that is drawn for them."""
+    """Attack each kind of sums that adaptive steps query, and the noise as drawn for them."""
     record, adversary = form.template.record, Adversary(form, certificate, rng)
     first, second, others = (record.sample(count, rng) for count in (SIDES, SIDES, OTHERS))
     x = {name: first.fields[name] for name in linear_scores(form).fields}
@@ -151,7 +151,7 @@ def attack_queries(form: LossForm, certificate: Certificate, rng: np.random.Gene
 
 
 def apart_as_choices(moved: Array) -> float:
-    """Return the shift of Gaussian noise that tells a choice of two vertices apart whose weights moved most, and least."""
+    """Return the GDP level of a choice between the vertices with the largest and the smallest change in log weight."""
     return 2 * float(scipy.special.ndtri(scipy.special.expit(np.ptp(moved) / 2)))
 
 

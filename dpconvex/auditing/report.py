@@ -1,4 +1,4 @@
-"""What an audit found: claimed against found for every part of a guarantee, with the worst neighbours, printed and drawn."""
+"""Results of an audit: claimed and found values for each part of a guarantee, with the worst neighbours."""
 
 import math
 import os
@@ -17,17 +17,18 @@ Place = Mapping[str, Any] | None
 Row = tuple[str, str, str, str]
 HEAD: Row = ("", "claimed", "found", "ratio")
 
-# What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.
+# Largest relative excess over a claim that rounding explains, in the certificate and in the attack.
 TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """An attack on one part of a guarantee: no smaller epsilon than the found one is true at the claimed delta, and so for delta.
+    """An attack on one part of a guarantee.
 
-    What was not computed is NaN.  `record` and `neighbour` are what one data set has and what the other has instead, None for
-    nothing; `slope` is the gradient of the rest of the data, in sum form, and `answer` a place where the loss of privacy is
-    large.  `what` names the two epsilons, if they are none, and `masses` are the two laws of the answer.
+    `found_epsilon` is a lower bound on epsilon at the claimed delta, and `found_delta` one on delta at the claimed epsilon; NaN
+    if not computed.  `record` and `neighbour` are the differing records of the two data sets, None if absent.  `slope` is the
+    gradient of the remaining data, unnormalised, and `answer` a point with a large privacy loss.  `what` names the quantity
+    that replaces epsilon.  `masses` holds the answer's distribution under each data set.
     """
 
     part: str
@@ -46,7 +47,7 @@ class Attack:
 
     @property
     def ratio(self) -> float:
-        """Found over claimed: of epsilon for a pure claim, else of delta.  At most 1 if the claim holds."""
+        """Found over claimed value, of epsilon if the claim is pure, of delta otherwise.  At most 1 if the claim holds."""
         found, claimed = (self.found_epsilon, self.epsilon) if self.delta == 0 else (self.found_delta, self.delta)
         return found / claimed if claimed > 0 else math.inf if found > 0 else 1.0
 
@@ -133,13 +134,13 @@ class Audit:
         return (row for attack in self.attacks for row in attack.rows())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the laws as JSON-able data."""
+        """Return all results except the distributions, as JSON-able data."""
         every = (vars(attack) | {"ratio": attack.ratio, "holds": attack.holds} for attack in self.attacks)
         listed = [{name: plain(value) for name, value in own.items() if name != "masses"} for own in every]
         return {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw delta against epsilon, claimed and found, and save the picture; the ending of the path decides the format."""
+        """Plot claimed and found delta against epsilon, and save the figure; the path's extension selects the format."""
         from dpconvex.plots import audit_curve
 
         figure: Any = audit_curve(self).figure
@@ -147,7 +148,7 @@ class Audit:
 
 
 def columns(head: Row, rows: Iterable[Row]) -> list[str]:
-    """Write a table, names to the left and numbers to the right."""
+    """Return the lines of a table, with names left-aligned and numbers right-aligned."""
     table = [head, *rows]
     wide = max(len(row[0]) for row in table)
     lines = [f"{a:<{wide}}{b:>13}{c:>13}{d:>9}" for a, b, c, d in table]
@@ -162,7 +163,7 @@ def written(place: Place) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has; None for numbers that it has not."""
+    """Return a value as JSON data, with None for NaN and infinity."""
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value

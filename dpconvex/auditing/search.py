@@ -1,4 +1,4 @@
-"""The search for neighbours and parameters at which gradients, curvature, or what they leak together, are largest."""
+"""A search for neighbours and parameters with large gradients, curvature, or privacy loss."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
 Derivatives = tuple[Array, Array]
-# Whether there is a first record and a second; under add-remove, one is missing.
+# Whether the first and the second data set have the record; under add-remove, one lacks it.
 Pair = tuple[bool, bool]
 
-BATCH, AT_ONCE = 64, 2**22  # Candidates that climb at a time, and numbers of frames that are looked at at once
-# Batches of candidates that are drawn for each pair of kinds, and steps that they take, usually and at least.
+BATCH, AT_ONCE = 64, 2**22  # Number of candidates in a batch, and of frames' entries processed at once
+# Batches of candidates drawn for each pair, and steps of the climb: (usual, least) numbers.
 POOL, STEPS = (16, 4), (40, 8)
-ROUNDS, FEWER = 12, 3  # Projections on K and on the wanted values of the leaves, of what is drawn and of what moves
+ROUNDS, FEWER = 12, 3  # Alternating projections on K and on given leaf values, for drawn and for moved candidates
 TOLERANCE = 1e-13  # Least squares: eigenvalues of the Gram matrix below this fraction of the largest are rounding
-RISE = 1e-6  # A candidate that is better by less than this fraction is as good
-# Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
+RISE = 1e-6  # A climb stops if `patience` steps gain less than this fraction
+# Noise to try, in standard deviations beyond the least at which the privacy loss exceeds epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
-SEED = " seed"  # The field of weights of leaves
-FLAT = ("gradient", "difference", "distance")  # What needs no Hessian
+SEED = " seed"  # Name of the field with the weights of leaves
+FLAT = ("gradient", "difference", "distance")  # Quantities of `Search.measure` without Hessians
 
 
 class ExaminedLosses:
-    """The losses of all examined labels, and the entries of their affine leaves, each in slots."""
+    """The losses of all examined labels, and weighted sums of their affine leaves, as programs."""
 
     def __init__(self, form: LossForm) -> None:
         self.count = len(form.losses)
@@ -54,7 +54,7 @@ losses_of = once(ExaminedLosses)
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """A batch of records; without losses it stands for no record at all."""
+    """A batch of records.  If `losses` is None, the records are absent."""
 
     losses: ExaminedLosses | None
     group: NDArray[np.int64]
@@ -64,12 +64,12 @@ class Records:
         return len(self.group)
 
     def mapped(self, change: Callable[..., Any], *others: Records) -> Records:
-        """Return what a function makes of all arrays, with those of others of the same fields."""
+        """Return records with `change` applied to each array, together with the same array of each of `others`."""
         fields = {name: change(v, *(other.fields[name] for other in others)) for name, v in self.fields.items()}
         return Records(self.losses, change(self.group, *(other.group for other in others)), fields)
 
     def rows(self, dim: int) -> Derivatives:
-        """Return the rows of the affine leaves, shape (B, k, dim), as slopes at zero, and their offsets, shape (B, k)."""
+        """Return the matrices of the affine leaves, shape (B, k, dim), and their offsets, shape (B, k)."""
         losses, width = self.losses, 0 if self.losses is None else self.losses.width
         matrix, offset = np.zeros((len(self), width, dim)), np.zeros((len(self), width))
         if losses is None:
@@ -104,24 +104,24 @@ class Records:
         return slopes, bends
 
     def slopes_at(self, points: Array, frame: Array) -> Derivatives:
-        """Return the same for the only record, at many points, shape (m, d), in one frame, shape (dim, d)."""
+        """Return gradients and Hessians of a single record at many points, shape (m, d), in one frame, shape (dim, d)."""
         many = self.mapped(lambda values: values[np.zeros(len(points), dtype=np.int64)])
         return many.slopes(points, np.broadcast_to(frame, (len(points), *frame.shape)))
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """A batch of neighbours and parameters."""
+    """A batch of differing records of neighbours, with parameters."""
 
-    sides: tuple[Records, Records]  # What the one data set has and the other has instead
-    theta: Array  # shape (B, dim)
-    values: Array  # shape (B, k): of the affine leaves of both records there
+    sides: tuple[Records, Records]  # the record in the first data set, and in the second
+    theta: Array  # parameters, shape (B, dim)
+    values: Array  # values of the affine leaves of both records at `theta`, shape (B, k)
 
     def __len__(self) -> int:
         return len(self.theta)
 
     def mapped(self, change: Callable[..., Any], *others: Candidates) -> Candidates:
-        """As `Records.mapped`."""
+        """Return candidates with `change` applied to each array, as in `Records.mapped`."""
         first, second = (self.sides[k].mapped(change, *(other.sides[k] for other in others)) for k in (0, 1))
         theta, values = change(self.theta, *(o.theta for o in others)), change(self.values, *(o.values for o in others))
         return Candidates((first, second), theta, values)
@@ -135,10 +135,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Goal:
-    """Goal of a search: a weighted sum of the numbers of `Search.measure`, or the leakage of Gaussian noise."""
+    """Goal of a search: a weighted sum of quantities of `Search.measure`, or one answer's part of delta (Gaussian noise)."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
-    # Its standard deviation and epsilon: then the logarithm of the density of noise whose loss exceeds epsilon counts
+    # Standard deviation of Gaussian noise, and epsilon
     gaussian: tuple[float, float] | None = None
 
     @property
@@ -146,7 +146,7 @@ class Goal:
         return self.gaussian is not None or any(name not in FLAT for name in self.weights)
 
     def worth(self, parts: Mapping[str, Array]) -> Array:
-        """Return what candidates are worth, shape (B,); minus infinity where that is undefined."""
+        """Return the goal's values for candidates, shape (B,); minus infinity where undefined."""
         if self.gaussian is None:
             value = sum(weight * parts[name] for name, weight in self.weights.items())
         else:
@@ -155,7 +155,7 @@ class Goal:
 
 
 def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
-    """Return the logarithm of what one answer adds to delta, and the noise along the difference that leads there."""
+    """Return the largest log contribution of one answer to delta, and its noise along the difference, in deviations."""
     length = np.maximum(length, 1e-300)[..., None]
     noise = np.minimum(np.clip((epsilon - jump[..., None]) / length - length / 2, 0.0, 1e9) + BEYOND, 40.0)
     loss = length * noise + length**2 / 2 + jump[..., None]
@@ -166,19 +166,19 @@ def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
 
 
 def pairs(adjacency: str) -> list[Pair]:
-    """Return what the two data sets have, in both orders."""
+    """Return, for each order of the adjacency, whether the first and the second data set have the record."""
     return [(True, False), (False, True)] if adjacency == "add-remove" else [(True, True)]
 
 
 class Search:
-    """Draws neighbours and parameters, and improves them; `moduli`, shape (dim,), is the curvature of everything else."""
+    """A random search over neighbours and parameters; `moduli`, shape (dim,), is the curvature of all other terms."""
 
     def __init__(self, form: LossForm, moduli: Array, rng: np.random.Generator) -> None:
         self.form, self.moduli, self.rng, self.feasible = form, moduli, rng, form.feasible
         self.losses, self.domains = losses_of(form), form.template.record.continuous
 
     def best(self, goal: Goal, adjacency: str, effort: float) -> list[Candidates]:
-        """Return the best candidates of every order, best first, with a multiple of the usual effort."""
+        """Return candidates for each order of neighbours, best first; `effort` multiplies the usual length of the search."""
         pool, steps = scaled_effort(effort, *POOL), scaled_effort(effort, *STEPS)
         return [self.found([goal], pair, pool, steps)[0] for pair in pairs(adjacency)]
 
@@ -193,7 +193,7 @@ class Search:
         return [self.climb(goal, drawn.take(order), steps, patience) for goal, order in zip(goals, orders, strict=True)]
 
     def climb(self, goal: Goal, now: Candidates, steps: int, patience: int | None = None) -> Candidates:
-        """Take random steps that rise, clone the better quarter at times, and stop after `patience` steps with hardly a rise."""
+        """Take random steps uphill; every 8 steps clone the best quarter; stop if `patience` steps gain less than `RISE`."""
         value, best = goal.worth(self.measure(now, goal.curved)), list[float]()
         for k in range(steps):
             best.append(value.max())
@@ -210,7 +210,7 @@ class Search:
         return now.take(np.argsort(-value, kind="stable"))
 
     def draw(self, pair: Pair, count: int) -> Candidates:
-        """Draw candidates: the neighbour's field is the same, opposite, near, anything, or far; mostly all fields alike."""
+        """Draw candidates.  A neighbour's field is equal, mirrored, near, independent or far, mostly alike in all fields."""
         rng, here, there = self.rng, {}, {}
         common, apart, edge = rng.integers(0, 5, size=count), rng.random(count) < 0.3, rng.random(count) < 0.5
         for name, domain in self.domains.items():
@@ -233,7 +233,7 @@ class Search:
         return self.placed(sides, values, theta, ROUNDS, free)
 
     def _values(self, records: Records) -> Array:
-        """Draw values for the entries of all leaves, shape (B, size): equal or not, near zero or far out."""
+        """Draw values for the entries of all leaves, shape (B, size): equal or different, near zero or large."""
         rng, count, size = self.rng, len(records), self.losses.width
         if records.losses is None:
             return np.zeros((count, 0))
@@ -247,11 +247,11 @@ class Search:
         return np.asarray(styles[rng.integers(0, len(styles), size=count), np.arange(count)])
 
     def enter(self, theta: Array) -> Array:
-        """Return points of K for points of the space, shape (B, dim): the nearest ones."""
+        """Return the projections of points on K, shape (B, dim)."""
         return theta if self.feasible.is_space else np.array([self.feasible.project(row) for row in theta])
 
     def placed(self, sides: tuple[Records, Records], values: Array, theta: Array, rounds: int, free: Any) -> Candidates:
-        """Return candidates near `theta` whose leaves take chosen values, as far as K allows; they stay where `free`."""
+        """Return candidates with `theta` moved within K towards the given values of leaves, except where `free`."""
         rows = [side.rows(len(self.moduli)) for side in sides]
         matrix, offset = (np.concatenate(part, axis=1) for part in zip(*rows, strict=True))
         if self.feasible.has_projection:
@@ -266,7 +266,7 @@ class Search:
 
     def step(self, now: Candidates, size: float) -> Candidates:
         rng, count, moved = self.rng, len(now), []
-        # A third moves along the difference of two others (differential evolution), which adapts to the shape of the hill.
+        # A third moves along the difference of two other candidates (differential evolution).
         a, b, others = rng.integers(0, count, count), rng.integers(0, count, count), rng.random(count) < 0.33
         for side in now.sides:
             fields, still = {}, rng.random(count) < 0.3
@@ -288,9 +288,10 @@ class Search:
         return self.placed((moved[0], moved[1]), values, theta, FEWER, free)
 
     def measure(self, some: Candidates, curved: bool) -> dict[str, Array]:
-        """Return norms of gradients, of their differences, and of how far these move a minimiser, shape (B,) each.
+        """Return norms of gradients, of their differences, and of the shifts of a minimiser, shape (B,) each.
 
-        With `curved`, also the Hessian's largest eigenvalue, trace, ``log det(I + M^-1 H)``, and its excess over the other's.
+        With `curved`, also the Hessian's largest eigenvalue, trace and ``log det(I + M^-1 H)``, and the `jump` of the last
+        between the records.
         """
         dim = len(self.moduli)
         rows = np.nan_to_num(np.concatenate([side.rows(dim)[0] for side in some.sides], axis=1))
@@ -312,7 +313,7 @@ class Search:
         return found
 
     def places(self, one: Candidates) -> dict[str, Any]:
-        """Return the first candidate by names: what either data set has, None for nothing, and the parameters."""
+        """Return the first candidate by name: `record` and `neighbour`, None if absent, and the parameters, `answer`."""
         combinations, found = self.form.template.record.combinations, dict[str, Any]()
         for name, side in zip(("record", "neighbour"), one.sides, strict=True):
             fields = {field: values[0] for field, values in side.fields.items()}
@@ -336,11 +337,11 @@ def unit(vectors: Array) -> Array:
 
 
 def opposite_records(records: Records, domains: Mapping[str, Ball | Box]) -> tuple[Records, Records]:
-    """Return records, and others of the same labels whose fields lie on the other side of their domains."""
+    """Return the records, and records with the same labels and fields mirrored in their domains."""
     fields = {name: domain.project(sum(domain.bounds) - records.fields[name]) for name, domain in domains.items()}
     return records, replace(records, fields=fields)
 
 
 def shaped(factors: Any, values: Any) -> Any:
-    """Give numbers for each of a batch as many axes as its values have."""
+    """Return factors, shape (B,), with axes of length 1 appended, to broadcast with values, shape (B, ...)."""
     return factors.reshape(-1, *[1] * (np.ndim(values) - 1))
