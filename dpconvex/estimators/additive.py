@@ -1,4 +1,4 @@
-"""Additive models: the score of a record is a sum of released curves, one for each column, some of declared shapes."""
+"""Additive models: the score of a record is the sum of released curves of its columns, some with declared shapes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.util.arguments import require, retold
 from dpconvex.util.arrays import Array
 
-CURVES = "knots", "pairs", "monotone", "curvature"  # Options that a file keeps
-CONSTANT = 0.5  # Of steps, next to rows of length 1: wide bounds of the target cost curves nothing
+CURVES = "knots", "pairs", "monotone", "curvature"  # Options that `save` writes
+CONSTANT = 0.5  # Constant feature of steps, beside rows of length 1: curves need not fit the level of the target
 
 
 class AdditiveModel(Private):
@@ -46,19 +46,19 @@ class AdditiveModel(Private):
     Parameters
     ----------
     schema : Schema
-        What is known about the table, which `fit` and predictions take as it is.  The `radius` of its features is known, and not
-        to be given.
+        Public declaration of the table.  `fit` and predictions take the table itself.  `radius` is not used: encoded rows have
+        length at most 1.
     knots, pairs : object
         As for `SplineEncoder`.
     monotone : mapping of str to {"increasing", "decreasing"}, optional
-        Columns of numbers whose curves never fall, or never rise: exactly, and so does the score, to the last bit.
+        Numeric columns with monotone curves.  Curves and scores are monotone exactly, to the last bit.
     curvature : mapping of str to {"convex", "concave"}, optional
-        Columns of numbers whose curves bend one way alone: exactly so at their knots.
+        Numeric columns with convex or concave curves, exactly so at their knots.
 
     Attributes
     ----------
     shapes_ : dict of str to Shape
-        The released curves, by column; those of pairs by both names.  The values of each have mean 0 over its nodes.
+        The released curves, by column, or by both names of a pair.  Values of a curve have mean 0 over its nodes.
     """
 
     own_constant: ClassVar[str] = "a constant"
@@ -78,31 +78,31 @@ class AdditiveModel(Private):
         return SplineEncoder(self.schema, self.knots, self.pairs, self.kept)
 
     def _blocks(self) -> list[SplineBlock]:
-        """Return the blocks of features, once shapes are known to be of single columns of numbers."""
+        """Return the blocks of features; raise unless declared shapes belong to numeric columns outside pairs."""
         blocks = self.encoder.blocks()
         able = {block.name for block in blocks if len(block.axes[0].knots)} - {n for pair in self.pairs for n in pair}
         for option, known in (("monotone", MONOTONE), ("curvature", CURVATURE)):
             for name, shape in self._shapes(option, known).items():
                 what = f"one of {list(known)} for columns of numbers that are in no pair, here {sorted(map(str, able))}"
                 require(name in able and shape in known, f"{option} must be {what}, not {shape!r} for {name!r}.")
-        # All features of a curve with a shape, so that there are curves well within the shape.
+        # Curves with a shape keep all features, so that some curves satisfy its constraints strictly.
         every = (SplineBlock(tuple(replace(axis, kept=0.0) for axis in block.axes)) for block in blocks)
         return [full if any(self._signs(block)) else block for full, block in zip(every, blocks, strict=True)]
 
     def _signs(self, block: SplineBlock) -> tuple[int, int]:
-        """Return the signs that slopes and their differences are to have, 0 where they are free."""
+        """Return the required signs of the slopes and of their differences; 0 means no requirement."""
         rising, bending = self._shapes("monotone", MONOTONE), self._shapes("curvature", CURVATURE)
         return MONOTONE.get(rising.get(block.name, ""), 0), CURVATURE.get(bending.get(block.name, ""), 0)
 
     def _shapes(self, option: str, known: Mapping[str, int]) -> dict[str, str]:
-        """Return the declared shape of each column that has one."""
+        """Return the declared shapes by column."""
         given = {} if getattr(self, option) is None else getattr(self, option)
         how = f"a mapping such as {{'age': {next(iter(known))!r}}}"
         require(isinstance(given, Mapping), f"{option} must be {how}, not {given!r}.")
         return dict(given)
 
     def _inequalities(self) -> Array:
-        """Return rows a of unit length of ``a @ w >= 0`` for the declared shapes, shape (rows, features)."""
+        """Return the rows a, of unit length, of the constraints ``a @ w >= 0`` for declared shapes, shape (rows, features)."""
         blocks, parts = self._blocks(), []
         for block, root in zip(blocks, self.encoder.roots(blocks), strict=True):
             (monotone, curvature), knots = self._signs(block), block.axes[0].knots
@@ -110,7 +110,7 @@ class AdditiveModel(Private):
             if monotone or curvature:
                 slopes = np.diff(root[: len(knots)], axis=0) / np.diff(knots)[:, None]
                 bends = curvature * np.diff(slopes, axis=0)
-                if curvature:  # where slopes are in order, the least of them says what all do
+                if curvature:  # the slopes are sorted, so the smallest decides the sign of all
                     slopes = slopes[:1] if monotone * curvature > 0 else slopes[-1:]
                 rows = np.concatenate([monotone * slopes] * abs(monotone) + [bends] * abs(curvature))
             parts.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
@@ -125,11 +125,11 @@ class AdditiveModel(Private):
     # Data
 
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
-        """Fit privately to a table that the schema declares, as a data frame, say, and to labels or targets, shape (n,)."""
+        """Fit privately to a table that the schema declares, and to labels or targets, shape (n,)."""
         return self._fit(X, y, unit)
 
     def fit_features(self, x: Array, y: Any, *, unit: Any = None) -> Any:
-        """Fit as `fit` does to the table whose features these are, as `features` returned them."""
+        """Fit as `fit` does, to the features of a table that `features` returned."""
         return self._fit(None, y, unit, x)
 
     def _fit(self, X: Any, y: Any, unit: Any, x: Array | None = None) -> Any:
@@ -140,7 +140,7 @@ class AdditiveModel(Private):
         return self._drawn([np.linalg.norm(part, axis=1) for part in parts])
 
     def _drawn(self, deviations: Sequence[Array]) -> Any:
-        """Make the curves of the weights, with the deviations of the noise in each."""
+        """Compute `shapes_` from the weights, with the noise deviations of each curve; return self."""
         blocks, self.shapes_, self._deviations, start = self._blocks(), dict[Any, Shape](), deviations, 0
         self._level, half = self._scale() if isinstance(self, PrivateRegressor) else (0.0, 1.0)
         self._level += half * CONSTANT * float(self.release_.get("b", 0.0))
@@ -160,7 +160,7 @@ class AdditiveModel(Private):
         return carrying(self.encoder.rows(self._blocks(), self.encoder.encoded(X, self.clip or None)), self.schema)
 
     def _features_of(self, X: Any) -> Stored:
-        """Return the features of a table whose entries are looked at when features are read, which is when they are paid for."""
+        """Return the features of a table as a column that is computed and checked when it is read, after the charge."""
         assert self.schema is not None
         given, roots = table_of(X), self.encoder.roots(self._blocks())
         given.check_names(list(self.schema.features), self.schema.known)
@@ -168,7 +168,7 @@ class AdditiveModel(Private):
         return carrying(Stored(np.arange(given.size), lambda rows: made()[rows], shape), self.schema)
 
     def released(self) -> Release:
-        """Return the release of the weights that predict, with the curves' options, as `save` writes it."""
+        """Return the release of the weights with the options of the curves, as `save` writes it."""
         found, curves = self._released(), {name: getattr(self, name) for name in CURVES}
         name, options = self.template(self.n_features_in_).source or ("", {})
         source = (name, options | {"curves": curves | {"deviations": self._deviations}})
@@ -176,12 +176,12 @@ class AdditiveModel(Private):
         return replace(found, parameters=learnt, source=source, schema=self.schema)
 
     def save(self, path: Any, schema: Any = None) -> None:
-        """Write the curves, their options and the schema to a file, which `dpconvex predict` and `evaluate` read."""
+        """Write the curves, their options and the schema to a file for `dpconvex predict` and `dpconvex evaluate`."""
         self.released().save(path)
 
     @classmethod
     def of_schema(cls, schema: Schema, **options: Any) -> Any:
-        """Return the estimator of a schema, with its labels or its bounds of the target."""
+        """Return an unfitted estimator with the labels, or the bounds of the target, of a schema."""
         known: dict[str, Any] = {"classes": tuple(schema.labels)} if schema.labels else {"bounds": schema.label_bounds}
         return cast(Any, cls)(schema, **known, **options)
 
@@ -207,7 +207,7 @@ class AdditiveModel(Private):
         self.n_features_in_ = len(self.feature_names_in_)
 
     def _released_weights(self, data: Any, unit: Any = None) -> tuple[Array, Array]:
-        """Release, and return the weights of the features, and a map from standard noise to what it adds to them, at most."""
+        """Release the weights of the features; return them, and the matrix that maps standard noise to their noise, at most."""
         self.release_ = release = self._fitted(solve, data, backend=self.backend, unit=unit)
         weights, certificate = np.array(release["w"]), release.certificate
         deviation = certificate.noise_shift / np.sqrt(len(weights))
@@ -227,12 +227,12 @@ class AdditiveModel(Private):
 
     @property
     def intercept_(self) -> Any:
-        """Constant that is added to the sum of the curves."""
+        """Constant added to the sum of the curves."""
         self._released()
         return float(self._level)
 
     def _scores(self, X: Any) -> Array:
-        """Return the sum of the curves, added in one order: rounding keeps the order of sums, too."""
+        """Return the sum of the curves, in a fixed order, because rounded sums in one order keep monotonicity."""
         self._released()
         encoded = self.encoder.encoded(X, self.clip or None)
         total = np.full(len(next(iter(encoded.values()))), self._level)

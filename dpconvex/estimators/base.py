@@ -1,7 +1,7 @@
-"""What all estimators share: they take what a proof needs as options, learn nothing else from the data, and pickle as data.
+"""The base class of all estimators: options state everything that a proof needs, and nothing else is learnt from the data.
 
-A learner is declared by the facts of its class and by its options: those that its problem file has, too, are passed on.  `fit`
-makes features of a table, each record by itself, declares the problem for their number, and solves it privately.
+A class names its problem file. Options with the name of an option of the problem are passed on. `fit` maps each record to
+features, loads the problem for their number, and solves the problem privately.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def sections(text: str | None) -> tuple[str, dict[str, str]]:
 
 
 def sorted_places(labels: Sequence[Any]) -> list[int]:
-    """Return the places of declared labels in the order that scikit-learn expects of `classes_`: sorted."""
+    """Return the indexes of the declared labels in sorted order, the order that scikit-learn expects of `classes_`."""
     try:
         return [int(place) for place in np.argsort(Choice(labels).array, kind="stable")]
     except TypeError:  # labels of several types, such as None and texts, that have no order
@@ -59,7 +59,7 @@ def sorted_places(labels: Sequence[Any]) -> list[int]:
 @dataclass_transform(eq_default=False, kw_only_default=True)
 @dataclass(eq=False, repr=False, kw_only=True)
 class Private(BaseEstimator):
-    """Take the options of a fit, and keep its release.
+    """Base class of estimators: it holds the options of a fit, and the release.
 
     Parameters
     ----------
@@ -86,25 +86,25 @@ class Private(BaseEstimator):
     Attributes
     ----------
     release_ : Release
-        The private fit; ``save(path)`` writes it with its schema, ``release_.save(path)`` alone.
+        The private fit; ``save(path)`` writes the fit with its schema, ``release_.save(path)`` without.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
-        Column names, if the table had names.  Other tables must have the same, in the same order.
+        Column names, if the table had names.  Tables for predictions must have the same names, in the same order.
     schema_ : Schema or None
-        Schema of the `SchemaEncoder`, if the estimator was fitted in a pipeline directly behind one, or of partitions.
+        Schema of the `SchemaEncoder` directly before the estimator in a pipeline, or of the partitions of the fit.
     """
 
     problem: ClassVar[str] = ""
     # The released parameter that is linear in the features; empty if there is none.
     weights: ClassVar[str] = ""
-    # Whether classes are told apart by scores, and whether probabilities are modelled.
+    # Whether there is a `decision_function`, and a `predict_proba`.
     has_scores: ClassVar[bool] = False
     models_probabilities: ClassVar[bool] = False
-    # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
+    # The learner's own constant term that replaces an intercept, such as "a threshold"; empty if there is none.
     own_constant: ClassVar[str] = ""
-    # Why no file says how other programs predict from tables; empty where one does.
+    # Why `save` is not available; empty if it is.
     unsaved: ClassVar[str] = ""
-    # For classes that have none of their own, with {name} for that of the class.
+    # Docstring example of classes without an own example; {name} is the name of the class.
     example: ClassVar[str] = ""
 
     epsilon: float = 1.0
@@ -125,7 +125,7 @@ class Private(BaseEstimator):
     seed: int | None = None
 
     def __init_subclass__(cls, **facts: Any) -> None:
-        """Note the facts of a class, describe it with what it inherits, and make a dataclass of it."""
+        """Set class attributes from the keywords, add inherited sections to the docstring, and make the class a dataclass."""
         super().__init_subclass__()
         for name, fact in facts.items():
             setattr(cls, name, fact)
@@ -143,14 +143,14 @@ class Private(BaseEstimator):
     # Declaration
 
     def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of features."""
+        """Return the template to be fitted for a number of features."""
         given = self.get_params(deep=False) | self._declared(features)
         if given["regularization"] is None:
             del given["regularization"]
         return load(self.problem, **{name: given[name] for name in options_of(self.problem) if name in given})
 
     def certificate(self, features: int, size: int) -> Certificate:
-        """Verify without data, for a number of features and of records."""
+        """Return the certificate for a number of features and of records, without data."""
         return verify(self.template(features), self.privacy(), size, **self._ways())
 
     candidate = as_candidate
@@ -160,7 +160,7 @@ class Private(BaseEstimator):
         return Privacy(self.epsilon, self.delta, self.adjacency, self.unit, self.most, self.keep)
 
     def _declared(self, features: int) -> dict[str, Any]:
-        """Return what is public about records; the problem takes of it what it has options for."""
+        """Return public numbers about records by name; the problem takes the names among its options."""
         name, fitted = type(self).__name__, self.fit_intercept
         said = f"{name} has {self.own_constant} of its own; leave fit_intercept at False."
         require(not fitted or not self.own_constant, said)
@@ -169,11 +169,11 @@ class Private(BaseEstimator):
         return {"features": features, "radius": self.radius, "constant": constant}
 
     def _intercept_scale(self, features: int) -> float:
-        """Return the intercept where b is 1."""
+        """Return the value of the intercept at b = 1."""
         return self.intercept_scaling * self.radius
 
     def _ways(self) -> dict[str, Any]:
-        """Return how the guarantee is kept."""
+        """Return the options of `verify` and `solve` that choose the mechanism."""
         return {"mechanism": self.mechanism}
 
     # Data
@@ -185,12 +185,12 @@ class Private(BaseEstimator):
         Parameters
         ----------
         X : array_like, data frame or SciPy sparse matrix, shape (n, features)
-            Every row within the public radius (or ``clip=True``).  Or an array or a frame of Dask, with `y` in the same
-            partitions; or `dpconvex.Partitions` of the fields x and y, without `y`.  Partitions stay where they are.
+            Every row within the public radius (or ``clip=True``).  Also an array or a frame of Dask, with `y` in the same
+            partitions, or `dpconvex.Partitions` of the fields x and y, without `y`.  Partitions stay where they are.
         y : array_like, shape (n,)
             Declared labels, or targets between declared bounds.
         unit : array_like, shape (n,), optional
-            Where the guarantee has a unit, an identifier for each record of whose it is.
+            Identifiers of the people of the records, if the guarantee has a unit.
 
         Returns
         -------
@@ -200,9 +200,9 @@ class Private(BaseEstimator):
         return self
 
     def records(self, X: Any, y: Any = None, **columns: Any) -> Any:
-        """Return records as `release_` was fitted to them, targets scaled, for `dpconvex.evaluate` and `dpconvex.intervals`.
+        """Return records in the form of the fit, with scaled targets, for `dpconvex.evaluate` and `dpconvex.intervals`.
 
-        Arguments are those of `fit`, without `unit`, which the functions take themselves.
+        Arguments are those of `fit` without `unit`; pass `unit` to these two functions.
         """
         self._released()
         made = self.__sklearn_clone__()
@@ -215,7 +215,7 @@ class Private(BaseEstimator):
         return self._data(X, y)
 
     def _data(self, X: Any, y: Any) -> Any:
-        """Return the data as a template takes them, and remember what is public about them."""
+        """Return the data in the form of the template's record, and set the public attributes, such as `schema_`."""
         (before, schemas), parts = schemas_before(self), partitioned(self, X, y)
         self.encoder_ = found if isinstance(found := getattr(X, "schema", None), Schema) else None
         self._names = names_of(X) if parts is None else parts.names.get("x")
@@ -234,34 +234,34 @@ class Private(BaseEstimator):
 
     @unquoted()
     def _read(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Return arrays, whose values are looked at when they are paid for."""
+        """Return arrays of features and labels with checked shapes and types; values are checked after the charge."""
         plain("fit", "y", y, is_classifier(self), cells=False)
-        target = None if y is None else "no_validation"  # scikit-learn says that there is none
+        target = None if y is None else "no_validation"  # scikit-learn raises its own error without y
         return checked(self, "fit", X, target, later=True), one_column(y)
 
     def _check_labels(self, labels: Any) -> None:
-        """Refuse labels of a schema that were not declared."""
+        """Raise if the labels of a schema were not declared."""
 
     def _in_units(self, y: Any) -> Any:
         return y
 
     def _target(self, y: Any) -> Any:
-        """Return labels; where a schema learnt them, its own, which no entry lacks."""
+        """Return the labels; a schema that learnt its labels maps every entry to one of its labels."""
         known: Any = vars(self).get("schema_") or vars(self).get("encoder_")
         labels: Any = hasattr(self, "_labels") and known is not None and self._labels()
         learnt = labels and known.learnt is not None and known.label in known.learnt.columns
         return known.targets(entries("y", y)) if learnt and {*labels} == {*(known.labels or ())} else y
 
     def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
-        """Return further fields of the record, from what is given for them."""
+        """Return further fields of the record, computed from the given columns."""
         return {}
 
     def _features(self, X: Any) -> Any:
-        """Return the records of the problem for features."""
+        """Return the field x of the problem's record for given features."""
         return X
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
-        """Call what releases, with the options that every release takes."""
+        """Return ``fit(template, data, ...)`` with the estimator's options; a release also gets schema and learnt cost."""
         warn_of_more(self, data)
         options |= {name: getattr(self, name) for name in ("size", "clip", "seed", "budget")} | self._ways()
         known = [vars(self).get(n) for n in ("schema_", "encoder_", "bounds", "_learnt")]
@@ -283,15 +283,15 @@ class Private(BaseEstimator):
         return replace(found, schema=schema, learnt=learnt)
 
     def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
-        """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
+        """Write the release with its schema to a file, for ``dpconvex predict`` and ``dpconvex evaluate``.
 
         Parameters
         ----------
         path : str or path
             Such as ``model.npz``.
         schema : Schema, optional
-            What the features were encoded by; by default that of the `SchemaEncoder` in the pipeline of the fit, or that of
-            its partitions.  It must make the features and labels of the fit.
+            Schema that encoded the features and labels of the fit; by default that of the `SchemaEncoder` in the pipeline,
+            or that of the partitions.
         """
         require(not self.unsaved, f"save: {self.unsaved}; save release_, and use it in Python.")
         release, encoder = self._released(), getattr(self, "encoder_", None)
@@ -304,7 +304,7 @@ class Private(BaseEstimator):
         replace(release, schema=known).save(path)
 
     def _unsuited(self, schema: Schema, template: Template) -> str:
-        """Return why a schema does not make the features and labels of the fit; an empty text if it does."""
+        """Return why a schema does not match the features and labels of the fit; an empty text if it does."""
         names = schema.feature_names
         labels = tuple(map(text_of, getattr(self, "_labels", tuple)() or ())) or None
         bounds = None if labels else self._interval() if hasattr(self, "_interval") else schema.label_bounds or ()
@@ -324,7 +324,7 @@ class Private(BaseEstimator):
 
     @available_if(lambda self: self.has_scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return scores of `classes_`, shape (n,) for two (above 0 for the second), else (n, classes); costs no privacy."""
+        """Return scores of `classes_`, shape (n, classes), or (n,) for two classes, above 0 for the second; costs no privacy."""
         found = self._in_order(self._released().decision_function(self._checked(X)))
         return found[:, 1] - found[:, 0] if found.ndim == 2 and found.shape[1] == 2 else found
 
@@ -334,15 +334,15 @@ class Private(BaseEstimator):
         return self._in_order(self._released().predict_proba(self._checked(X)))
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Write the fit as an ONNX graph that predicts what this predicts (extra ``onnx``); outputs are as for `Release.to_onnx`.
+        """Write the fit as an ONNX graph with the same predictions (extra ``onnx``); outputs are as for `Release.to_onnx`.
 
-        Behind a `SchemaEncoder` it reads the columns of a table, else features ``x``.
+        Behind a `SchemaEncoder` the graph reads the columns of a table, otherwise features ``x``.
         """
         self._released()
         export_estimator(self, path)
 
     def _in_order(self, found: Array) -> Array:
-        """Return scores or probabilities of the declared labels, shape (n,) or (n, labels), for `classes_`, which are sorted."""
+        """Sort scores or probabilities of the declared labels, shape (n,) or (n, labels), into the order of `classes_`."""
         order = self._order
         return found[:, order] if found.ndim == 2 else -found if order == [1, 0] else found
 
@@ -351,14 +351,14 @@ class Private(BaseEstimator):
         return self.release_
 
     def _checked(self, X: ArrayLike) -> Any:
-        """Return features that fit those of the fit."""
+        """Return features for a prediction; raise unless number, names and schema match the features of the fit."""
         self._released()
         rows = checked(self, "predict", X, reset=False)
         self._check_alike("predict", getattr(X, "schema", None), names_of(X))
         return rows
 
     def _check_alike(self, caller: str, schema: Any, names: Any) -> None:
-        """Refuse features of another schema, or with other names, than those of the fit."""
+        """Raise if features have another schema, or other names, than the features of the fit."""
         check_encoded(caller, getattr(self, "encoder_", None), schema)
         check_names(caller, getattr(self, "_names", None), names)
 
@@ -374,14 +374,14 @@ class Private(BaseEstimator):
     # Copies
 
     def __sklearn_clone__(self) -> Any:
-        """Return an unfitted copy that shares the budget, and remembers that it is one."""
+        """Return an unfitted copy that shares the budget and is marked as a copy."""
         options = self.get_params(deep=False).items()
         copied = type(self)(**{n: value if n in SHARED else clone(value, safe=False) for n, value in options})
         copied._is_clone = True
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the estimator as data: what was released is pickled as the bytes of its file."""
+        """Return the state to pickle, with the release as the bytes of its file; raise for a template of your own."""
         state: dict[str, Any] = dict(super().__getstate__())
         if state.get("learner") is not None or ("release_" in state and self.release_.source is None):
             why = "functions of templates of your own are not pickled, nor labels that JSON has no form for"

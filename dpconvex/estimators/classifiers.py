@@ -1,4 +1,4 @@
-"""Classifiers: each names its problem file and what of it can be set."""
+"""Classifiers: each class names its problem file and declares its options."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
     Parameters
     ----------
     classes : sequence
-        Labels that may occur, declared: a list that is read off the data would be an answer that nobody paid for.
+        Declared labels that may occur.  A list that is read off the data would reveal data without paying for it.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
 
     @property
     def coef_(self) -> Array:
-        """Released coefficients, shape (1, features) for two classes with one score, else (classes, features).
+        """Released coefficients, shape (1, features) for two classes with one score, otherwise (classes, features).
 
         Scores are ``X @ coef_.T + intercept_``.
         """
@@ -80,7 +80,7 @@ class PrivateClassifier(ClassifierMixin, Private, has_scores=True):
 
     @property
     def intercept_(self) -> Array:
-        """Released intercepts, shape (1,) or (classes,); zeros where none is fitted."""
+        """Released intercepts, shape (1,) or (classes,); zeros without an intercept."""
         return self._in_order(np.asarray(self._weights()[1])[None]).ravel()
 
     def __sklearn_tags__(self) -> Any:
@@ -117,14 +117,14 @@ class OrdinalRegressor(
     """Fit one score and ordered thresholds to grades: `problems/ordinal_regression.py`.
 
     The declared `classes` are the possible grades, from the lowest.  `predict` returns the median grade, for small absolute
-    errors: more records may have another grade than if all were predicted to have the most frequent one.
+    errors.  Fewer predictions may be exact than if the most frequent grade were predicted for all records.
     """
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the score of each record, shape (n,); costs no privacy.
 
-        For two grades it is above 0 for the second of `classes_`; for more it grows with the grade, and the thresholds are
-        ``release_["b"]``.
+        For two grades, a score above 0 predicts the second of `classes_`. For more grades, a higher score means a higher grade,
+        and the thresholds are ``release_["b"]``.
         """
         rows, release = self._checked(X), self._released()
         scores, thresholds = np.asarray(rows @ release["w"]), release["b"]
@@ -139,14 +139,14 @@ class LargeMarginGaussian(
     Parameters
     ----------
     competitors : {"summed", "soft"} or None
-        How the losses of a record's competing classes are combined; None means "soft" for more than two classes.
+        Combination of the losses of a record's competing classes; None means "soft" for more than two classes.
     """
 
     competitors: str | None = None
 
     @property
     def precisions_(self) -> list[Array]:
-        """Precision matrix P of each class's Gaussian (of all of its components), shape (..., features, features).
+        """Precision matrix P of the Gaussian, or of each Gaussian of a mixture, for each class, shape (..., features, features).
 
         In the units of the features.  A class's score is ``-(x - mean)' P (x - mean) / 2`` plus a constant.  The papers' Psi is
         half of P.
@@ -155,9 +155,9 @@ class LargeMarginGaussian(
 
     @property
     def means_(self) -> list[Array]:
-        """Centre of each class's Gaussian (of all of its components), shape (..., features).
+        """Centre of the Gaussian, or of each Gaussian of a mixture, for each class, shape (..., features).
 
-        The points with the highest score of a class.  They are not the means of its records.
+        A centre is the point with the highest score of its class, not the mean of the class's records.
         """
         parts = ((Phi[..., :-1, :-1], Phi[..., :-1, -1:]) for Phi in self._matrices())
         return [-self.radius * (np.linalg.pinv(square, hermitian=True) @ last)[..., 0] for square, last in parts]
@@ -181,7 +181,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian, problem="large_margin_gaus
     components : int
         K: number of Gaussians for each class.
     share : float
-        Fraction of the guarantee that pays for the components of records: a private clustering of every class.
+        Fraction of the guarantee for a private clustering of every class, which finds the components of records.
     rounds : int or None
         Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
 
@@ -241,7 +241,7 @@ class KernelSVC(PrivateClassifier, problem="kernel_svm"):
         return RandomFourierFeatures(*given, seed=self.feature_seed).transform(X)
 
     def _intercept_scale(self, features: int) -> float:
-        return self.intercept_scaling  # beside mapped records
+        return self.intercept_scaling  # mapped records have length 1 for any radius
 
 
 class MetricLearner(
@@ -333,7 +333,7 @@ def differences_of(X: ArrayLike, features: int | None = None) -> Array:
     if features is None and (given := array_of("X", X)).dtype == object:
         X = np.reshape([math.nan if isinstance(entry, str) else number(entry) for entry in given.flat], given.shape)
     options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64, "ensure_min_samples": 0}
-    # What is no number in a fit is refused like all that lies outside the domain.
+    # In a fit, the check of the domain raises for NaN and infinity.
     pairs = check_array(X, ensure_all_finite=features is not None, **options)
     fits = pairs.ndim == 3 and pairs.shape[1:] == (2, pairs.shape[2] if features is None else features)
     require(fits, f"X must hold pairs, with the shape (n, 2, {features or 'features'}), not {pairs.shape}.")

@@ -1,4 +1,4 @@
-"""Regressors with a log link: counts, costs and other amounts that are not negative, perhaps over exposures, and with weights."""
+"""Regressors with a log link: counts, costs and other amounts that are not negative, with optional exposures and weights."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,16 +28,16 @@ def in_units(name: str, domain: Box, clip: bool, unit: float, column: Any) -> Ar
 class LogLinkRegressor(PrivateRegressor):
     """Base class of regressors with a log link.
 
-    The mean of a target is the lower one of its `bounds`, which is 0 with exposures, plus exp of the score.
+    The predicted mean is the lower bound of the target, which is 0 with exposures, plus exp of the score.
 
     Parameters
     ----------
     alpha : float
         Strength of the penalty ``alpha/2 ||coef_||^2`` beside the mean of half the deviances, as in scikit-learn.
-        `regularization`, if it is given, counts in units of the scaled targets instead.
+        `regularization` replaces it, in units of the scaled targets.
     bound : float or None
-        Bound on the norm of the coefficients, and times the radius on the intercept, which is 0 where a twentieth of the upper
-        bound is predicted.  None is no bound for adaptive steps, the usual mechanism with a delta, and 1 for all others.
+        Bound on the norm of the coefficients; times the radius, it bounds the intercept (0 for a prediction of a twentieth of
+        the upper bound).  None means no bound for adaptive steps, the default mechanism with a delta, and otherwise 1.
     exposure : float
         Public upper bound of exposures; 0 for none.  With a bound, `fit` takes exposures, 1 for all by default.  The target of a
         record is the total over its exposure, and predictions are for an exposure of 1.
@@ -64,11 +64,11 @@ class LogLinkRegressor(PrivateRegressor):
 
     @property
     def _power(self) -> float:
-        """The power of the mean that the variance is proportional to."""
+        """Exponent of the mean in the variance of a target."""
         return float(getattr(self, "power", 1.0))
 
     def _unit(self) -> float:
-        """Return the prediction, for an exposure of 1, where the score is 0."""
+        """Return the prediction at a score of 0, for an exposure of 1."""
         return 2 * self._scale()[1] / LARGEST / (self.exposure or 1.0)
 
     def _check_options(self) -> None:
@@ -87,7 +87,7 @@ class LogLinkRegressor(PrivateRegressor):
         return super()._declared(features) | found | {"bound": 1.0 if needs_bound(self) else self.bound}
 
     def _more(self, found: Mapping[str, Any], x: Any) -> dict[str, Any]:
-        """Return exposures, in units of their bound, and weights, where they are declared."""
+        """Return the declared columns: exposures in units of their bound, and weights."""
         self._check_options()
         columns = {}
         for name, said in (("exposure", "exposure"), ("weight", "sample_weight")):
@@ -105,7 +105,7 @@ class LogLinkRegressor(PrivateRegressor):
         return columns
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None, *, unit: Any = None) -> Any:
-        """Fit privately; partitions have exposures and weights as fields `exposure` and `weight`.
+        """Fit privately; in partitions, exposures and weights are the fields `exposure` and `weight`.
 
         Parameters
         ----------
@@ -131,11 +131,11 @@ class LogLinkRegressor(PrivateRegressor):
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean for an exposure of 1 from the released parameters; costs no privacy."""
-        return self._unbounded(X) / (self.exposure or 1.0)  # The problem has bounded means where there are no exposures
+        return self._unbounded(X) / (self.exposure or 1.0)  # without exposures the problem has bounded means
 
     @scored
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None, exposure: Any = None) -> float:
-        """Return D squared, the share of the deviance that is explained.  It is computed from these data, and is not private."""
+        """Return D squared, the explained share of the deviance.  It is computed from these data, and is not private."""
         y = np.ravel(self._scored(y))
         share = np.ones(len(y)) if exposure is None else np.asarray(exposure, dtype=float)
         weight = share if sample_weight is None else share * np.asarray(sample_weight)
@@ -144,12 +144,12 @@ class LogLinkRegressor(PrivateRegressor):
 
     @property
     def coef_(self) -> Array:
-        """Released coefficients of the logarithm of the mean, less the lower bound, shape (features,)."""
+        """Released coefficients of the logarithm of the mean less the lower bound, shape (features,)."""
         return self._weights()[0]
 
     @property
     def intercept_(self) -> float:
-        """Logarithm of the prediction, less the lower bound, where all features are 0."""
+        """Logarithm of the difference of prediction and lower bound if all features are 0."""
         return float(self._weights()[1] + np.log(self._unit()))
 
     def __sklearn_tags__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Where habits of scikit-learn do not suit: options have other names here, and fits and scores have a price."""
+"""Help for users of scikit-learn: names of options that differ here, and warnings that fits and scores cost privacy."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -34,7 +34,7 @@ OTHERS = {
 
 
 def explained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method refuse options that it has not got by naming those that it has."""
+    """Wrap a method: an unknown option raises an error with the name to use, and fits without a budget are counted."""
     known = list(signature(function).parameters)[1:]
 
     @wraps(function)
@@ -62,9 +62,9 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn_of_more(estimator: Any, data: Any) -> None:
-    """Warn of fits without a budget that are not the only ones: those of copies, as searches fit them, and later ones.
+    """Warn of a repeated fit without a budget: by a copy, as searches make them, by this estimator, or of the same data.
 
-    Who fits these data next need not warn again.
+    The data are marked, so that the function that fits them does not warn again.
     """
     name, again = type(estimator).__name__, vars(estimator).pop("_again", False)
     spent = f"each fit spends epsilon = {estimator.privacy().epsilon:g} on the same people"
@@ -88,7 +88,7 @@ def is_copy(estimator: Any) -> bool:
 
 
 def scored(score: Callable[..., float]) -> Callable[..., float]:
-    """Let a score say that it is not private, and refuse labels whose index is not that of the features."""
+    """Wrap a score: warn that it is not private, and raise if labels and features have different indexes."""
 
     @wraps(score)
     def told(self: Any, *arguments: Any, **options: Any) -> float:
@@ -103,7 +103,7 @@ def scored(score: Callable[..., float]) -> Callable[..., float]:
 def as_candidate(
     estimator: Any, data: Any, features: str, label: str, asked: Mapping[str, Any], varied: Collection[str] = ()
 ) -> tuple[Any, Template, Any]:
-    """Return a copy that keeps what `dpconvex.tune` was asked for, its template, and data with targets in its units."""
+    """Return a copy with the options of `dpconvex.tune`, its template, and the data with targets in the template's units."""
     given, name = estimator.get_params(deep=False), type(estimator).__name__
     own = {item.name: item.default for item in fields(estimator)}
     for option in TAKEN:

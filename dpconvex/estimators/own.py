@@ -1,4 +1,4 @@
-"""An estimator of a template of one's own."""
+"""An estimator for a template of your own."""
 
 from dataclasses import field
 from typing import Any, cast
@@ -24,7 +24,7 @@ class PrivateEstimator(Private):
     Parameters
     ----------
     learner : Template
-        With a function to predict with.
+        A template with a function for predictions.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class PrivateEstimator(Private):
     learner: Template | None = field(default=None, kw_only=False)
 
     def template(self, features: int) -> Template:
-        """Return the template, which must be for this number of features."""
+        """Return the template; raise unless it is for this number of features."""
         fields = self.learner.record.fields if isinstance(self.learner, Template) else {}
         fits = set(fields) == {"x", "y"} and getattr(fields["x"], "shape", None) == (features,)
         wanted = f"a Template of a vector x of {features} features and a label y, as dpconvex.load(name, {features=})"

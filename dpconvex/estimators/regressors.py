@@ -1,4 +1,4 @@
-"""Regressors: targets lie between declared bounds, and predictions come back in their units."""
+"""Regressors: targets lie between declared bounds, and predictions are in the units of the targets."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,12 +27,12 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mech
 from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
-# Where the mean eigenvalue of Q is at most so many times its noise, `Ridge` did better on tables, and few standard errors held;
-# and with a delta, where its steps have noise for residuals, and statistics for the bounds of the target.
+# `LinearRegression` fits `Ridge` if the mean eigenvalue of Q is at most this multiple of its noise: on tables `Ridge` did
+# better there, and few standard errors held.  With a delta `Ridge` takes adaptive steps, and the limit is FAR_STEPS.
 FAR, FAR_STEPS = 60.0, 200.0
-# Residuals of `Ridge` beyond which squares go on as lines, in units of the declared target.
+# Length of residuals beyond which the loss of `Ridge` is linear, in units of the scaled target.
 CAPPED = 2.0
-MANY = 224  # Features from which steps do, too: at 250 errors were 5 % smaller, at 60 and less about the same
+MANY = 224  # From this number of features steps use CAPPED too: at 250 errors were 5 % smaller, up to 60 about the same
 
 
 class PrivateRegressor(RegressorMixin, Private, weights="w"):
@@ -41,10 +41,10 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
     Parameters
     ----------
     bounds : pair of float, Schema or None
-        Public bounds of the target, which is moved from them to -1 and 1, or a schema that has them; targets are clipped to
-        learnt ones.  Predictions beyond them are moved to a bound.  Without an intercept, linear regressors predict the middle of
-        them where all features are 0.  None is for targets between -1 and 1, where a schema moves them, and predictions are then;
-        others are refused when they have been paid for.  With a `budget` or a log link, plain targets need bounds.
+        Public bounds of the target, or a schema that declares these.  Targets are scaled from the bounds to [-1, 1], and clipped
+        to learnt bounds.  Predictions are clipped to the bounds.  Without an intercept, linear regressors predict the middle of
+        the bounds if all features are 0.  None is for targets and predictions in [-1, 1], such as the targets of a schema; other
+        targets raise an error after the charge.  With a `budget` or a log link, plain targets need bounds.
     """
 
     example = """
@@ -74,12 +74,12 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
         return interval("the target", self.bounds.label_bounds if isinstance(self.bounds, Schema) else self.bounds)
 
     def _scale(self) -> tuple[float, float]:
-        """Return the middle of the declared bounds, and half of what is between them."""
+        """Return the middle of the declared bounds, and half of their distance."""
         low, high = self._interval()
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _in_units(self, y: Any) -> Any:
-        """Return a target in the units of `bounds`, also one that a schema has moved to -1 and 1."""
+        """Return a target in the units of `bounds`; a target that a schema encoded is decoded."""
         made, declared = getattr(y, "schema", None), self._interval()
         known = getattr(made if isinstance(made, Schema) else getattr(self, "schema_", None), "label_bounds", None)
         if known is None:
@@ -119,7 +119,7 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
 
     @property
     def intercept_(self) -> float:
-        """Prediction where all features are 0."""
+        """Prediction if all features are 0."""
         middle, half = self._scale()
         return float(middle + half * self._weights()[1])
 
@@ -130,36 +130,36 @@ class PrivateRegressor(RegressorMixin, Private, weights="w"):
 
 
 def needs_bound(estimator: Any) -> bool:
-    """Say whether a bound on the parameters is missing: adaptive steps need none, the usual mechanism with a delta."""
+    """Return whether the problem needs a default bound on its parameters; adaptive steps need none."""
     return estimator.bound is None and not takes_steps(estimator)
 
 
 def takes_steps(estimator: Any) -> bool:
-    """Say whether adaptive steps are named, or usual."""
+    """Return whether the fit takes adaptive steps, by name or by default."""
     return (bool(estimator.delta) and estimator.mechanism is None) or isinstance(estimator.mechanism, AdaptiveSteps)
 
 
 class Ridge(PrivateRegressor, problem="ridge_regression"):
     """Fit least squares with a ridge: `problems/ridge_regression.py`.
 
-    `bound` limits the coefficients, not an intercept.  With an intercept, squares of residuals longer than the target's range
-    continue as lines, except for released statistics and for adaptive steps with fewer than 224 features.  No prediction within
-    the bounds has such a residual.
+    `bound` limits the coefficients, not an intercept.  With an intercept, the loss is linear for residuals longer than the
+    target's range, except for released statistics and for adaptive steps with fewer than 224 features.  No prediction within
+    the bounds has a residual that long.
 
     Without a delta and a mechanism, a part of epsilon first finds the range of most targets, so that declared bounds may
-    be wide.  Squares of residuals beyond an eighth of that range, or more where records are many, continue as lines.
+    be wide.  The loss is linear for residuals beyond an eighth of that range, or more if there are many records.
 
     Parameters
     ----------
     bound : float or None
-        Bound on the norm of the coefficients, for a target between -1 and 1. None means no bound with adaptive steps, the usual
+        Bound on the norm of the coefficients, for a target between -1 and 1. None means no bound with adaptive steps, the default
         mechanism with a delta, and without a delta or a mechanism; otherwise 1.
     """
 
     bound: float | None = None
 
     def _intercept_scale(self, features: int) -> float:
-        # Of statistics a larger scale lets what is added to them move the intercept less.
+        # With released statistics, a larger scale makes their added ridge shift the intercept less.
         return super()._intercept_scale(features) * (1 + isinstance(self.mechanism, SufficientStatistics))
 
     def _declared(self, features: int) -> dict[str, Any]:
@@ -177,8 +177,8 @@ class HuberRegressor(PrivateRegressor, problem="huber_regression"):
     ----------
     threshold : float
         Residual at which the loss turns linear, for a target between -1 and 1.  With wide bounds most residuals are below the
-        default, as in least squares: for a robust fit pass a usual residual over half of the range, such as 0.01.  Without a
-        delta or a mechanism it is for a target whose range is found, and a quarter at most where records are few.
+        default, as in least squares: for a robust fit pass a typical residual over half of the range, such as 0.01.  Without a
+        delta or a mechanism it applies to a target scaled by the range found, and is at most 1/4 if there are few records.
     """
 
     threshold: float = 0.5
@@ -193,8 +193,8 @@ class QuantileRegressor(PrivateRegressor, problem="quantile_regression"):
         Between 0 and 1; 0.5 is the median.
     width : float or None
         Half-width of the smoothing at the nonsmooth point, for a target between -1 and 1.  None is 0.005 with adaptive steps,
-        the usual mechanism with a delta, and otherwise 0.1.  Targets that vary by less have another quantile: declare
-        narrower bounds, or a smaller width.
+        the default mechanism with a delta, and otherwise 0.1.  If targets vary by less than the width, another quantile is
+        fitted: declare narrower bounds, or a smaller width.
     """
 
     quantile: float = 0.5
@@ -213,9 +213,9 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
     """Fit least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
     The sums for least squares are released once.  Estimates, standard errors and intervals follow from them at no cost.  If
-    noise is too large for standard errors, the coefficients are a ridge regression of the size of the noise.  If public
-    numbers show this beforehand and no mechanism is named, they are the fit of `Ridge`.  `coefficients_` and `coef_std_` then
-    raise `NotConverged`. With `fit_intercept` the constant is a parameter, which makes records no longer here:
+    noise is too large for standard errors, the fit is a ridge regression with a penalty of the size of the noise.  If public
+    numbers show this beforehand and no mechanism is named, the fit is that of `Ridge`.  `coefficients_` and `coef_std_` then
+    raise `NotConverged`. With `fit_intercept` the constant is a parameter that does not make records longer:
     `intercept_scaling` is not used.
 
     Parameters
@@ -260,12 +260,12 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
 
     @property
     def coef_std_(self) -> Array:
-        """Standard errors of `coef_`, shape (features,); they count the noise for privacy."""
+        """Standard errors of `coef_`, shape (features,); they include the noise for privacy."""
         return self.coefficients_.standard_errors[: self.n_features_in_]
 
     @property
     def intercept_std_(self) -> float:
-        """Standard error of `intercept_`; 0 where none is fitted."""
+        """Standard error of `intercept_`; 0 without an intercept."""
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
     def certificate(self, features: int, size: int) -> Certificate:
@@ -283,20 +283,20 @@ class LinearRegression(PrivateRegressor, problem="linear_regression"):
         return f"{why}. More records, {more}."
 
     def _ridge(self, features: int, size: int) -> Ridge | None:
-        """Return what fits better where the guarantee leaves no standard errors, as public numbers say."""
+        """Return the `Ridge` to fit instead if public numbers show that standard errors would fail; otherwise None."""
         if self.mechanism is not None:
             return None
         template, proof = self.template(features), super().certificate(features, size)
         moments = mechanism_of(proof, form_of(template)).moments(form_of(template), self.adjacency)
         nothing = Statistics(np.zeros(moments.count), moments, fields_of(template), proof, proof.privacy, "", template)
-        count = features + self.fit_intercept  # of eigenvalues, of which the least is no larger than their mean
+        count = features + self.fit_intercept  # number of eigenvalues; the smallest is at most their mean
         largest = size * (self.radius**2 + self.fit_intercept) / count
         if largest > (FAR_STEPS if self.delta else FAR) * nothing.quadratic().edge(np.arange(count)):
             return None
         return Ridge(**{name: value for name, value in self.get_params(False).items() if name in vars(Ridge())})
 
     def fit(self, X: Any, y: Any = None, *, unit: Any = None) -> Any:
-        """Fit privately.  A schema whose categories leave the coefficients undetermined raises an error before the fit."""
+        """Fit privately.  Raise before the fit if the categories of a schema leave the coefficients undetermined."""
         data, schema = self._data(X, y), self.schema_
         if schema is not None:
             alike = [n for n, c in schema.features.items() if isinstance(c, Categorical) and not c.reference]

@@ -1,4 +1,4 @@
-"""Released curves of additive models, and values that have a declared shape exactly."""
+"""Released curves of additive models, and the exact enforcement of their declared shapes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from dpconvex.features.splines import GRID, SplineBlock, cells
 from dpconvex.util.arrays import Array
 
-# What a shape asks of the slopes of a curve: the sign of them, or of their differences.
+# Required sign of the slopes of a curve, or of their differences.
 MONOTONE = {"increasing": 1, "decreasing": -1}
 CURVATURE = {"convex": 1, "concave": -1}
-# Values of a shape are whole multiples of this part of the largest, so that sums of slopes are exact.
+# Values of a curve are whole multiples of this fraction of the largest value, so that sums of slopes are exact.
 FINE = 2.0**-50
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """A released curve of a column, or of a pair of columns: its values at the nodes, and how far the noise moves them.
+    """A released curve of a column, or of a pair of columns: values at the nodes, with the deviations of their noise.
 
     Attributes
     ----------
-    block : Block
-        The columns, and where their nodes are.
+    block : SplineBlock
+        The columns and their nodes.
     values, deviations : ndarray, shape (nodes,)
-        Values in units of the score, or of the target, linear between knots; and the standard deviation of the noise for privacy
-        in each, at most.  Of a pair, the nodes of the second column change first.
+        Values in units of the score, or of the target, linear between knots; and bounds on the standard deviations of their
+        noise for privacy.  For a pair, the nodes of the second column vary fastest.
     """
 
     block: SplineBlock
@@ -42,7 +42,7 @@ class Shape:
         return [axis.names for axis in self.block.axes]
 
     def __call__(self, encoded: Mapping[str, Array]) -> Array:
-        """Return what the curve adds to scores; where it rises, a later place has no smaller value, for rounding keeps order."""
+        """Return the terms of the scores, shape (n,); rounding keeps the order of values along an increasing curve."""
         axis = self.block.axes[0]
         if len(self.block.axes) > 1 or not len(axis.knots):
             return np.asarray(self.block.hats(encoded) @ self.values)
@@ -54,14 +54,14 @@ class Shape:
 
 
 def on_shape(values: Array, knots: Array, monotone: int, curvature: int) -> Array:
-    """Return values at knots that have a shape exactly, from ones that have it but for rounding."""
+    """Return values at knots with exactly a shape, for values that have the shape up to rounding."""
     gaps = np.diff(knots)
     slopes = np.diff(values) / gaps
     if monotone:
         slopes = monotone * np.maximum(monotone * slopes, 0.0)
     if curvature:
         slopes = curvature * np.maximum.accumulate(curvature * slopes)
-    # Rounded to multiples of a unit, slopes keep their order; so many digits are left that no sum of them is rounded again.
+    # Slopes rounded to multiples of a unit keep their order, and the unit leaves enough digits for exact sums of slopes.
     unit = 2.0 ** np.ceil(np.log2(max(abs(values[0]) + float(np.abs(slopes) @ gaps), 1e-200))) * FINE
     start, steps = np.rint(values[0] / unit), np.rint(slopes * (GRID / unit)) * np.rint(gaps / GRID)
     return np.asarray(unit * np.concatenate([[start], start + np.cumsum(steps)]))

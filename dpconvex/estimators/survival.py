@@ -1,4 +1,4 @@
-"""Survival analysis with scikit-survival's structured targets: hazards in declared intervals, with censoring."""
+"""Survival analysis with the structured targets of scikit-survival: hazards in declared intervals, with censoring."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ SURV = "sksurv.util.Surv.from_arrays(event, time), or np.array(list(zip(event, t
 
 @dataclass(frozen=True)
 class Curve:
-    """A function of time with the values y at the times x; between them a logarithm, or a cumulative hazard, is linear."""
+    """A function of time with values y at times x; in between it is linear, or its logarithm is, if `logarithmic`."""
 
     x: Array
     y: Array
     logarithmic: bool = True
 
     def __call__(self, time: ArrayLike) -> Array:
-        """Return the values at some times, from 0 to the last one of x."""
+        """Return the values at given times; raise outside of the range of x."""
         given = np.asarray(time, dtype=float)
         said = f"a survival curve is known for times from {self.x[0]:g} to {self.x[-1]:g}."
         require(((given >= self.x[0]) & (given <= self.x[-1])).all(), said, DomainError)
@@ -49,8 +49,8 @@ class SurvivalRegressor(
 ):
     """Survival by discrete-time proportional hazards: `problems/discrete_hazards.py`.
 
-    Targets are structured arrays, as in scikit-survival: whether the event was seen, and when it was, or until when the record
-    was observed without it.
+    Targets are structured arrays, as in scikit-survival: whether the event was seen, and the time of the event or, without an
+    event, of the end of observation.
 
     Parameters
     ----------
@@ -103,10 +103,13 @@ class SurvivalRegressor(
         return turned(structured("fit", y), self._lived_and_died)
 
     def _lived_and_died(self, y: Any) -> Array:
-        """Return, of each interval, 1 where the event happens, and else minus the part of it that the record lives."""
+        """Return 1 for the interval of an event, otherwise minus the fraction of the interval lived; shape (n, intervals)."""
         event, time = outcomes("fit", y)
         ends = self.unique_times_
-        starts, places = np.append(0.0, ends[:-1]), np.searchsorted(ends, time)  # events at an end are before it
+        starts, places = (
+            np.append(0.0, ends[:-1]),
+            np.searchsorted(ends, time),
+        )  # an end is in the interval before
         died = event[:, None] & (places[:, None] == np.arange(len(ends)))
         return np.where(died, 1.0, -np.clip((time[:, None] - starts) / (ends - starts), 0.0, 1.0))
 
@@ -115,7 +118,7 @@ class SurvivalRegressor(
         return np.asarray(self._checked(X) @ self.coef_)
 
     def predict_survival_function(self, X: ArrayLike, return_array: bool = False) -> Any:
-        """Return survival curves, whose hazards are constant within intervals; costs no privacy.
+        """Return survival curves with constant hazards within intervals; costs no privacy.
 
         Parameters
         ----------
@@ -128,7 +131,7 @@ class SurvivalRegressor(
         return curves if return_array else self._functions(curves, True)
 
     def predict_cumulative_hazard_function(self, X: ArrayLike, return_array: bool = False) -> Any:
-        """Return minus the logarithm of the survival function, likewise; costs no privacy."""
+        """Return cumulative hazards, minus the logarithms of the survival functions; costs no privacy."""
         hazards = -np.log(np.maximum(self.predict_survival_function(X, return_array=True), TINY))
         return hazards if return_array else self._functions(hazards, False)
 
@@ -144,7 +147,7 @@ class SurvivalRegressor(
 
     @property
     def coef_(self) -> Array:
-        """Released logarithms of the factors of the odds of an event, shape (features,)."""
+        """Released logarithms of odds ratios of an event, shape (features,)."""
         return self._weights()[0]
 
     def __sklearn_tags__(self) -> Any:
@@ -154,7 +157,7 @@ class SurvivalRegressor(
 
 
 def structured(caller: str, y: Any) -> Any:
-    """Return a structured array of two fields, or refuse what is none; a frame of two columns is made one."""
+    """Return a structured array of two fields, also for a frame of two columns; raise for other targets."""
     if hasattr(y, "to_records"):
         array = np.asarray(y.to_records(index=False))
     else:
@@ -174,7 +177,7 @@ def structured(caller: str, y: Any) -> Any:
 
 
 def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
-    """Return whether events were seen, and times, or refuse values that are not what they should be."""
+    """Return whether events were seen, and the times; raise for values of another kind."""
     names = y.dtype.names
     said = f"{caller}: pass {SURV}; {shorten(', '.join(names))} of y are no numbers"
     with retold(said, TypeError, ValueError, kind=DomainError):
@@ -187,7 +190,7 @@ def outcomes(caller: str, y: Any) -> tuple[NDArray[np.bool_], Array]:
 
 
 def concordance(event: NDArray[np.bool_], time: Array, risk: Array) -> float:
-    """Return the share of comparable pairs in which who has the event first has the higher risk; equal risks count half."""
+    """Return the share of comparable pairs in which the earlier event has the higher risk; equal risks count half."""
     pairs = right = 0.0
     for k in np.flatnonzero(event):
         later = risk[(time > time[k]) | ((time == time[k]) & ~event)]

@@ -1,4 +1,4 @@
-"""Tables and pipelines as scikit-learn has them: what is none of numbers is refused in words, what leaks is warned of."""
+"""Checks of tables and pipelines of scikit-learn: errors for data that are not numbers, and warnings of steps that leak."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from dpconvex.util.arguments import require
 
 ENCODE = "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
 CLASSIFY = "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
-# What copies of an estimator share.  Workers are not sent these: the ledger, what solves, and a template, which stay here.
+# Options that copies of an estimator share.  Workers do not get them: ledger, mechanism, solver and template stay here.
 SHARED = ("budget", "mechanism", "backend", "learner")
-SKIPPED = (None, "passthrough", "drop")  # what composed steps take for one that does nothing
+SKIPPED = (None, "passthrough", "drop")  # steps of a composed estimator that do nothing
 
 
 @unquoted()
 def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later: bool = False, **options: Any) -> Any:
-    """Return features as scikit-learn reads them; what it says of texts and, unless `later`, of values gets a remedy."""
-    X = X.compute() if is_frame(X) else X  # NumPy would not say what its columns are called
+    """Return features checked by scikit-learn, except values if `later`; errors about texts and values get a remedy."""
+    X = X.compute() if is_frame(X) else X  # NumPy would lose the names of the columns
     kind = plain(caller, "X", X, cells=not later)
     if later:
         options |= {"ensure_min_samples": 0, "ensure_all_finite": False}
@@ -55,14 +55,14 @@ def checked(estimator: Any, caller: str, X: Any, y: Any = "no_validation", later
 
 
 def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool = True) -> str:
-    """Refuse masked entries, dates, durations and, except as labels, texts, in objects if `cells`; return NumPy's kind."""
+    """Raise for masked entries, dates, durations and (unless `texts`) texts, in objects only if `cells`; return NumPy's kind."""
     if has_masked(values):
         raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
     if values is None or sp.issparse(values):
         return ""
     try:
         array = array_of(name, values)
-    except Exception:  # what is no array, scikit-learn refuses with its own words
+    except Exception:  # scikit-learn raises its own error
         return ""
     kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
     odd = cells and kind == "O" and any(isinstance(entry, wrong) for entry in array.ravel().tolist())
@@ -73,9 +73,9 @@ def plain(caller: str, name: str, values: Any, texts: bool = False, cells: bool 
 
 
 def one_column(y: Any) -> NDArray[Any]:
-    """Return labels or targets, shape (n,); each entry of a list stays what it is, whatever types the others are."""
+    """Return labels or targets, shape (n,); entries of a list of several types keep their types."""
     kinds = {*map(type, y)} if isinstance(y, list | tuple) else set()
-    if len(kinds) > 1 or kinds - {bool, int, float, str}:  # NumPy would make texts of numbers beside a text
+    if len(kinds) > 1 or kinds - {bool, int, float, str}:  # NumPy would convert numbers beside a text to texts
         y = np.array(y, dtype=object)
     return np.asarray(column_or_1d(y, warn=True))
 
@@ -84,7 +84,7 @@ def one_column(y: Any) -> NDArray[Any]:
 
 
 def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
-    """Return features x and labels y in partitions, None if they are in memory; the estimator notes the features' number."""
+    """Return features x and labels y as partitions, or None if they are in memory; set number and names of features."""
     alone = isinstance(X, Partitions)
     if not alone and not has_partitions({"x": X}):
         return None
@@ -92,7 +92,7 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     require(alone == (y is None), f"fit: pass {why}.")
     parts = X if alone else Partitions({"x": X, "y": y})
     width = parts.width("x", *getattr(X, "shape", ())[1:2])
-    # A frame without records, as Dask describes its frames, has names for its columns.
+    # Dask describes a frame by a frame without records, with the names of its columns.
     validate_data(estimator, X._meta if hasattr(X, "columns") else np.zeros((0, width)), skip_check_array=True)
     if names := parts.names.get("x"):
         estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -100,7 +100,7 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
 
 
 def prepared(parts: Partitions, estimator: Any) -> Partitions:
-    """Return partitions whose columns are what an estimator makes of those of a table, as it does in memory."""
+    """Return partitions with the feature map and the scaled targets of an estimator, as for a table in memory."""
     options = {name: value for name, value in estimator.get_params(deep=False).items() if name not in SHARED}
     made = partial(columns, type(estimator), options, estimator.n_features_in_, parts.schema)
     return parts.turned(made, parts.keys() or ("x", "y"))
@@ -110,7 +110,7 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
     estimator, y = kind(**options), found["y"]
     estimator.n_features_in_ = features
     if not isinstance(y, FileRows):
-        # A template of one's own stays behind, and its record says what labels are.
+        # A template of your own is not sent; its record checks the labels.
         plain("fit", "y", y, texts=is_classifier(estimator) or hasattr(estimator, "learner"))
     if schema is not None and schema.labels is None:
         y = schema.decode_target(y)  # bounds of an estimator are in the units of the table
@@ -122,7 +122,7 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
 
 
 def turned(column: Any, function: Callable[[Any], Any]) -> Any:
-    """Return what a function will make of a column when it is read, which is when it has been paid for."""
+    """Return a column with a function applied when it is read, after the charge; for sparse results the function runs now."""
     none = function(column[:0])
     return function(column) if sp.issparse(none) else Stored(column, function, (records_of(column), *none.shape[1:]))
 
@@ -153,7 +153,7 @@ class SchemaEncoder(TableTransformer):
     sparse: bool = False
 
     def transform(self, X: Any) -> Any:
-        """Return features, shape (n, features), rows of length at most 1."""
+        """Return features, shape (n, features), with rows of length at most `schema.radius`."""
         return self._schema().encode(X, labelled=False, empty=True, sparse=self.sparse)[0]
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
@@ -161,9 +161,9 @@ class SchemaEncoder(TableTransformer):
 
 
 def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
-    """Return the schema of the one encoder before, None beside other steps, and all schemas; warn of steps that learn unpaid."""
+    """Return the schema if its encoder is the only step before, and all schemas; warn of steps that learn from the data."""
     steps, schemas, last = list[Any](), list[Schema](), estimator
-    # Locals of other frames are not asked for: a copy of them, data included, would stay on a user's frame.
+    # Reading locals of other frames would leave a copy of them, data included, on a frame of the user.
     fits = (f for f, _ in walk_stack(None) if f.f_code.co_varnames[:1] == ("self",) and f.f_code.co_name[:3] == "fit")
     for frame in fits:
         owner = frame.f_locals.get("self")
@@ -180,7 +180,7 @@ def schemas_before(estimator: Any) -> tuple[Schema | None, list[Schema]]:
 
 
 def learns(step: Any) -> bool:
-    """Say whether a step learns from values, as its class and options say; what chooses columns by a function may."""
+    """Return whether a step may learn from values, by its class and options, or by a function that chooses columns."""
     from sklearn.compose import ColumnTransformer
 
     if step in SKIPPED:
@@ -195,5 +195,5 @@ def learns(step: Any) -> bool:
         return False
     try:
         return bool(get_tags(step).requires_fit)
-    except Exception:  # a transformer of somebody else's that says nothing about itself
+    except Exception:  # a third-party transformer without tags
         return True

@@ -1,1 +1,1 @@
-"""Feature maps that learn nothing from the data: what becomes of a record depends on that record and on public choices alone."""
+"""Feature maps that learn nothing from the data: the features of a record depend on this record and on public options alone."""

@@ -1,4 +1,4 @@
-"""Random Fourier features (Rahimi & Recht 2007): kernels as inner products of vectors of known norm, by public frequencies."""
+"""Random Fourier features (Rahimi & Recht 2007): a public random map to vectors of known norm that approximates a kernel."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +14,16 @@ from dpconvex.noise.samplers import seeded_generator
 from dpconvex.util.arguments import COUNT, TRUTH, between, check_fields, one_of, whole
 from dpconvex.util.arrays import Array
 
-# Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
+# Number of angles computed at a time, to fit into a processor's cache; rows are padded to multiples of VECTOR.
 BLOCK, VECTOR = 2**14, 32
-# So many frequencies' coordinates are held at most.
+# Largest number of coordinates of all frequencies together.
 LARGEST = 2**30
 KERNELS = ("gaussian", "laplace", "cauchy")
 
 
 @dataclass(frozen=True)
 class RandomFourierFeatures:
-    """Map records by a public random map whose inner products approximate a shift-invariant kernel.
+    """Map records by a public random map; inner products of mapped records approximate a shift-invariant kernel.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class RandomFourierFeatures:
         """
         records = finite_numbers("x", x, (self.features,))
         frequencies, phase = self._drawn
-        # Not by a matrix product, which adds in another order for each shape; rows fill whole vectors of a processor.
+        # Not by a matrix product, which sums in another order for each shape; rows are padded to whole vectors.
         width = -(-self.components // VECTOR) * VECTOR
         table = np.pad(frequencies.T, ((0, 0), (0, width - self.components)))
         start = np.pad(phase * (not self.paired), (0, width - self.components))

@@ -1,4 +1,4 @@
-"""Groups of features brought to one scale, each record by itself."""
+"""Normalisation of groups of features, each record by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpconvex.errors import DomainError
 from dpconvex.features.transformers import LearnsNothing, finite_rows, refuse
 from dpconvex.util.arguments import COUNT, POSITIVE, check_fields, require
 
-# Rows are so much shorter than 1 that rounding to single precision makes none longer.
+# Smaller entries count as 0.  Rows have length INSIDE, so that no rounding to single precision makes them longer than 1.
 SMALLEST, INSIDE = 1e-300, 1 - 1e-6
 
 
@@ -27,14 +27,14 @@ class GroupNormalizer(LearnsNothing):
     Parameters
     ----------
     groups : int
-        Number of groups, each of as many consecutive features: 27 for the 3,969 scattering coefficients of 28 x 28 pixels
-        are of three paths each.
+        Number of groups of equally many consecutive features.  For the 3,969 scattering coefficients of 28 x 28 pixels, 27
+        groups have three paths each.
     floor : float
         Added to the variance of each group, so that a group that is constant up to rounding stays near 0; positive.
 
     Notes
     -----
-    Wu & He, "Group normalization" (2018), with their floor; Tramèr & Boneh (2021) bring scattering coefficients to one scale so.
+    Wu & He, "Group normalization" (2018), with their floor; Tramèr & Boneh (2021) apply it to scattering coefficients.
 
     Examples
     --------
@@ -47,20 +47,20 @@ class GroupNormalizer(LearnsNothing):
     floor: float = 1e-5
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return normalised records, shape (n, features), in single precision if they were."""
+        """Return normalised records, shape (n, features), in the precision of X."""
         rows = self._read(X)
         result = np.empty(rows.shape, dtype=rows.dtype)
         shape, step = (-1, self.groups, rows.shape[1] // self.groups), at_once(rows.shape[1:])
         for start in range(0, len(rows), step):
-            # In the order of C: sums in another are other sums.
+            # In C order: sums in another order round differently.
             parts = np.array(rows[start : start + step], dtype=float, order="C").reshape(shape)
-            with np.errstate(all="ignore"):  # what is not finite is refused
+            with np.errstate(all="ignore"):  # refused below if not finite
                 parts -= parts.mean(axis=2, keepdims=True)
                 spread = np.sqrt(np.square(parts).mean(axis=2, keepdims=True) + self.floor)
                 parts /= spread
             for row in start + np.flatnonzero(~np.isfinite(spread).all(axis=(1, 2))):
                 refuse("GroupNormalizer: row", int(row), rows[row])
-            largest = np.abs(parts).max(axis=(1, 2), keepdims=True)  # whose square may be no number
+            largest = np.abs(parts).max(axis=(1, 2), keepdims=True)  # its square may overflow
             parts /= np.where(largest > SMALLEST, largest, np.inf)
             lengths = np.sqrt(np.square(parts).sum(axis=(1, 2), keepdims=True))
             parts *= INSIDE / np.where(lengths > 0, lengths, 1.0)

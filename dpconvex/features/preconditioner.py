@@ -1,4 +1,4 @@
-"""Records made round by what public records of the same kind look like, before any private one is seen."""
+"""Preconditioning of records by the second moment of public records, before any private record is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array, squared_lengths
 from dpconvex.util.plain_data import is_real
 
-# Entries of the matrix are rounded to so many levels, and those of a record to so many of the largest of them, if it is not tiny.
+# Entries of the matrix have FINE levels, those of a record RECORD_LEVELS relative to its largest, unless below SMALLEST.
 FINE, RECORD_LEVELS, SMALLEST = 2**22, 2**18, 1e-250
-BLOCK = 2**22  # Numbers of a block that is gone through
-# Results lie within the unit ball by so much, and are multiples of this.
+BLOCK = 2**22  # Number of entries of a block of records
+# Results have length at most INSIDE, and entries that are multiples of GRID.
 INSIDE, GRID = 1 - 1e-12, 2.0**-20
 
 
@@ -27,7 +27,7 @@ INSIDE, GRID = 1 - 1e-12, 2.0**-20
 class PublicPreconditioner(LearnsNothing):
     """Rotate and scale records by the second moment of public records, ``(C + ridge)^(-power) x``, to length 1.
 
-    Directions in which public records hardly differ are enlarged, so that a noisy second moment shows them above its noise.
+    Directions in which public records hardly differ are enlarged, so that they exceed the noise of a noisy second moment.
     Nothing is learnt from private records: C is computed from `records`, which must be public or synthetic.
 
     Parameters
@@ -35,9 +35,9 @@ class PublicPreconditioner(LearnsNothing):
     records : array_like, shape (m, d)
         Public records with the same features, such as those of `dp.datasets.drawn_shapes`.
     power : float
-        Between 0, which changes no direction, and 1/2, which makes public records round.
+        Between 0, which changes no direction, and 1/2, which whitens public records.
     ridge : float
-        Added to the eigenvalues of C, whose sum is the mean squared length of a public record; positive.
+        Positive number added to the eigenvalues of C, which add up to the mean squared length of a public record.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class PublicPreconditioner(LearnsNothing):
         return carrying(result, X)  # multiples of 2^-20, which single precision holds
 
     def _matrix(self) -> Array:
-        """Return the matrix on a grid, made once for the same options and values of the records."""
+        """Return the matrix in whole numbers; it is computed again if options or public records have changed."""
         public, made = self._public(), vars(self).get("_made")
         if made is None or made[0] != (self.power, self.ridge) or not np.array_equal(made[1], public):
             values, vectors = np.linalg.eigh(public.T @ public / len(public))  # of the second moment
@@ -83,7 +83,7 @@ class PublicPreconditioner(LearnsNothing):
 
 
 def turned(rows: Array, matrix: Array) -> Array:
-    """Return records times a matrix of integers, at length 1; products are of integers below 2^53, exact in any order."""
+    """Return records times a matrix of integers, scaled to length 1; sums of integers below 2^53 are exact in any order."""
     largest = np.abs(rows).max(axis=1)
     scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
     found = np.trunc(rows * scale[:, None]) @ matrix.T

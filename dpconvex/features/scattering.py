@@ -1,4 +1,4 @@
-"""Scattering coefficients of images: wavelets, moduli and averages, fixed before any image is seen."""
+"""Scattering coefficients of images: fixed wavelets, moduli and averages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import in_order, one_blas_thread
 
-# So many images are transformed at a time, whose wavelet coefficients fit into a cache.  There are always so many, and black ones
-# where some are missing: libraries compute in another order for other shapes.
+# Images are transformed in blocks of this size, to fit into a cache.  Black images fill up the last block, because libraries
+# compute in another order for other shapes.
 BLOCK = 8
-# The kymatio library's wavelets: the width of the finest and its frequency, and how often a wave is repeated across the border.
+# The wavelets of the kymatio library: width and frequency of the finest, and number of periodic images on each side.
 WIDTH, FUENCY, REPEATED = 0.8, 0.75 * math.pi, 2
 
 
@@ -66,9 +66,9 @@ class ScatteringFeatures(LearnsNothing):
     L: int = 8
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the coefficients of images (in their shape, or as rows of pixels), shape (n, coefficients).
+        """Return the coefficients of images, given in their shape or as rows of pixels, shape (n, coefficients).
 
-        float64 for float64 input, otherwise float32. The coefficients of an image depend on it alone, to the last bit.
+        float64 for float64 input, otherwise float32. No bit of an image's coefficients depends on other images.
         """
         images = self._read(X)
         height, width, colours = images.shape[1:]
@@ -79,7 +79,7 @@ class ScatteringFeatures(LearnsNothing):
         def fill(start: int) -> None:
             which = np.arange(start, min(start + BLOCK, len(result)))
             block = np.zeros((BLOCK, height, width), dtype=kind)
-            with np.errstate(all="ignore"):  # what is not finite is refused
+            with np.errstate(all="ignore"):  # refused below if not finite
                 block[: len(which)] = images[which // colours, :, :, which % colours]
                 made = filters(block)[: len(which)]
             for bad in which[~np.isfinite(made).all(axis=(1, 2, 3))] // colours:
@@ -92,12 +92,12 @@ class ScatteringFeatures(LearnsNothing):
 
     @property
     def coefficients(self) -> tuple[int, int, int]:
-        """Number of paths (of each colour, one colour after the other), height and width of the coefficients of an image."""
+        """Number of paths (colour by colour), height and width of the coefficients of an image."""
         height, width, colours = self._checked()
         return paths(self.J, self.L) * colours, height >> self.J, width >> self.J
 
     def _checked(self) -> tuple[int, int, int]:
-        """Return the shape of an image, with its number of colours, or refuse options that make no sense."""
+        """Return height, width and number of colours of an image; raise for invalid options."""
         COUNT.check("ScatteringFeatures", J=self.J, L=self.L)
         try:
             height, width, *colours = self.shape
@@ -110,7 +110,7 @@ class ScatteringFeatures(LearnsNothing):
         return int(height), int(width), int(colours[0]) if colours else 1
 
     def _read(self, X: Any, reset: bool = False) -> NDArray[Any]:
-        """Return images as an array of shape (n, height, width, colours), not copied if it was one."""
+        """Return images as an array of shape (n, height, width, colours), not copied if they were an array."""
         shape, images = self._checked(), numbers("X", X)
         known = [tuple(map(int, self.shape)), (math.prod(shape),)]
         both = f"{known[0]} or {known[1]}, not {images.shape[1:]}"
@@ -124,21 +124,21 @@ class ScatteringFeatures(LearnsNothing):
 
 
 def paths(J: int, L: int) -> int:
-    """Return how many coefficients a place has: the average, those of each wave, and of each with a coarser one."""
+    """Return the number of paths: the average, the wavelets, and the pairs of a wavelet and a coarser one."""
     return 1 + J * L + L**2 * J * (J - 1) // 2
 
 
 class Filters(NamedTuple):
-    """Wavelets and averages for images of one size."""
+    """Wavelets and averages for images of a given size."""
 
     border: tuple[tuple[int, int], ...]
-    # Transforms of wavelets by the logarithm of the pixels' distance, and by how much coarser they make it.
+    # Transforms of wavelets, by log2 of the distance of pixels, and by log2 of its increase.
     waves: list[list[NDArray[Any]]]
     averages: list[list[NDArray[Any]]]  # of rows and of columns
     coefficients: tuple[int, int, int]
 
     def __call__(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return the coefficients of images, shape (n, height, width), as an array of shape (n, paths, ..., ...)."""
+        """Return the coefficients of images, (n, height, width), as an array, (n, paths, height / 2^J, width / 2^J)."""
         padded = np.pad(images, ((0, 0), *self.border), mode="reflect")
         once, twice = [self.averaged(padded[:, None], 0)], []
         spectrum = fft.fft2(padded)[:, None]
@@ -153,17 +153,17 @@ class Filters(NamedTuple):
         return np.concatenate([part.reshape(shape) for part in once + twice], axis=1)
 
     def averaged(self, values: NDArray[Any], level: int) -> NDArray[Any]:
-        """Average the last two axes where pixels are 2^level apart; products are of one shape for each image."""
+        """Average the last two axes, with pixels 2^level apart, by matrix products of one image each."""
         rows, columns = self.averages[level]
         return np.asarray(rows @ (values @ columns.T))
 
 
 def modulus(spectra: NDArray[Any], waves: NDArray[Any], level: int) -> NDArray[Any]:
-    """Convolve images, whose transforms are given, with waves that are given alike; return moduli of every 2^level-th pixel."""
+    """Convolve images with wavelets, both given by their Fourier transforms; return moduli at every 2^level-th pixel."""
     height, width = (side >> level for side in spectra.shape[-2:])
     parts = tiled(spectra, level).view(waves.dtype)
     total = parts[..., 0, :] * waves[:, 0]
-    for part in range(1, 4**level):  # frequencies that look alike where pixels are left out
+    for part in range(1, 4**level):  # frequencies that alias if pixels are left out
         total += parts[..., part, :] * waves[:, part]
     return np.abs(fft.ifft2(total.view(spectra.dtype).reshape(*total.shape[:-1], height, width), overwrite_x=True))
 
@@ -177,7 +177,7 @@ def tiled(transforms: NDArray[Any], level: int) -> NDArray[Any]:
 
 @lru_cache(maxsize=8)
 def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filters:
-    """Return what images of a size are convolved with."""
+    """Return the filters for images of a given size."""
     inner = height >> J, width >> J
     sides = [(size + 2) << J for size in inner]
     border = tuple(((w - n) // 2, (w - n + 1) // 2) for w, n in zip(sides, (height, width), strict=True))
@@ -193,7 +193,7 @@ def filters_of(height: int, width: int, J: int, L: int, kind: DTypeLike) -> Filt
 
 
 def wave(sides: Sequence[int], width: float, frequency: float, angle: float, slant: float) -> Array:
-    """Return the transform, which is real, of a Morlet wavelet on a torus: a wave in a bump, less the bump times its mean."""
+    """Return the Fourier transform, which is real, of a Morlet wavelet on a torus: a wave times a Gaussian, with mean 0."""
     bump, waved = np.zeros(sides), np.zeros(sides, dtype=complex)
     for shifts in product(range(-REPEATED, REPEATED + 1), repeat=2):
         y, x = np.ogrid[tuple(slice(t * side, (t + 1) * side) for t, side in zip(shifts, sides, strict=True))]
@@ -205,13 +205,13 @@ def wave(sides: Sequence[int], width: float, frequency: float, angle: float, sla
 
 
 def average(side: int, width: float, level: int, J: int) -> Array:
-    """Return the matrix that averages pixels of a torus 2^level apart by a Gaussian, at every 2^J-th of its places."""
+    """Return the matrix of Gaussian averages on a torus, from pixels 2^level apart to positions 2^J apart."""
     places = np.arange(-REPEATED * side, (REPEATED + 1) * side).reshape(-1, side)
     bump = np.exp(-(places**2) / (2 * width**2)).sum(axis=0) / (math.sqrt(2 * math.pi) * width)
     return bump[(np.arange(0, side, 2**J)[:, None] - np.arange(0, side, 2**level)) % side] * 2**level
 
 
 def folded(transforms: Array, level: int) -> Array:
-    """Return transforms of filters for images of which every 2^level-th pixel is left."""
+    """Return the Fourier transforms of filters for images reduced to every 2^level-th pixel."""
     *shape, height, width = transforms.shape
     return tiled(transforms, level).sum(axis=-2).reshape(*shape, height >> level, width >> level)

@@ -1,8 +1,8 @@
 """Splines of the columns of a table, with public knots and a public prior: features that learn nothing from the data.
 
-A curve is linear between its knots.  Its values there, f, have a prior covariance K = R R', in which wide changes vary more than
-quick ones; f = R w, so that plain penalties and noise on w, the parameters of the features R'h(x), favour smooth curves.  The
-hats h (linear B-splines) of an entry add up to 1, so the length of its features is largest at a knot, and known.
+A curve is linear between its knots. Its values f at the knots have a prior covariance K = R R' that favours slow changes. With
+f = R w, plain penalties and noise on w, the parameters of the features R'h(x), favour smooth curves. The hats h (linear
+B-splines) of an entry add up to 1, so its features are longest at a knot.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from dpconvex.util.arrays import Array
 
 # Knots lie at whole multiples of this, between 0 and 1, so that shapes can be exact.
 GRID = 2.0**-20
-# By default even ones, and at both ends others, each nearer by half than the one before: amounts pile up at an end.
+# Default knots: EVEN + 1 at equal distances, and others 2^-FIRST to 2^-LAST from both ends, where amounts pile up.
 EVEN, FIRST, LAST = 16, 5, 10
-# Knots of a column in a pair; levels in order up to so many are knots themselves.
+# Number of knots of a column in a pair; with at most LEVELS ordered levels, each level is a knot.
 COARSE, LEVELS = 5, 32
-# The prior: what ends are stretched by, the part of a stretched column over which curves forget, their variance beside that of a
-# straight line, and the smallest part of the largest eigenvalue that is kept.
+# The prior: stretching of the ends, correlation length on the stretched column, variance of curves relative to that of a
+# straight line, and smallest eigenvalue kept, relative to the largest.
 STRETCH, LENGTH, CURVED, KEPT = 2.0**-7, 0.3, 0.2, 0.015
-# Rows are so much shorter than 1 that rounding does not matter.
+# Bound on the length of rows, below 1 so that rounding does not matter.
 INSIDE = 1 - 1e-12
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The nodes of a column: knots between 0 and 1, or levels (then there are no knots), and last one for missing values."""
+    """The nodes of a column: knots in [0, 1] or levels (without knots), and with an indicator a last node for missing values."""
 
     name: str
     column: Column
@@ -54,7 +54,7 @@ class Axis:
 
     @property
     def names(self) -> NDArray[Any]:
-        """The names of levels, or knots in the units of the column (days count from the first of year 1), and "missing"."""
+        """Names of the nodes: levels, or knots in units of the column (days count from the first of year 1), and "missing"."""
         if isinstance(self.column, Categorical):
             return np.array([name.lstrip(" =:") for name in self.column.names("")], dtype=object)
         lower, upper = self.column.ends
@@ -65,7 +65,7 @@ class Axis:
 
     @property
     def root(self) -> Array:
-        """Return R of the prior covariance R R' of the values at the nodes, shape (nodes, features)."""
+        """Root R of the prior covariance R R' of the values at the nodes, shape (nodes, features)."""
         if not len(self.knots):
             return np.eye(self.nodes)
         stretched = np.log((self.knots + STRETCH) / (1 - self.knots + STRETCH))
@@ -80,7 +80,7 @@ class Axis:
         return np.asarray(np.block([[root, np.zeros((len(root), 1))], [np.zeros((1, root.shape[1])), last]]))
 
     def hats(self, encoded: Array) -> sp.csr_array:
-        """Return the weights of the nodes for a column that its schema encoded, shape (n, nodes)."""
+        """Return the weights of the nodes for a column encoded by its schema, shape (n, nodes)."""
         if not len(self.knots):
             return sp.csr_array(encoded)
         place = self.places(encoded)
@@ -99,13 +99,13 @@ class Axis:
 
 
 def cells(knots: Array, place: Array) -> tuple[NDArray[np.int64], Array]:
-    """Return the knot before each place, and how far on to the next one it lies, from 0 to 1."""
+    """Return the index of the knot before each place, and the part of the way to the next knot, from 0 to 1."""
     left = np.clip(np.searchsorted(knots, place, side="right") - 1, 0, len(knots) - 2)
     return left, (place - knots[left]) / (knots[left + 1] - knots[left])
 
 
 def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
-    """Return the knots that are usual for a column: none of categories, the levels of one with few levels in order."""
+    """Return the default knots of a column: none for categories, the levels themselves for few ordered levels."""
     if isinstance(column, Categorical):
         return np.zeros(0)
     if isinstance(column, Levels) and column.ends[1] < LEVELS:
@@ -116,7 +116,7 @@ def usual_knots(column: Column, even: int = EVEN, fine: bool = True) -> Array:
 
 @dataclass(frozen=True)
 class SplineBlock:
-    """The features of a column, or of a pair of columns, whose nodes are all pairs of theirs."""
+    """The features of a column, or of a pair of columns on all pairs of their nodes."""
 
     axes: tuple[Axis, ...]
 
@@ -149,12 +149,12 @@ class SplineEncoder(TableTransformer):
     schema : Schema
         Its `unit` and `constant` are ignored: sums of each column's features include a constant.
     knots : mapping of str to sequence of float, optional
-        Knots of numeric columns in their own units, between the declared bounds, which are knots in any case.  By default there
-        are 17 even ones, and 12 others that double their distance from one of the ends.
+        Knots of numeric columns in their own units, between the declared bounds, which are always knots.  By default there are
+        17 at equal distances, and 12 more at doubling distances from the ends.
     pairs : sequence of pairs of str
         Pairs of columns with a joint effect: surfaces over both, on five knots of each.
     kept : float
-        Drop features whose prior variance is at most this fraction of the largest of their curve; below 1.
+        Drop features with a prior variance of at most this fraction of the largest of their curve; below 1.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class SplineEncoder(TableTransformer):
         return carrying(self.rows(self.blocks(), self.encoded(X)), self.schema)
 
     def rows(self, blocks: Sequence[SplineBlock], encoded: Mapping[str, Array]) -> Array:
-        """Return the features of columns that the schema encoded."""
+        """Return the features of encoded columns, shape (n, features)."""
         return np.hstack([block.hats(encoded) @ root for block, root in zip(blocks, self.roots(blocks), strict=True)])
 
     def blocks(self) -> list[SplineBlock]:
@@ -198,13 +198,13 @@ class SplineEncoder(TableTransformer):
         return blocks
 
     def roots(self, blocks: Sequence[SplineBlock]) -> list[Array]:
-        """Return the root of the prior covariance of each block, on a scale with rows of length at most 1 altogether."""
+        """Return the root of the prior covariance of each block, scaled so that rows of features have length at most 1."""
         roots = [block.root for block in blocks]
         scale = INSIDE / np.sqrt(sum((root**2).sum(axis=1).max() for root in roots))
         return [root * scale for root in roots]
 
     def encoded(self, X: Any, clip: bool | None = None) -> dict[str, Array]:
-        """Return the columns of a table as the schema encodes them, before it scales them."""
+        """Return the encoded columns of a table, before their division by lengths of records."""
         schema = replace(self._schema(), unit=False, constant=0.0)
         rows = schema.encode(X, labelled=False, empty=True, clip=clip)[0] * schema.norm_bound
         ends = [0, *accumulate(len(column.names(name)) for name, column in schema.features.items())]
@@ -215,7 +215,7 @@ class SplineEncoder(TableTransformer):
         return np.array([f"{name}: {k}" for name, count in names for k in range(count)], dtype=object)
 
     def _schema(self) -> Schema:
-        """Return the schema with a feature for every level: curves are centred anyway."""
+        """Return the schema without reference levels: curves are centred anyway."""
         found = super()._schema()
         whole = {n: replace(c, reference=None) if isinstance(c, Categorical) else c for n, c in found.features.items()}
         return replace(found, features=whole)

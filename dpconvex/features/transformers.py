@@ -1,4 +1,4 @@
-"""What transformers share that learn nothing from the data."""
+"""Base classes of transformers that learn nothing from the data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dpconvex.util.arguments import instance
 
 
 class LearnsNothing(TransformerMixin, BaseEstimator):
-    """A transformer that is ready without a fit, which only checks: what becomes of a record depends on it and on options."""
+    """A transformer that is ready without a fit: its result for a record depends on this record and on options alone."""
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Do nothing but check the options and the shape of the records."""
+        """No-op `fit`: only checks the options and the shape of the records."""
         self._read(X, reset=True)
         return self
 
@@ -39,7 +39,7 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
 
 @contextmanager
 def unquoted() -> Iterator[None]:
-    """Leave out of scikit-learn's errors the records that they quote, and keep their remedy."""
+    """Context that removes quoted records from the errors of scikit-learn, and keeps the remedy."""
     try:
         yield
     except DPConvexError:
@@ -51,10 +51,10 @@ def unquoted() -> Iterator[None]:
 
 @unquoted()
 def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
-    """Return records as they are stored, in double or single precision; refuse the first that is not finite."""
+    """Return records in double or single precision, as they are stored; raise at the first record that is not finite."""
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
     rows: NDArray[Any] = validate_data(transformer, X, reset=reset, **options)
-    with np.errstate(all="ignore"):  # of numbers that are large, but finite
+    with np.errstate(all="ignore"):  # the sum of large finite numbers may overflow
         total = rows.sum(dtype=float)
     for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
         refuse(f"{type(transformer).__name__}: row", int(row), rows[row])
@@ -67,7 +67,7 @@ def refuse(kind: str, number: int, record: NDArray[Any]) -> NoReturn:
 
 
 class TableTransformer(LearnsNothing):
-    """One that takes tables which its `schema` declares."""
+    """Base class of transformers of tables that a `schema` declares."""
 
     schema: Schema | None
 
@@ -87,7 +87,7 @@ class TableTransformer(LearnsNothing):
 
 
 def of_tables(tags: Any) -> Any:
-    """Say that tables are taken whose columns have names, of any kind; a schema checks them."""
+    """Return scikit-learn's tags of a transformer of tables: named columns of any type, which the schema checks."""
     tags.input_tags.two_d_array, tags.input_tags.sparse, tags.input_tags.dict = False, False, True
     tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
     return tags
