@@ -1,1 +1,1 @@
-"""From a guarantee to a released answer: verification, solving, budgets, and files."""
+"""Verification, private fits, releases, and their files."""

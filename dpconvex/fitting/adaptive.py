@@ -1,4 +1,4 @@
-"""The release of adaptive steps: records go behind their noise, and what comes out is a function of noisy answers."""
+"""Release of adaptive steps, and of estimates with a covariance: both read the records only through noisy queries."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -30,11 +30,11 @@ from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
-STEPS = 0.25  # Of the squared level, of the steps before an estimate with its covariance, if these are to be taken
-MOMENT, EDGE = 0.15, 0.4  # ... and of a second moment where a release says where they end, with its ridge
+STEPS = 0.25  # Share of the squared level for steps before an estimate with its covariance, if no release is given
+MOMENT, EDGE = 0.15, 0.4  # With a release: share of the squared level for a second moment, and the ridge of that moment
 
 
-@np.errstate(all="ignore")  # warnings of numbers tell about the data
+@np.errstate(all="ignore")  # warnings of NumPy would reveal data
 def estimate_with_covariance(
     form: LossForm,
     certificate: Certificate,
@@ -43,12 +43,12 @@ def estimate_with_covariance(
     people: Indices | None,
     start: Mapping[str, Array] | None = None,
 ) -> NewtonPoint:
-    """Estimate parameters with the covariance of sampling and of noise; raise `NotConverged` where no normal law is known.
+    """Estimate parameters with the covariance of sampling and of noise; raise `NotConverged` if no normal law is known.
 
-    A Newton step is taken from `start`, released parameters that were paid for, or after steps.  All of the level of the
-    certificate, which is one of `AdaptiveSteps`, is spent.
+    A Newton step starts at `start`, parameters that were released and paid for, or at the end of adaptive steps. The whole
+    level of the certificate, which is one of `AdaptiveSteps`, is spent.
     """
-    basis, identified = form.basis, form.identified  # know that a record has one level: scores of own fields forget it
+    basis, identified = form.basis, form.identified  # before own fields, which do not say that a record has one level
     form, batch = in_own_fields(form, batch)
     level, (scores, public) = certificate.settings["level"], known_of(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
@@ -71,7 +71,7 @@ def estimate_with_covariance(
 
 @contextmanager
 def overflows() -> Iterator[None]:
-    """Raise `DomainError` where noisy answers are no numbers to compute with: no record makes a sum of theirs raise."""
+    """Context that raises `DomainError` for noisy answers that overflow; no record can make a sum of records raise."""
     try:
         yield
     except DPConvexError:
@@ -80,11 +80,11 @@ def overflows() -> Iterator[None]:
         raise DomainError("the steps overflow; nothing is released. Use other units.") from None
 
 
-@np.errstate(all="ignore")  # warnings of numbers tell about the data
+@np.errstate(all="ignore")  # warnings of NumPy would reveal data
 def release_steps(
     form: LossForm, certificate: Certificate, batch: Batch, source: NoiseSource, people: Indices | None
 ) -> Release:
-    """Take the steps that were certified and paid for, and release where they end."""
+    """Take the certified steps, after the charge, and return the release of their last point."""
     template, (form, batch) = form.template, in_own_fields(form, batch)
     settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
@@ -103,7 +103,7 @@ def release_steps(
 
 
 def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
-    """Return the form and records in which functions of a record are fields: those that centre it, and those of its levels."""
+    """Return form and records with functions of a record as fields, for the centring of features and for levels."""
     own, every = own_form(form)
     for given in every:
         batch = batch.mapped(with_functions, batch.share(given))
@@ -112,7 +112,7 @@ def in_own_fields(form: LossForm, batch: Batch) -> tuple[LossForm, Batch]:
 
 @once
 def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
-    """Return the form in which functions of a record are fields, and these; of levels, where scores would share parameters."""
+    """Return the form with functions of a record as fields, and the functions; of levels if scores would share parameters."""
     every = list[Made]()
     for with_fields in (with_own_fields, with_picked_fields):
         picks = with_fields is with_picked_fields
@@ -120,7 +120,7 @@ def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
         if picks and written and not is_coupled(form):
             continue
         own, functions = with_fields(form)
-        with suppress(DPConvexError):  # Scores of declared fields are written down, whatever others are
+        with suppress(DPConvexError):  # scores of new fields may not be linear; the declared fields remain
             if functions and (not picks or (has_own_rows(own) and (not written or linear_scores(own).shape[1] == 1))):
                 form, groups = own, own.made and own.made.groups
                 every.append((functions, own.template.record, groups))
@@ -128,7 +128,7 @@ def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
 
 
 def is_coupled(form: LossForm) -> bool:
-    """Say whether one record's score reads several columns, as ``x @ w + t * (x @ v)`` does with levels t."""
+    """Return whether the score of a record reads several columns, as ``x @ w + t * (x @ v)`` does with levels t."""
     scores = linear_scores(form)
     reads = (abs(label.combine @ scores.kinds.T) for label in scores.form.labels)
     return len(scores.form.labels) > 1 and any(((columns > 0).sum(axis=1) > 1).any() for columns in reads)
@@ -140,18 +140,18 @@ def has_own_rows(form: LossForm) -> bool:
 
 
 def told_share(form: LossForm) -> float:
-    """Return the share of records that tell, next to a median: 2 min(q, 1 - q) of a quantile q, and 1 of other losses."""
+    """Return the share of informative records, relative to a median: 2 min(q, 1 - q) for a quantile q, 1 for other losses."""
     public = known_of(own_form(form)[0])[1]
-    if not public.vanishes:  # Of links, the shorter side says how all records slope
+    if not public.vanishes:  # with a link, slopes of all records are informative
         return 1.0
-    down, up = (np.ravel(side) for side in public.longest)  # of one score, or of each
+    down, up = (np.ravel(side) for side in public.longest)  # for one score, or for each score
     least, both = np.minimum(down, up), down + up
     known = (least > 0) & np.isfinite(both)
     return float(np.mean(np.where(known, 2 * least, 1.0) / np.where(known, both, 1.0)))
 
 
 def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
-    """Return how many records an estimate with its covariance needs: of fewer, all as long, the Hessian is below its noise."""
+    """Return the smallest number of records for an estimate with covariance; with fewer, noise exceeds the Hessian."""
     count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1
     level = certificate.settings["level"] * math.sqrt((1 - (STEPS if fits else MOMENT)) * HESSIAN * (1 - STAYS))
     return math.ceil(LEAST * count * math.sqrt(2 * count * sides) / level)

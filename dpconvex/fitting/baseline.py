@@ -24,13 +24,13 @@ from dpconvex.sets.feasible_set import FeasibleSet
 from dpconvex.util.arguments import number
 from dpconvex.util.runtime import quietly
 
-# A point this far from the minimiser, for the length of the parameters, is left to a conic solver.
+# Largest distance from the minimiser, relative to the length of the parameters, before a conic solver takes over.
 FARTHEST = 1e-2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline(Release):
-    """A fit without privacy: how far from the minimiser it is at most, and its mean objective above the least, if known."""
+    """A fit without privacy: bounds on its distance from the minimiser and on the excess of its mean objective, if known."""
 
     distance: float = np.inf
     gap: float | None = None
@@ -48,16 +48,16 @@ def solve_without_privacy(
     """Fit a template without privacy, for comparison.  The result is marked as not private, with its accuracy.
 
     Smooth, strongly convex objectives are minimised to the tolerance, or as closely as rounding allows, with a proved distance.
-    Other objectives go to a conic solver through CVXPY, whose duality gap bounds the error of the answer.
+    Other objectives go to a conic solver through CVXPY. Its duality gap bounds the error of the answer.
 
     Parameters
     ----------
     template, data, clip
         As for `solve`.
     backend : str or object, optional
-        For objectives that are smooth and strongly convex.
+        Solver for smooth and strongly convex objectives.
     tolerance : float
-        Distance from the exact minimiser, where it is proved.  If the parameters are longer than 1, a fraction of their length.
+        Distance from the exact minimiser, if it can be proved.  If the parameters are longer than 1, a fraction of their length.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def solve_without_privacy(
     else:
         space, feasible, modulus = analysis.form.space, analysis.form.feasible, batch.size * analysis.modulus
     theta, distance, gap, said = None, np.inf, None, ["no noise was added"]
-    # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
+    # First-order methods can prove a distance for smooth objectives with one minimiser, if points can be projected on K.
     if analysis is not None and modulus > 0 and analysis.kink is None and feasible.obstacle is None:
         problem = replace(DataEngine(analysis, batch, batch.size, chosen).problem(modulus), relative=True)
         if backend is None:
@@ -94,7 +94,7 @@ def solve_without_privacy(
             theta, distance = found.theta, found.distance_bound
     if theta is None:
         in_one_place("the conic solver that this template needs", data)
-        anything = modulus or np.finfo(float).tiny  # of which a conic solver makes no use
+        anything = modulus or np.finfo(float).tiny  # a conic solver does not use it
         theta, total = least(Problem(template, space, feasible, batch, size=batch.size, strong_convexity=anything))
         distance, gap = float(np.sqrt(2 * total / modulus)) if modulus > 0 else np.inf, total / batch.size
         said.append(f"its mean objective is at most {gap:.2g} above the least (duality gap)")
@@ -105,7 +105,7 @@ def solve_without_privacy(
 
 
 def analysed(template: Template) -> Analysis | None:
-    """Return the constants of a template; None where it is convex and no rule bounds them, which a baseline does not need."""
+    """Return the constants of a template; None for a convex template without bounds, which a baseline does not need."""
     try:
         return analyse(template)
     except NotPrivate:

@@ -1,4 +1,4 @@
-"""Exact answers from the data, for mechanisms and baselines.  No other file hands records to solvers."""
+"""Exact minimisers and gradients of the data, for mechanisms and baselines. No other file hands records to solvers."""
 
 import math
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ from dpconvex.util.arrays import Array
 
 @dataclass(eq=False)
 class DataEngine:
-    """See `dpconvex.mechanisms.base.Engine`."""
+    """Implement `dpconvex.mechanisms.base.Engine` for a batch of records."""
 
     analysis: Analysis
     batch: Batch
     size: int
     backend: Any
-    people: NDArray[np.int64] | None = None  # whose each record is, if guarantees are about people with several
+    people: NDArray[np.int64] | None = None  # the person of each record, if the guarantee has a unit
 
     def problem(
         self, strong_convexity: float, linear: Array | None = None, added: float = 0.0, smoothing: float = 0.0
     ) -> Problem:
         form, radius = self.analysis.form, 0.0
         smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
-        if bends(form):  # wherever the minimiser can be, which is no farther than its certificate says
+        if bends(form):  # a ball around 0 that holds the minimiser, by its certificate
             noise, bound = 0.0 if linear is None else float(np.linalg.norm(linear)), smooth.gradient_bound
             radius = minimiser_norm(smooth, strong_convexity, bound, self.size, added, self.batch.size, noise)
         return Problem(
@@ -76,7 +76,7 @@ class DataEngine:
         return self.batch.size
 
     def loss_gradient(self, theta: Array) -> Array:
-        # Where no bound on a loss's curvature is known, rounding may decide a record's gradient, but no other record does.
+        # Without a bound on curvature, rounding may change the gradient of a record, but other records must not.
         if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
             return self.clipped_gradient(theta, math.inf)
         return self._seen(self._losses.gradient(self._seen(theta)))
@@ -91,12 +91,12 @@ class DataEngine:
         return self.size * public_part(form.template, form.space).value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
-        # Post-processing, which hides nothing; but from far away rounding would leave it outside of K, and not from nearby.
+        # Post-processing. From far away, rounding could leave the point outside of K; the second projection is from nearby.
         feasible = self.analysis.form.feasible
         return feasible.project(feasible.project(theta)) if feasible.has_projection else feasible.project(theta)
 
 
 def check_place(data: Any, solver: Any) -> None:
-    """Refuse a backend that needs all records at once where they are in partitions."""
+    """Raise if the backend needs all records at once, but they are in partitions."""
     if type(solver) not in (FirstOrder, Warm):
         in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")

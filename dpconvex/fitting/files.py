@@ -1,4 +1,4 @@
-"""What was released, saved as an NPZ archive of its fields that runs no code."""
+"""Files of releases: an NPZ archive of the fields, which is read without running code."""
 
 import io
 import json
@@ -27,13 +27,13 @@ from dpconvex.util.places import content_of, distinct, replaceable, write_whole
 from dpconvex.util.plain_data import built
 
 VERSION = 2
-PROOF = "proof.json"  # the member of the archive that is the proof of the certificate
+PROOF = "proof.json"  # the member of the archive with the proof of the certificate
 UNPROVED = "The file has no proof of this certificate: nobody can check its numbers."
 UNCERTIFIED = "without a certificate: nobody can check this"
 
 
 class Stated:
-    """Base class of objects with a guarantee, or a reason for none, and the cost of a learnt schema behind it."""
+    """Base class of objects with a guarantee, or with a reason for none, and with the cost of a learnt schema."""
 
     spent: Privacy | None
     not_private_because: str
@@ -41,7 +41,7 @@ class Stated:
 
     @property
     def private(self) -> bool:
-        """Whether a guarantee was kept, also by what learnt the schema; if not, the `status` says why."""
+        """Whether the guarantee holds, for a learnt schema too. If not, `status` says why."""
         costs = self.learnt.costs if self.learnt else []
         return not (self.not_private_because or any(one.not_private_because for one in costs))
 
@@ -57,7 +57,7 @@ class Stated:
 
 
 class StatedNumbers(Stated):
-    """Numbers that state their guarantee, in a dataclass that a JSON file of the `form` holds."""
+    """Base class of dataclasses of numbers with their guarantee, which are saved in a JSON file of the `form`."""
 
     form: ClassVar[str]
 
@@ -73,7 +73,7 @@ class StatedNumbers(Stated):
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        """Return the object that `to_dict` described, or raise `TemplateError`."""
         known = dict(given) if isinstance(given, Mapping) else {}
         said = f"{cls.__name__}: expected what to_dict returns, not {given!r:.60}."
         require(known.pop("format", None) == cls.form, said)
@@ -85,13 +85,13 @@ class StatedNumbers(Stated):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that `save` wrote; nothing in it proves its numbers and its cost."""
+        """Read a file that `save` wrote. Nothing in the file proves its numbers and its cost."""
         with retold(f"{path}: no {cls.__name__.lower()} can be read from it", *NOT_JSON):
             return cls.from_dict(json.loads(content_of(path), object_pairs_hook=distinct))
 
 
 class Released(Stated):
-    """Base class of releases, private or not; a file of the `form` holds the fields that are `kept`."""
+    """Base class of releases, private or not; a file of the `form` holds the fields in `kept`."""
 
     form: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
@@ -102,16 +102,16 @@ class Released(Stated):
             raise TemplateError(f"{type(self).__name__}: say either what Privacy was spent, or why it is not private.")
         certificate = getattr(self, "certificate", None)
         object.__setattr__(self, "learnt", most_paid([self.learnt, getattr(self, "schema", None)]))
-        settle(None, self.learnt)  # which refuses an edited one
+        settle(None, self.learnt)  # raises if the cost was edited
         if self.learnt is not None and isinstance(certificate, Certificate):
             object.__setattr__(self, "certificate", certificate.beside(self.learnt))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a file, whole or not at all; a regular one is replaced, and anything else refused by a `TemplateError`."""
+        """Write to a file atomically; replace a regular file, and raise `TemplateError` for other kinds of files."""
         write_whole(replaceable(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that `save` writes: fields in JSON, in which numbers stand for arrays; the same for equal releases."""
+        """Return the bytes that `save` writes: fields in JSON, with numbers for arrays. Equal releases have equal bytes."""
         arrays: dict[str, Any] = {}
 
         def plain(value: Any) -> Any:
@@ -133,16 +133,16 @@ class Released(Stated):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | Callable[..., Template] | None = None) -> Self:
-        """Read a file that `save` wrote; damaged ones, and those of another template, are a `DPConvexError`.
+        """Read a file that `save` wrote; raise `DPConvexError` if it is damaged, or of another template.
 
-        Reading a file runs no code from it, so what needs functions, such as `predict`, needs its template again.
+        Reading runs no code from the file. Methods that need functions, such as `predict`, need the template again.
 
         Parameters
         ----------
         path : str or path
         template : Template or callable, optional
-            What it was released for, or, for a `Release`, a function of (name, **options) that returns that: `dpconvex.load`
-            declares a shipped problem anew.
+            The template of the release.  For a `Release` of a shipped problem, also a function of (name, **options) that returns
+            the template, such as `dpconvex.load`.
 
         Examples
         --------
@@ -159,7 +159,7 @@ class Released(Stated):
     def from_bytes(
         cls, content: bytes, template: Template | Callable[..., Template] | None = None, name: object = "saved bytes"
     ) -> Self:
-        """Read what `to_bytes` returned, as `load` does; errors call it by the name."""
+        """Read the bytes that `to_bytes` returned, as `load` does; errors begin with `name`."""
         readers: dict[Any, Any] = {Schema: Schema.from_dict, Event: event_of, Sequence[Hashable]: tuple}
         readers[Certificate] = Certificate.from_dict
 
@@ -179,12 +179,12 @@ class Released(Stated):
             version = fields.pop("version")
             if version != VERSION:
                 raise ValueError(f"version {version!r} of the format, and this program reads version {VERSION}")
-            fields.pop("whitening", None)  # of files from before 0.2.0; a certificate that has one is refused
+            fields.pop("whitening", None)  # in files from before 0.2.0; a certificate with this raises
             found = built(cls, fields, {**readers, Array: partial(taken, "f"), Indices: partial(taken, "i")})
             if arrays or not set(fields) <= set(cls.kept):
                 raise ValueError("there are arrays or fields of nothing")
             certificate = getattr(found, "certificate", None)
-            if certificate is not None and hasattr(certificate, "noted"):  # of what has proofs
+            if certificate is not None and hasattr(certificate, "noted"):  # only such certificates have proofs
                 certificate = certificate.noted(UNPROVED, False) if proof is None else certificate.with_proof(proof)
                 object.__setattr__(found, "certificate", certificate)
             if certificate is not None:
@@ -197,12 +197,12 @@ class Released(Stated):
         return found if template is None else found._with(template)
 
     def _with(self, template: Any) -> Self:
-        """Return the same with what it takes from a template, which must fit it."""
+        """Return a copy with the functions of a template; raise if the template does not match."""
         raise TemplateError(f"{type(self).__name__}: it is read without a template.")
 
 
 def members(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of an uncompressed NPZ archive, and its proof; each is checked against its checksum before it is read."""
+    """Yield the arrays of an uncompressed NPZ archive, and its proof, each read with its checksum."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if len(set(archive.namelist())) != len(archive.namelist()):
             raise ValueError("a member is there twice")

@@ -1,4 +1,4 @@
-"""Confidence intervals: a noisy Newton step, and the sandwich with the noise (docs/theory.md, section 22)."""
+"""Confidence intervals by a noisy Newton step and a sandwich covariance with the noise (docs/theory.md, section 22)."""
 
 import math
 
@@ -25,9 +25,9 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arguments import FRACTION, instance, require
 from dpconvex.util.arrays import Array
 
-MOST = 300  # Parameters
-# Of the fewest records.  At 6 times as many, .24 of calls were refused with a rare level, and .14 with collinear features; at 16
-# times .01 and none (docs/intervals.md).  Counts by age and distance in natural units were in 1 of 12 at 18 times, in none at 60.
+MOST = 300  # Largest number of parameters with intervals
+# Multiple of the fewest records, below which there is a warning. At 6 times, .24 of calls raised with a rare level, and .14 with
+# collinear features; at 16 times .01 and none (docs/intervals.md). Counts in natural units: 1 of 12 at 18 times, none at 60.
 ENOUGH = 20
 ACTIVE = "Where a constraint moves parameters by more than their error, no interval holds."
 DOUBT = "Numbers may be undetermined, or refused when paid for."
@@ -51,10 +51,10 @@ def intervals(
     """Estimate parameters with confidence intervals for sampling and noise, at a privacy cost of its own.
 
     A noisy gradient and a noisy Hessian, at a release or at the end of adaptive steps that are part of the cost, give an
-    estimate with a known distribution.  It is of the minimiser of the expected loss, without regularizer and constraints.
-    Intervals are those of the sandwich estimator plus the noise (docs/theory.md, section 22).  The model need not be right,
-    unless few records decide about it (docs/intervals.md has measured coverage).  Where noise hides the curvature along some
-    parameters, these have no numbers: `undetermined` names them.
+    estimate with a known distribution. The estimate is of the minimiser of the expected loss, without regularizer and
+    constraints. Intervals are those of the sandwich estimator plus the noise (docs/theory.md, section 22). The model need not
+    be right, unless few records decide about it (docs/intervals.md has measured coverage). If noise hides the curvature along
+    some parameters, their numbers are NaN, and `undetermined` names them.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ def intervals(
     Raises
     ------
     NotConverged
-        If no intervals hold.  Where public sizes tell this, nothing is spent; where it may be so, a `PrivacyWarning` says so
-        before payment.  The fit stays valid.
+        If no intervals hold.  If public sizes show this, nothing is spent; if they leave a doubt, a `PrivacyWarning` precedes
+        the charge.  The fit stays valid.
 
     Examples
     --------
@@ -136,13 +136,13 @@ def intervals(
 
 
 def check_loss(form: LossForm) -> None:
-    """Refuse losses without a known Hessian, and parameters that no record enters."""
-    tuple(names(form.space))  # refuses what has none
+    """Raise for losses without a known Hessian, too many parameters, and parameters that no record enters."""
+    tuple(names(form.space))  # raises for symmetric matrices
     bare = any(node.variables and not hidden for node, hidden in nonsmooth_parts(form).items())
     said = "intervals: the loss must be convex with a bounded second derivative; smooth it"
     try:
         kinks = bare and analyse(form.template).kink is not None
-    except NotPrivate as error:  # of slopes without a bound, which a fit with clipped steps may have
+    except NotPrivate as error:  # unbounded slopes, which fits with clipped steps may have
         raise TemplateError(f"{said}. Of {error.expression} there is no bound; cvxpy.huber has one.") from error
     require(not kinks and all(map(is_convex, form.losses)), f"{said}.")
     require(form.space.dim <= MOST, f"intervals: at most {MOST} parameters have intervals, not {form.space.dim:,}.")
@@ -151,16 +151,16 @@ def check_loss(form: LossForm) -> None:
 
 
 def touches(form: LossForm, theta: Array) -> bool:
-    """Say whether a point of K lies on its boundary, but for equations along directions that no loss sees."""
+    """Return whether a point lies on the boundary of K; equations along directions that no loss depends on do not count."""
     reach = math.sqrt(ROUNDING) * (1 + float(np.linalg.norm(theta)))
     moves = reach * np.hstack([form.identified[0], -form.identified[0]]).T
     return any(np.linalg.norm(form.feasible.project(theta + move) - theta - move) > ROUNDING * reach for move in moves)
 
 
 def check_inside(form: LossForm, estimate: NewtonPoint) -> None:
-    """Refuse estimates that lie outside of K by more than their error: a constraint is active, and they ignore it.
+    """Raise `NotConverged` if estimates lie outside of K by more than their error, because a constraint is active.
 
-    The distance is the least by their covariance; points of K are free along directions that no loss sees.
+    The distance is the smallest in the metric of their covariance; directions that no loss depends on are free.
     """
     if form.feasible.is_space:
         return

@@ -1,4 +1,4 @@
-"""Models as ONNX graphs in double precision: tables or features go in; scores, labels and probabilities come out."""
+"""Models as ONNX graphs in double precision, from tables or features to scores, labels, probabilities or predictions."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +18,12 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.places import replaceable, write_whole
 
 Function = Callable[[Array], Any]
-SAME = 1e-9  # Functions are taken for equal that differ by so much, relative to the largest value
+SAME = 1e-9  # Relative error up to which functions count as equal
 OPSET, ML_OPSET = 18, 3
 
 
 class Graph:
-    """A graph that grows by a node for each call, which returns the name of the result; arrays among arguments are constants."""
+    """An ONNX graph: each call adds a node and returns the name of its result; arrays among the arguments become constants."""
 
     def __init__(self, status: str) -> None:
         with retold("to_onnx needs the package onnx: pip install 'dpconvex[onnx]'", ImportError):
@@ -45,7 +45,7 @@ class Graph:
         return name
 
     def input(self, name: str, width: int, texts: bool = False) -> str:
-        """Add an input of shape (n, width), of numbers or of texts."""
+        """Add an input of shape (n, width), with numbers or texts."""
         self.inputs.append(self._value(name, "STRING" if texts else "DOUBLE", [None, width]))
         return name
 
@@ -67,10 +67,10 @@ class Graph:
 
 
 def encoded(graph: Graph, schema: Schema, name: str) -> str:
-    """Add an input for a column of a table, and encode it, shape (n, features).
+    """Add an input for a column of a table; return the name of its encoding, shape (n, features).
 
-    Texts are encoded by a list of levels, numbers by their bounds; days count from the first of year 1.  In a learnt column, what
-    cannot be read is missing.
+    Texts are encoded by a list of levels, numbers by their bounds; days count from the first of year 1. In a learnt column,
+    unreadable entries count as missing.
     """
     column: Column = schema.features[name]
     learnt = schema.learnt is not None and name in schema.learnt.columns
@@ -93,7 +93,7 @@ def encoded(graph: Graph, schema: Schema, name: str) -> str:
 
 
 def features_of(graph: Graph, schema: Schema) -> str:
-    """Encode the columns of a table as `Schema.encode` does."""
+    """Add inputs for the columns of a table, and return the name of the features that `Schema.encode` makes."""
     rows = graph("Concat", *(encoded(graph, schema, name) for name in schema.features), axis=1)
     if schema.unit:
         length = graph("Sqrt", graph("ReduceSum", graph("Mul", rows, rows), np.array([1])))
@@ -105,7 +105,7 @@ def features_of(graph: Graph, schema: Schema) -> str:
 
 
 def affine(function: Function, width: int) -> tuple[Array, Array] | None:
-    """Return A and b of ``function(x) = x @ A + b``, read off at public points and compared at others; None if it is another."""
+    """Return A and b if ``function(x) = x @ A + b`` at public points, otherwise None."""
     first = np.asarray(function(np.zeros((1, width))), dtype=float)
     matrix = np.asarray(function(np.eye(width)), dtype=float) - first
     points = public_points(width)
@@ -113,7 +113,7 @@ def affine(function: Function, width: int) -> tuple[Array, Array] | None:
 
 
 def public_points(width: int) -> Array:
-    """Return points of many lengths, so that a function with a clip is not taken for an affine one."""
+    """Return public points of many lengths, so that a function with a clip is not taken for an affine one."""
     return np.asarray(np.random.default_rng(0).uniform(-1, 1, (64, width)) * np.logspace(-2, 3, 64)[:, None])
 
 
@@ -124,9 +124,9 @@ def alike(one: Any, other: Array) -> bool:
 
 
 def width_of(function: Function, widths: Sequence[int]) -> int:
-    """Return the number of features that a function takes, among the sizes of its parameters."""
+    """Return the number of features that a function takes, among the sizes of its parameters; raise if there is none."""
     for width in widths:
-        with suppress(Exception):  # what a function of somebody else's does with others is up to it
+        with suppress(Exception):  # a function of a user can raise anything
             if len(function(np.zeros((2, width)))) == 2:
                 return width
     raise TemplateError("to_onnx: the number of features is not known; fit named columns, or a table with a schema.")
@@ -142,10 +142,10 @@ def export(
     scaled: bool = False,
     bounds: tuple[float, float] | None = None,
 ) -> None:
-    """Write a model whose scores, or predictions, are affine in its features; refuse others.
+    """Write a model with scores, or predictions, that are affine in its features; raise `TemplateError` for other models.
 
-    The functions are for scores, predictions and probabilities.  Predictions are kept within `bounds`; those that are scaled to
-    [-1, 1] are brought to the bounds that the schema declares, and kept within these.
+    The functions are for scores, predictions and probabilities. Predictions are clipped to `bounds`. If `scaled`, predictions
+    in [-1, 1] are mapped to the label bounds of the schema, and clipped to these.
     """
     scores, predict, probabilities = functions
     graph, function = Graph(status), scores or predict
@@ -171,7 +171,7 @@ def export(
 
 
 def export_estimator(estimator: Any, path: Any) -> None:
-    """Write what a fitted estimator predicts from features, or from the table of the encoder that it was fitted behind."""
+    """Write the predictions of a fitted estimator from features, or from the table of the encoder in its pipeline."""
     schema = getattr(estimator, "schema_", None) or getattr(estimator, "encoder_", None)
     fitted, raw = object.__new__(type(estimator)), replace(estimator.release_, schema=None)
     vars(fitted).update(vars(estimator), release_=raw)  # public points are longer than features of the schema
@@ -181,7 +181,7 @@ def export_estimator(estimator: Any, path: Any) -> None:
     functions = [getattr(fitted, name, None) for name in ("decision_function", predict, "predict_proba")]
     bounds = estimator._interval() if is_bounded else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of features without their names
+        warnings.simplefilter("ignore", UserWarning)  # about features without names
         export(path, estimator.release_.status, functions, classes, estimator.n_features_in_, schema, bounds=bounds)
 
 
@@ -194,11 +194,11 @@ def finished(
     logistic: bool,
     bounds: tuple[float, float] | None = None,
 ) -> None:
-    """Add the outputs, predictions within bounds, and write the model."""
+    """Add the outputs, with predictions clipped to bounds, and write the model."""
     if bounds is not None:
         result = graph("Min", graph("Max", result, np.float64(bounds[0])), np.float64(bounds[1]))
     graph.output("prediction" if labels is None else "score", result, shape=(None, *shape))
-    if not shape:  # as two scores, of which the first wins ties
+    if not shape:  # as two scores; the first wins ties
         result = graph("MatMul", graph("Unsqueeze", result, np.array([1])), np.array([[0.0, 1.0]]))
     if labels is not None:
         place, names = graph("ArgMax", result, axis=1, keepdims=0), np.array(labels)
@@ -212,7 +212,7 @@ def finished(
 
 
 def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
-    """Return the weights of the nodes of an encoded column, shape (n, nodes); of levels they are its features."""
+    """Return the name of the weights of the nodes of an encoded column, shape (n, nodes); for levels, of the column itself."""
     if not len(knots):
         return rows
     count = len(knots)
@@ -228,7 +228,7 @@ def hats(graph: Graph, rows: str, knots: Array, nodes: int) -> str:
 
 
 def additive_scores(graph: Graph, schema: Schema, shapes: Iterable[Any], level: float) -> str:
-    """Return the sum of released curves of the columns of a table, shape (n,)."""
+    """Return the name of the sum of released curves of the columns of a table, shape (n,)."""
     rows = {name: encoded(graph, schema, name) for name in schema.features}
     total = graph("Identity", np.array([[level]]))
     for shape in shapes:

@@ -1,6 +1,6 @@
-"""Finds and loads problem files: declared learners, one per file, shipped with the toolkit or the user's own.
+"""Problem files: declared learners, one per file, shipped with the toolkit or written by the user.
 
-A file defines ``template``, a function of keyword options that returns a `Template`; `problems` reads its text, and runs nothing.
+A file defines ``template``, a function of keyword options that returns a `Template`; `problems` reads its text without a run.
 """
 
 import ast
@@ -27,9 +27,9 @@ PACKAGE = Path(__file__).resolve().parent.parent
 # Package data of an installed wheel, or beside the package in a checkout.
 FOLDER = next((p for p in (PACKAGE / "problems", PACKAGE.parent / "problems") if p.is_dir()), PACKAGE / "problems")
 
-# Targets are moved so that scores near 0 stand for a twentieth of the largest one: few means of skewed amounts are far from it.
+# Targets of log links are scaled so that a score of 0 predicts a twentieth of the largest target, near most skewed means.
 LARGEST = math.exp(3.0)
-# Widths that pinball losses are smoothed by: steps need little, and exact minimisers more noise for less.
+# Widths of smoothing of pinball losses. Steps need little; exact minimisers need more noise for a smaller width.
 NARROW, WIDE = 0.005, 0.1
 
 
@@ -38,7 +38,7 @@ def shipped() -> dict[str, Path]:
 
 
 def problems() -> dict[str, str]:
-    """List the shipped problems: name (what `load` takes) to the first line of the file's docstring, in alphabetical order."""
+    """Return the shipped problems in alphabetical order: their names, as `load` takes them, and first lines of docstrings."""
     found = {name: ast.get_docstring(ast.parse(file.read_bytes())) for name, file in shipped().items()}
     return {name: (text or "").partition("\n")[0] for name, text in found.items()}
 
@@ -72,7 +72,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
         template = function(**options)
     except DPConvexError:
         raise
-    except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
+    except Exception as error:  # the caller's options caused the error
         told = f"cannot be declared with {shorten(str(options))}: {type(error).__name__}: {error}"
         raise TemplateError(f"{file.stem} {told}.") from error
     if not isinstance(template, Template):
@@ -87,10 +87,10 @@ def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parame
 
 
 def reduced(found: Release | Statistics) -> tuple[Any, ...]:
-    """Pickle what was released for a shipped problem as data: the bytes of its file, and the problem's name and options."""
+    """Return the pickle of a release for a shipped problem: the bytes of its file, and name and options of the problem."""
     source = plain(found.source if isinstance(found, Release) else getattr(found.template, "source", None))
     if source is None or source[0] not in shipped():
-        return tuple(found.__reduce_ex__(4))  # which fails for functions that are not at the top of a module
+        return tuple(found.__reduce_ex__(4))  # fails for functions that are not at the top of a module
     return restored, (type(found), found.to_bytes(), *source)
 
 
@@ -117,7 +117,7 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def execute(file: Path) -> ModuleType:
-    """Run a problem file as a module of its own; files of one name in different folders do not meet."""
+    """Run a problem file as a separate module; files with the same name in different folders do not collide."""
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
     module = ModuleType(f"dpconvex_problem_{file.stem}_{digest}")
     module.__file__ = str(file)

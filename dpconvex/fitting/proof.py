@@ -1,4 +1,4 @@
-"""Writes the proof of a certificate (docs/checking.md): the template's graph, and what a checker would have to search for."""
+"""Writes the proof of a certificate (docs/checking.md): the template's graph, and witnesses that spare the checker a search."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,15 +35,15 @@ FORMAT = "dpconvex proof 1"
 LEFT_OUT = (*PROSE, "writer")
 MOST_NUMBERS = 200_000  # of all constants of a template
 TOO_LONG, SHORTER = "the template is too large for a proof", "write it with fewer or smaller constants"
-# Weights of rows in a centre are rounded to this; lengths that agree to the other fraction are one.
+# Weights of rows in a centre are multiples of 1 / GRID; points of tangents with a relative distance below NEAR count as one.
 GRID, NEAR = 2.0**40, 1e-6
 
 
 def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
-    """Return the proof of a certificate that was made from an analysis, as JSON."""
+    """Return the proof of a certificate for an analysis, as bytes in JSON."""
     form, template, sums = analysis.form, analysis.form.template, isinstance(certificate, StatisticsCertificate)
     record = {name: domain_of(domain) for name, domain in template.record.continuous.items()}
-    if isinstance(certificate, QueriesCertificate):  # it rests on no property of the loss
+    if isinstance(certificate, QueriesCertificate):  # the proof uses no property of the loss
         known = {"record": record} if certificate.clustering else {}
         return json.dumps({"format": FORMAT, "claim": plain(certificate), **known}, separators=(",", ":")).encode()
     attributes = [constraint for variable in template.variables for _, constraint in attribute_constraints(variable)]
@@ -77,14 +77,14 @@ def proof_of(analysis: Analysis, certificate: Certificate) -> bytes:
 
 
 def sampled(certificate: Certificate) -> dict[str, Any]:
-    """Return the number that Poisson samples rest on: the noise of one gradient, and what all steps cost with it."""
+    """Return the numbers that Poisson sampling relies on: the noise of one gradient, and the cost of all steps."""
     known = {key: exact(certificate.settings[key]) for key in ("steps", "sampling", "multiplier")}
     parts = {"epsilon": certificate.noise_epsilon, "delta": certificate.noise_delta}
     return known | {key: exact(left(part, ROUNDING_SHARE * part) * (1 + 2.0**-51)) for key, part in parts.items()}
 
 
 def exact(value: float) -> int | str:
-    """Write a finite number: a whole one as it is, and others in hexadecimal."""
+    """Return a finite number for JSON: whole numbers unchanged, others in hexadecimal."""
     return int(value) if value == int(value) and abs(value) < 2**53 else float(value).hex()
 
 
@@ -93,7 +93,7 @@ def exacts(values: Any) -> list[int | str]:
 
 
 def plain(value: Any) -> Any:
-    """Return public numbers as JSON, exactly; what is infinite or missing is left out."""
+    """Return public numbers as JSON data, exactly, without infinite and missing ones."""
     if isinstance(value, Privacy):
         value = value.to_dict()
     if is_dataclass(value):
@@ -111,7 +111,7 @@ def domain_of(domain: Any) -> dict[str, Any]:
 
 
 def graph(form: LossForm, roots: list[Expression]) -> tuple[list[dict[str, Any]], dict[Expression, int]]:
-    """Number all expressions, the template's variables first, in the order of their coordinates, and arguments before others."""
+    """Return the nodes of all expressions and their numbers: variables first, by coordinates; arguments before functions."""
     variables: list[Expression] = [block.variable for block in form.space.blocks.values()]
     number: dict[Expression, int] = {}
     nodes: list[dict[str, Any]] = []
@@ -129,7 +129,7 @@ def graph(form: LossForm, roots: list[Expression]) -> tuple[list[dict[str, Any]]
 
 
 def described(node: Expression) -> Iterator[tuple[str, Any]]:
-    """Yield the operation of a node and its options; entries of arrays are counted in column order."""
+    """Yield the operation of a node and its options; entries of arrays are numbered in column order."""
     if isinstance(node, Constant):
         yield from (("op", "constant"), ("value", exacts(node.dense)))
     elif isinstance(node, Variable | Field):
@@ -151,7 +151,7 @@ def described(node: Expression) -> Iterator[tuple[str, Any]]:
 
 
 def cells(gram: GradientGram, dim: int) -> list[int]:
-    """Return the cell of each coordinate, within which rows are multiples of generators."""
+    """Return the cell of each coordinate; within a cell, gradients are multiples of generators."""
     found = np.zeros(dim, dtype=int)
     known: dict[tuple[int, int], int] = {}
     for generator in gram.generators:
@@ -160,7 +160,7 @@ def cells(gram: GradientGram, dim: int) -> list[int]:
 
 
 def parts(gram: GradientGram, scalars: int) -> list[int]:
-    """Return the part of each scalar of the record, where rows are divided: those of different parts are other generators."""
+    """Return the part of each scalar of the record, joined by monomials of generators; empty if no generator is divided."""
     if not any(generator.divided for generator in gram.generators):
         return []
     pairs = []
@@ -173,7 +173,7 @@ def parts(gram: GradientGram, scalars: int) -> list[int]:
 
 
 def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
-    """Return what is summed over the records, kind by kind; monomials are numbers of scalars."""
+    """Return the terms that are summed over the records, kind by kind; monomials are lists of numbers of scalars."""
     found = mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency)
     return [
         {
@@ -189,9 +189,9 @@ def moments(form: LossForm, certificate: Certificate) -> list[dict[str, Any]]:
 def witnesses(
     analysis: Analysis, certificate: Certificate, number: Mapping[Expression, int]
 ) -> tuple[list[list[Any]], list[list[int | str]]]:
-    """Return the points that covariances are bounded about, in weighted rows of leaves, and where tangents touch."""
+    """Return the centres of covariance bounds, as weighted rows of leaves, and the points where tangents touch."""
     gram, points, touching = analysis.gram, list[Array](), list[Touch]()
-    beta = 0.0 if certificate.is_gaussian else 1 / certificate.noise_scale  # 0 if curvature is bounded alone
+    beta = 0.0 if certificate.is_gaussian else 1 / certificate.noise_scale  # 0 if only the curvature is bounded
     mu = certificate.strong_convexity
     for loss in analysis.losses:
         pieces, joint = list(loss.scalar.pieces), loss.joint

@@ -1,4 +1,4 @@
-"""What leaves the house: parameters with their guarantee, and no objective value, count or time, for which nobody paid."""
+"""Releases: parameters with their guarantee, without objective values, counts or times, which would cost privacy."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,18 +60,18 @@ class Release(Released, Mapping[str, Array]):
     schema : Schema, optional
         The declared columns.  New records are read in the same way.
     names : tuple of str, optional
-        Names of the columns, where the features were a data frame: other data frames must have them in this order.
+        Names of the columns, if the features were a data frame.  Other data frames must have the same names, in this order.
     labels : tuple, optional
         The labels in the order of the columns of scores and probabilities, as the template declares them.
     scaled : bool
-        Whether the target is between -1 and 1, to which a schema brings it.
+        Whether the target is in [-1, 1], the range to which a schema scales targets.
     noise : ndarray, shape (k, k), optional
-        Just after adaptive steps: noise of the steps moved each score's k coefficients by ``noise @ z`` at most, for standard
-        normal z.
+        Directly after adaptive steps: the noise of the steps moved the k coefficients of each score by ``noise @ z`` at most,
+        for standard normal z.
     learnt : Learnt, optional
-        The cost of a learnt schema behind the features; that of `schema`, if it was learnt.
+        The cost of the learnt schema that encoded the features.
     fields : str
-        Shapes and labels of the template's record; a template that a file is loaded with must have the same.
+        Shapes and labels of the template's record.  A template that is passed to `load` must have the same.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class Release(Released, Mapping[str, Array]):
     def predict(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
         """Predict from features, array_like or sparse, of shape (n, ...) and scaled as in training; costs no privacy.
 
-        `fields` are those that the template's function names after x, such as ``g=groups``, of shape (n, ...).
+        `fields` are the arguments of the template's function after x, such as ``g=groups``, of shape (n, ...).
         """
         return self._applied("predict", x, fields)
 
@@ -155,7 +155,7 @@ class Release(Released, Mapping[str, Array]):
         return self._applied("decision_function", x, fields)
 
     def predict_proba(self, x: ArrayLike, **fields: ArrayLike) -> NDArray[Any]:
-        """Return probabilities of `labels`, in that order, shape (n, labels); for learners that model them."""
+        """Return probabilities of `labels`, shape (n, labels), for learners that model probabilities."""
         return self._applied("predict_proba", x, fields)
 
     def _applied(self, name: str, x: ArrayLike, fields: Mapping[str, ArrayLike]) -> NDArray[Any]:
@@ -172,20 +172,20 @@ class Release(Released, Mapping[str, Array]):
         check_aligned({"x": x, **fields})
         further = {field: np.asarray(values) for field, values in fields.items()}
         for field, values in further.items():
-            if values.dtype.kind in "US":  # Of a list, numbers may be texts now
+            if values.dtype.kind in "US":  # NumPy may have converted numbers of a list to texts
                 further[field] = values = as_they_are(given) if isinstance(given := fields[field], list) else values
             further[field] = finite_numbers(field, values) if values.dtype.kind == "f" else values
         features = finite_numbers("x", x)
         if self.schema is not None and not sp.issparse(features):
             made = abs(features).max(initial=0) <= self.schema.radius + RECORD_TOLERANCE
-            require(made, f"{name}: {RAW}", DomainError)  # where all columns are numbers, features have their names
+            require(made, f"{name}: {RAW}", DomainError)  # features of numeric columns have the names of the columns
         if further:
             lengths = {field: len(np.atleast_1d(values)) for field, values in further.items()}
             same_length({"x": records_of(features)} | lengths)
         return self._called(name, features, further)
 
     def applied(self, name: str, x: Array, fields: Mapping[str, Any]) -> NDArray[Any]:
-        """Call `predict`, `decision_function` or `predict_proba` with columns that passed a record's check."""
+        """Call `predict`, `decision_function` or `predict_proba` with columns that a record has checked."""
         return self._called(name, x, {field: fields[field] for field in further_fields(self._function(name), fields)})
 
     def _function(self, name: str) -> Predict | None:
@@ -204,12 +204,12 @@ class Release(Released, Mapping[str, Array]):
             raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
     def check_data(self, caller: str, data: Any, field: str | None = None) -> None:
-        """Raise if data have other columns than those of the fit, or another schema."""
+        """Raise if data have other columns, or another schema, than the data of the fit."""
         check_encoded(caller, self.schema, schema_of(data))
         self.check_names(caller, feature_names(data, field))
 
     def check_names(self, caller: str, given: Sequence[str] | None) -> None:
-        """Raise if the features' names differ from those of the fit, where both are known."""
+        """Raise if the names of features and those of the fit are known and differ."""
         known = self.names if self.schema is None else self.schema.feature_names
         raw = self.schema is not None and {*self.schema.features} <= {*(given or ())} != {*self.schema.feature_names}
         require(not raw, f"{caller}: {RAW}", DomainError)
@@ -257,7 +257,7 @@ class Release(Released, Mapping[str, Array]):
 
 
 def knowing(found: Any, data: Any) -> Any:
-    """Return a release, or statistics, that know the columns and the schema of settled data that they were made of."""
+    """Return a release, or statistics, with the column names, the schema and the learnt cost of settled data."""
     if isinstance(data, Batch):
         return found
     return replace(found, names=feature_names(data), schema=schema_of(data), learnt=most_paid(origins(data)))
@@ -273,14 +273,14 @@ def functions_of(template: Template) -> dict[str, Any]:
 
 
 def fields_of(template: Template, beside: str = "") -> str:
-    """Describe the fields of a template's records but `beside`: the shapes of continuous ones, the labels of others."""
+    """Return a text of the fields of a template's records except `beside`: shapes of continuous fields, labels of others."""
     record = template.record
     continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items() if name != beside]
     return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])
 
 
 def by_blocks(function: Predict, features: Any, fields: Mapping[str, Any]) -> Any:
-    """Return what a function makes of features; of sparse ones that it cannot take, in dense blocks of records."""
+    """Return a function of features; a function that cannot take sparse features gets dense blocks of records."""
     try:
         return function(features, **fields)
     except (TypeError, ValueError, LookupError, NotImplementedError):
@@ -296,19 +296,19 @@ def finite(name: object, value: ArrayLike) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise TemplateError(f"Release: the parameter {name!r} must be an array of finite real numbers.")
-    # A copy: a view would keep the whole of the array that it looks into, and that one might hold anything.
+    # A copy: a view would keep all of its base array, which may hold private data.
     return frozen(array.astype(np.float64))
 
 
 def plain(source: Any) -> tuple[str, dict[str, Any]] | None:
-    """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
-    # Arrays are sequences, too, of which some have no length.
+    """Return name and options of a shipped problem as JSON data; None for a path, or options that JSON cannot hold."""
+    # A pattern would ask an array without dimensions for its length.
     match source if isinstance(source, tuple | list | None) else object():
         case None:
             return None
         case [str(name), {**options}]:
             with suppress(TypeError, ValueError):
                 text = json.dumps(options, default=lambda value: np.asarray(value).tolist(), allow_nan=False)
-                return (name, json.loads(text)) if name.isidentifier() else None  # a path is none
+                return (name, json.loads(text)) if name.isidentifier() else None  # not for a path
             return None
     raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")

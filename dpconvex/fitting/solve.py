@@ -1,4 +1,4 @@
-"""The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
+"""The private fit, and the private release of sums: data are read after the certificate is fixed and charged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,9 +42,9 @@ from dpconvex.sums.moment_sums import moment_sums
 from dpconvex.util.arguments import instance, require
 from dpconvex.util.runtime import Stage, quietly
 
-MOST_EPSILON = 50.0  # Guarantees beyond this are warned of
+MOST_EPSILON = 50.0  # Larger epsilons cause a warning
 AGAIN = "these data were fitted before, and no budget counts the total cost"
-# Arrays, by their ids: how many fits no budget counts, and whether the user was just told of them
+# For arrays, by id: a reference, the number of fits without a budget, and whether the user was just warned of them
 FITTED: dict[int, tuple[Any, int, bool]] = {}
 
 
@@ -83,17 +83,16 @@ def solve(
     budget : Budget, optional
         A ledger that records the cost before the data are read.  A failed fit stays charged.
     entry : str
-        Name of the spend in the ledger.
+        Label of the cost in the ledger.
     seed : int, optional
         For tests.  The release is then marked as not private.
     unit : array_like, shape (n,), optional
-        Identifiers of the people whose records these are, if the guarantee has a unit.  Partitions with a column of identifiers
-        carry them.
+        Identifiers of the people of the records, if the guarantee has a unit.  Partitions with a column of identifiers need none.
 
     Raises
     ------
     NotPrivate, TemplateError, BudgetExceeded
-        If there is no proof, an argument is invalid, or the ledger has too little left; no data are read.
+        If there is no proof, an argument is invalid, or the remaining budget is too small; no data are read.
     DomainError, NotConverged
         If a record is outside its declared domain, or the answer has no certificate of its accuracy; nothing is released.
     """
@@ -154,7 +153,7 @@ def statistics(
 
 @dataclass
 class FitJob:
-    """A call of `solve`, or of what stands on it: options are checked, and data settled, before anything is paid or looked at."""
+    """A call of `solve`, or of a function that uses it: options and the form of data are checked before any charge."""
 
     data: Any
     privacy: Privacy
@@ -162,7 +161,7 @@ class FitJob:
     options: FitOptions
     record: Any = None
     people: People | None = None
-    release: Release | None = None  # What the call is about
+    release: Release | None = None  # the release that the call is about, for intervals and evaluations
 
     def __post_init__(self) -> None:
         options = self.options
@@ -194,7 +193,7 @@ class FitJob:
         self.protected = self.privacy.adjacency == "add-remove"
 
     def check(self, *fits: CertifiedFit) -> None:
-        """Refuse, before anything is paid, what would fail whatever the values are; warn of what is of little use."""
+        """Raise, before any charge, for errors that do not depend on values; warn of weak guarantees and useless fits."""
         self.record.check_form(self.data, empty=self.protected)
         for name, column in self.data.items() if isinstance(self.data, Mapping) and not self.options.clip else ():
             if isinstance(schema := getattr(column, "schema", None), Schema):
@@ -210,7 +209,7 @@ class FitJob:
         settle(self.options.budget, self.learnt)
 
     def doubts(self, fits: Sequence[CertifiedFit]) -> Iterator[str]:
-        """Say why a guarantee hardly protects, or a fit hardly tells anything; what is said follows from public facts."""
+        """Yield warnings, by public facts, that a guarantee hardly protects or that noise may outweigh the records."""
         epsilon, delta, size = self.privacy.epsilon, self.privacy.delta, self.size
         if epsilon > MOST_EPSILON:
             yield f"epsilon = {epsilon:g} protects nobody: odds change by up to exp({epsilon:g}). 1 is strong, and 10 weak."
@@ -245,7 +244,7 @@ class FitJob:
             note_fit(self.data, 1)
 
     def stated(self, privacy: Privacy) -> dict[str, Any]:
-        """Return what a result states of its cost, and of the release that it is about."""
+        """Return the fields of a result that state its cost, and a reason why its release is not private."""
         paid, because = self.source.spending(privacy), self.release.not_private_because if self.release else ""
         return paid | {"not_private_because": because or paid["not_private_because"], "learnt": self.learnt}
 
@@ -263,13 +262,13 @@ class FitJob:
             return knowing(run(fit, data, self.backend, source, self.options.clip, people or self.people), self.data)
 
     def batch(self, record: Record | None = None) -> Batch:
-        """Return the records once they are as declared, after payment; an error says what it cost."""
+        """Return the checked records, after the charge; an error about values states the cost."""
         with self.told():
             return (record or self.record).validate(self.data, clip=self.options.clip, empty=True)
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Let an error about values say what it cost; without a budget, data that were refused count as never fitted."""
+        """Context in which an error about values states the cost; without a budget, the failed fit is not counted."""
         try:
             yield
         except DomainError as error:
@@ -280,13 +279,13 @@ class FitJob:
 
 
 def forgotten(known: dict[int, Any], where: int, _: Any) -> None:
-    known.pop(where, None)  # At the end of Python, too, when globals are gone
+    known.pop(where, None)  # an argument, because globals may be gone at the end of Python
 
 
 def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
-    """Add to the number of fits of an array; return the number before, or 0 if the last call said that the user was told."""
+    """Add to the number of fits of an array; return the number before, or 0 if the last call set `told`."""
     first, before = next(iter(data.values()), None) if isinstance(data, Mapping) else data, 0
-    with suppress(TypeError):  # of lists nobody knows which they are
+    with suppress(TypeError):  # lists have no weak references
         where = id(first)
         alive, fits, silent = FITTED.get(where, (None, 0, False))
         fits, silent = (fits, silent) if alive is not None and alive() is first else (0, False)
@@ -296,7 +295,7 @@ def note_fit(data: Any, change: int = 0, told: bool = False) -> int:
 
 
 def public_size(template: Template, data: Any, privacy: Privacy, size: int | None, people: People | None = None) -> int:
-    """Return the public number of records, or refuse to take it from settled data that protect it."""
+    """Return the public number of records; under add-remove, raise if it is not given."""
     if privacy.adjacency == "replace-one":
         records = counted(data) if people is None else people.size
         why = f"size is {size}, but there are {records} records"
@@ -312,7 +311,7 @@ def public_size(template: Template, data: Any, privacy: Privacy, size: int | Non
 def run(
     fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool = False, people: People | None = None
 ) -> Release:
-    """Do what was proved, once; the guarantee must have been paid for."""
+    """Run a certified fit, after its charge, and return the release."""
     found = released(fit, data, backend, source, clip, people)
     return found.fit() if isinstance(found, Statistics) else found
 
@@ -320,7 +319,7 @@ def run(
 def released(
     fit: CertifiedFit, data: Any, backend: Any, source: NoiseSource, clip: bool, people: People | None = None
 ) -> Release | Statistics:
-    """Release from the records, or the statistics of them."""
+    """Return the release of a certified fit, or the statistics."""
     batch, whose = checked_batch(fit, data, clip, people), None if people is None else people.of
     if isinstance(fit.certificate, QueriesCertificate):
         return release_steps(analyse(fit.template, fit.mechanism).form, fit.certificate, batch, source, whose)
@@ -332,7 +331,7 @@ def released(
 def in_range(
     fit: RangedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any, proved: Certificate
 ) -> Release:
-    """Choose the range of the target, fit in it, and turn the parameters back."""
+    """Choose the range of the target privately, fit within this range, and return the release for the declared target."""
     target, bounds = fit.target, (fit.target.middle, fit.target.half)
     counts = batch.added_up(counts_of, batch.share(bounds))
     where = fit.plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
@@ -344,9 +343,9 @@ def in_range(
 
 
 def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | None) -> Batch:
-    """Return the records of a fit that was paid for, once they are as declared, and as many as it was certified for."""
+    """Return the checked records of a charged fit; raise if their number is not the certified one."""
     Stage.name = "computing the private answer"
-    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    # If the number of records is protected, a fit on no records is valid too: its answer is noise and regularizer alone.
     protected = fit.certificate.privacy.adjacency == "add-remove"
     if not isinstance(data, Batch):
         data = fit.template.record.validate(data, clip=clip, empty=protected)
@@ -358,14 +357,14 @@ def checked_batch(fit: CertifiedFit, data: Any, clip: bool, people: People | Non
     return batch
 
 
-@np.errstate(all="ignore")  # warnings of numbers tell about the data
+@np.errstate(all="ignore")  # warnings of NumPy would reveal data
 def covered(fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, whose: Any) -> Release | Statistics:
-    """Compute the noisy answer, or the noisy sums, and release them on a grid, with the residual noise."""
+    """Compute the noisy answer, or the noisy sums, add the residual noise on a grid, and return the release."""
     template, certificate, mechanism, cover = fit.template, fit.certificate, fit.mechanism, fit.certificate.cover
     if isinstance(certificate, StatisticsCertificate):
         mechanism = mechanism_of(certificate, form_of(template))
     analysis = analyse(template, mechanism)
-    if cover is not None and cover.counting:  # noise depends on a bound on the records, which are counted privately
+    if cover is not None and cover.counting:  # the noise depends on a bound on the records, from a private count
         most = bound_on_count(cover, batch.size, source.apart(), certificate.privacy.most)
         certificate = for_count(mechanism, analysis, certificate, most)
         cover = certificate.cover
@@ -380,6 +379,6 @@ def covered(fit: CertifiedFit, batch: Batch, backend: Any, source: NoiseSource, 
         return Statistics(values, moments, fields_of(template), template=template, **proof)
     engine = DataEngine(analysis, batch, certificate.size, backend, whose)
     noisy = mechanism.run(analysis, certificate, engine, source.rng)
-    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    # No point of these data was projected on this set before: the release is a function of the noisy answer alone.
     theta = analysis.form.feasible.project(perturb(noisy, cover, source.seeded))
     return Release(analysis.form.space.unpack(theta), **proof, **functions_of(template))

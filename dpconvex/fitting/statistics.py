@@ -1,4 +1,4 @@
-"""Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
+"""Released statistics of a quadratic loss, and fits that follow from the statistics at no cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ from dpconvex.sensitivity.public_terms import separated
 from dpconvex.util.arguments import FRACTION, NOT_NEGATIVE, POSITIVE, instance, one_of, require
 from dpconvex.util.arrays import Array, frozen
 
-# Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
+# The expansion needs a smallest eigenvalue of the noisy Q above this multiple of the largest eigenvalue of the noise.
 CLEAR = 2.0
 HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics(Released):
-    """Hold noisy sums that determine a quadratic loss.  Any template with that loss is fitted from them at no cost.
+    """Hold noisy sums that determine a quadratic loss.  Any template with this loss is fitted from the sums at no cost.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Statistics(Released):
         Parameters
         ----------
         template : Template, optional
-            By default, the template of the release.  Another one must have the same record, and a loss whose Q and q are linear
+            By default, the template of the release.  Another template must have the same record, and a loss with Q and q linear
             in the same moments; otherwise a `TemplateError` is raised.  Regularizer and constraints are free.
         ridge : float, optional
             Ridge added to the noisy Q, in sum form, after projection on positive semidefinite matrices.  By default 0.7 times
@@ -98,7 +98,7 @@ class Statistics(Released):
         return Release(found, self.certificate, self.spent, self.not_private_because, **known)
 
     def noise_map(self, release: Release) -> Array:
-        """Return the linear map from standard noise to the change of a free fit of `template`, to first order at this one."""
+        """Return the matrix from standard noise to the change of a fit of `template`, to first order at this release."""
         form, noisy = form_of(self.matching(None)), self.quadratic()
         gradients = noisy.gradient_map(form.space.pack(release.parameters))
         values, vectors = np.linalg.eigh((gradients @ gradients.T).toarray())
@@ -111,7 +111,7 @@ class Statistics(Released):
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
     def matching(self, template: Template | None) -> Template:
-        """Return the template of a fit, or raise `TemplateError` if it has another record."""
+        """Return the template of a fit; raise `TemplateError` if its record differs from that of the release."""
         chosen = self.template if template is None else template
         instance(Template).check("fit", "Saved statistics do not hold theirs: pass it.", template=chosen)
         assert chosen is not None
@@ -132,9 +132,9 @@ class Combination(NamedTuple):
     upper: float
 
 
-# Coefficients.  With noise N on Q and m on q the solution of Q theta = q moves by ``Q^-1 (m - N theta)``, but for terms of second
-# order, whose mean is taken off.  So its covariance is ``Q^-1 (s^2 Q + V) Q^-1``, s^2 the variance of the residuals, and V that
-# of ``m - N theta``, which is public (docs/theory.md, section 18).
+# Coefficients.  With noise N on Q and m on q, the solution of Q theta = q moves by ``Q^-1 (m - N theta)`` to first order.  The
+# mean of the second order is subtracted.  So the covariance is ``Q^-1 (s^2 Q + V) Q^-1`` with the variance s^2 of the residuals
+# and the covariance V of ``m - N theta``, which is public (docs/theory.md, section 18).
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,7 +146,7 @@ class Coefficients(StatedNumbers):
     names : tuple of str
         Such as ``w[0]``.
     undetermined : tuple of str
-        Names of the coefficients whose numbers are NaN, because noise hides the curvature of the loss along them.
+        Names of the coefficients with NaN as their numbers, because noise hides the curvature of the loss along them.
     estimates, standard_errors, noise_errors : ndarray, shape (coefficients,)
         `noise_errors` are the part of the standard errors that the noise for privacy causes.
     lower, upper : ndarray, shape (coefficients,)
@@ -155,15 +155,15 @@ class Coefficients(StatedNumbers):
     residual_deviation : float or None
         Estimated standard deviation of the residuals; None for losses other than squares.
     spent : Privacy or None
-        Cost of `intervals`; None with a seed, and if all of it is post-processing.
+        Cost of `intervals`; None with a seed, and for pure post-processing.
     not_private_because : str
-        Reason why they are not private, such as a seed of the fit; empty if they are.
+        Reason why the numbers are not private, such as a seed of the fit; empty if they are private.
     ratio : str
-        What `exp` of a coefficient is, such as "odds ratio"; empty if it is not known.
+        Name of `exp` of a coefficient, such as "odds ratio"; empty if it is not known.
     learnt : Learnt or None
-        The cost of a learnt schema behind the features.
+        The cost of the learnt schema that encoded the features.
     covariance : ndarray, shape (coefficients, coefficients), or None
-        Of the estimates, noise included; NaN along undetermined ones.  None of files without it.
+        Covariance of the estimates, noise included; NaN for undetermined ones, None from files without a covariance.
     """
 
     form = "dpconvex coefficients 1"
@@ -183,7 +183,7 @@ class Coefficients(StatedNumbers):
     covariance: Array | None = None
 
     def __post_init__(self) -> None:
-        count = len(self.rows())  # which refuses parts of different lengths
+        count = len(self.rows())  # raises for parts of different lengths
         said = f"Coefficients: expected a covariance of {count} estimates."
         require(self.covariance is None or np.shape(self.covariance) == (count, count), said)
 
@@ -191,7 +191,7 @@ class Coefficients(StatedNumbers):
     def around(
         cls, space: Space, estimates: Array, covariance: Array, of_noise: Array, confidence: float, **further: Any
     ) -> Self:
-        """Return estimates with normal intervals from their covariance and the part of it due to noise; NaN have none."""
+        """Return estimates with normal intervals from their covariance, of which `of_noise` is a part; NaN get no interval."""
         hidden = np.isnan(estimates)
         covariance = np.where(hidden | hidden[:, None], np.nan, covariance)
         errors, level = np.sqrt(np.diag(covariance)), float(confidence)
@@ -207,9 +207,9 @@ class Coefficients(StatedNumbers):
     def ratios(self, schema: Schema | None = None, per: Mapping[str, float] | None = None) -> Self:
         """Return `exp` of the coefficients with their intervals: odds, rate or hazard ratios; it costs nothing.
 
-        With the table's schema, a ratio is for one unit of a column, such as one year, or for a level, and has its name.
-        `per` sets other units, such as ``{"income": 10_000, "since": 365}``; dates count days.
-        Intercepts, `b`, are left out: `exp` of them is no ratio: it depends on how targets are scaled.
+        With the table's schema, a ratio has the name of a column, and is for one unit of the column, such as one year, or for a
+        level. `per` sets other units, such as ``{"income": 10_000, "since": 365}``; dates count days. Intercepts, `b`, are left
+        out, because their `exp` depends on the scale of the targets.
         """
         found = self._per_unit("ratios", schema, per, 1.0)
         centre, low, high = (np.exp(part) for part in (found.estimates, found.lower, found.upper))
@@ -219,10 +219,10 @@ class Coefficients(StatedNumbers):
         return replace(found, estimates=centre, lower=low, upper=high, **errors)
 
     def combination(self, weights: Mapping[str, float], over: Mapping[str, float] | None = None) -> "Combination":
-        """Return a sum of coefficients times weights, or one such sum over another, with its interval; it costs nothing.
+        """Return a weighted sum of coefficients, or a quotient of two sums, with its interval; it costs nothing.
 
-        ``{"w[2]": 1, "w[0]": -1}`` is a difference, and ``{"w[1]": 60}, over={"w[0]": 1}`` the price of an hour where w[1] is of
-        minutes and w[0] of prices.  Intervals of quotients are by the delta method: the divisor should be several of its
+        ``{"w[2]": 1, "w[0]": -1}`` is a difference, and ``{"w[1]": 60}, over={"w[0]": 1}`` the price of an hour if w[1] belongs
+        to minutes and w[0] to prices. Intervals of quotients use the delta method: the divisor should be several of its
         standard errors away from 0.
         """
         require(self.covariance is not None, "combination: this file has no covariance of its estimates.")
@@ -243,9 +243,9 @@ class Coefficients(StatedNumbers):
         return Combination(value, error, value - reach, value + reach)
 
     def in_units(self, schema: Schema, per: Mapping[str, float] | None = None) -> Self:
-        """Return effects on a target, in its units and for one unit of each column, with their intervals; it costs nothing.
+        """Return effects in units of the target, for one unit of each column, with their intervals; it costs nothing.
 
-        The schema brought targets to -1 and 1.  `per` is as for `ratios`; intercepts are left out.
+        The schema has scaled targets to [-1, 1]. `per` is as for `ratios`; intercepts are left out.
         """
         fits = schema.label_bounds is not None and not self.ratio
         require(fits, "in_units: the effects are none on a target with label_bounds. `ratios(schema)` returns factors.")
@@ -253,7 +253,7 @@ class Coefficients(StatedNumbers):
         return self._per_unit("in_units", schema, per, high / 2 - low / 2)
 
     def _per_unit(self, caller: str, schema: Schema | None, per: Mapping[str, float] | None, size: float) -> Self:
-        """Return coefficients without intercepts, for a unit of each column, and for targets in units of a size."""
+        """Return coefficients without intercepts, for one unit of each column, times `size` for the unit of targets."""
         names, unit = list(self.names), np.full(len(self.names), size)
         if schema is not None:
             places = [k for k, name in enumerate(names) if name.startswith("w[") and "," not in name]
@@ -276,7 +276,7 @@ class Coefficients(StatedNumbers):
         return replace(self, names=tuple(names[k] for k in own), residual_deviation=deviation, **moved)
 
     def rows(self) -> list[tuple[str, float, float, float, float, float]]:
-        """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
+        """Return (name, estimate, standard error, error by noise, lower, upper) for each coefficient."""
         parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
         return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
 
@@ -294,7 +294,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     """Estimate a linear regression from released statistics, with standard errors; costs no privacy.
 
     Estimates are least squares; regularizer and constraints of the template are ignored.  Intervals assume a linear model with
-    residuals of one variance.  They hold for many records, and if the noise is small beside the variation of the features.
+    residuals of one variance, many records, and noise that is small compared with the variation of the features.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     template : Template, optional
         By default, the template of the release.  Its loss is the squared residual of one response, times a number.
     confidence : float
-        Of each interval by itself.
+        Confidence of each interval separately.
     """
     FRACTION.check("coefficients", confidence=confidence)
     said = "coefficients: expected what dp.statistics released; intervals of a fit are dp.intervals(release, data, privacy)."
@@ -332,7 +332,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     bias = noisy.deviation * noisy.curvature_products(inverse @ moved)
     count = statistics.certificate.size if noisy.count is None else noisy.count
     squares = 2 * (noisy.constant - noisy.slope @ theta / 2) + float(np.sum(inverse * covariance))
-    # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
+    # Noise can make the sum of squares small or negative; the deviation of its noise is a lower limit.
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / max(count - len(q), 1.0)
     of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse

@@ -1,4 +1,4 @@
-"""Says where adaptive steps are the default among those that could be taken (docs/choosing.md); no guarantee depends on it."""
+"""The rule for adaptive steps as the default mechanism (docs/choosing.md); no guarantee depends on this rule."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,18 +25,18 @@ from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sums.linear_scores import linear_scores
 
-MANY_AT_HINGES = 20.0  # Records for each parameter and unit of the level, from which steps of held hinges are better
+MANY_AT_HINGES = 20.0  # Records per parameter and unit of the level, from which steps are better for hinges
 
 
 def are_usual(
     read: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int, plan: AdaptiveSteps
 ) -> bool:
-    """Say whether steps are usual; those of whole gradients are taken only if they are asked for.
+    """Return whether steps are the default; steps of whole gradients are taken only by name.
 
-    So are those of hinges under constraints or with other penalties than squares, unless there are many records, scores read
-    products of scalars, share parameters or weigh nothing, records have targets, or minimisers are refused or learn little.
+    With constraints, or penalties other than squares, steps of hinges are also taken only by name, unless there are many records,
+    scores read products of scalars, share parameters or weigh nothing, records have targets, or minimisers fail or learn little.
     """
-    with suppress(DPConvexError):  # told when they are proved
+    with suppress(DPConvexError):  # the proof of the steps raises the error
         form = read()
         scores, bends = linear_scores(own_form(form)[0]), not has_nonsmooth_loss(form)
         usual = isinstance(plan, NoisyFrankWolfe) or not is_constrained(form)

@@ -1,4 +1,4 @@
-"""Proves: from a template and a guarantee to a certificate, or to the reason why there is none; no data are touched."""
+"""Verification: from a template and a guarantee to a certificate, or to an error with the reason. No data are read."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +37,7 @@ IN_RANGE = (
     "long residuals go on as lines. Name `ObjectivePerturbation()` or `SufficientStatistics()` for the loss as declared."
 )
 PUBLIC = "Terms of the loss that no record enters count as part of the regularizer, which is multiplied by n."
-LEAST = 0.25  # The smallest share of a guarantee that noise is made for so that its proof is replayed
+LEAST = 0.25  # The smallest share of the guarantee that is tried for a proof that the checker replays
 EXAMPLE = "an object such as dp.AdaptiveSteps() or dp.ObjectivePerturbation()"
 MECHANISM = Kind(EXAMPLE, lambda given: isinstance(given, Mechanism) and not isinstance(given, type)).or_none
 
@@ -53,7 +53,7 @@ def form_of(template: Template) -> LossForm:
 
 @once
 def read(template: Template, convex: bool = True) -> LossForm:
-    if convex:  # the form is the same one, whether the loss has to be convex or not
+    if convex:  # the form is the same with and without this check
         check_public(template)
         check_loss(template)
         return read(template, False)
@@ -63,7 +63,7 @@ def read(template: Template, convex: bool = True) -> LossForm:
 
 
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
-    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
+    """Return the constants of a template, computed once; they may lack bounds if the mechanism needs none."""
     check_template(template)
     if isinstance(mechanism, SufficientStatistics | AdaptiveSteps):
         return analysed(separated(template), "nothing about it is asked", not isinstance(mechanism, AdaptiveSteps))
@@ -72,7 +72,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, str(error), False)
-        with suppress(NotPrivate, MissingRule):  # of a loss whose public terms have no such bounds
+        with suppress(NotPrivate, MissingRule):  # public terms of the loss may have no bounds
             if separated(template) is not template:
                 return analysed(separated(template))
         raise
@@ -113,8 +113,8 @@ def verify(
         Attach a proof, which `Certificate.check` replays.  It is written when it is first used.
     checked : bool
         Certify only proofs that the checker accepts completely.  If its simpler bounds do not prove the noise, the noise is that
-        of a smaller guarantee, the largest that the checker accepts, to a hundredth.  Usually nothing changes; if it does, this
-        takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
+        of the largest share of the guarantee, in steps of 1 %, that the checker accepts.  Usually nothing changes; otherwise the
+        search takes some seconds.  If a quarter of the guarantee is not enough, the error names the step that is not replayed.
     """
     SWITCH.check("verify", proof=proof)
     options = FitOptions(mechanism, residual_noise, checked=checked, units=True)
@@ -129,12 +129,12 @@ def written(template: Template, mechanism: Mechanism, certificate: Certificate) 
 
 @dataclass(frozen=True)
 class CertifiedFit:
-    """A fit that was proved private: its certificate, and what it is for."""
+    """A fit that was proved private: its template, certificate and mechanism."""
 
     template: Template
     certificate: Certificate
     mechanism: Mechanism
-    ranged: "RangedFit | None" = None  # what comes before and after, where the range of the target is found first
+    ranged: "RangedFit | None" = None  # the plan that finds the range of the target first
 
     def advised(self, said: str) -> Self:
         return replace(self, certificate=self.certificate.advised(said)) if said else self
@@ -142,21 +142,21 @@ class CertifiedFit:
 
 @dataclass(frozen=True)
 class RangedFit:
-    """A fit to targets that are moved to the range of most of them, with its part of the guarantee."""
+    """A fit to targets scaled by a range that is found first, with its part of the guarantee."""
 
     plan: RangePlan
     target: Target
     fit: CertifiedFit
 
     def within(self, where: tuple[float, float]) -> CertifiedFit:
-        """Return the fit in a range, whose constants are no larger: it has the template's constraints."""
+        """Return the fit for a range, in which the template's constraints are scaled; no constant is larger."""
         place = self.plan.times(self.target.form.noise_dimension), where[1], self.target.offset(where)
         return replace(self.fit, template=self.target.capped(*place)) if self.fit.template.constraints else self.fit
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options that `solve`, `verify`, `sweep`, `tune`, `evaluate`, mixtures and intervals share; each is checked here alone."""
+    """Options of `solve`, `verify`, `sweep`, `tune`, `evaluate`, mixtures and intervals; only this class checks them."""
 
     mechanism: Mechanism | None = None
     residual_noise: ResidualNoise | None = None
@@ -169,14 +169,14 @@ class FitOptions:
     workers: int | None = None
     unit: Any = None
     checked: bool = False
-    units: bool = False  # whether who asks can protect people with several records
+    units: bool = False  # whether the calling function can protect people with several records
 
     def __post_init__(self) -> None:
         check_fields(self, "", mechanism=MECHANISM, residual_noise=instance(ResidualNoise).or_none, checked=SWITCH)
         check_fields(self, "", clip=TRUTH, budget=instance(Budget).or_none, size=COUNT.or_none, workers=COUNT.or_none)
 
     def prove(self, template: Template, privacy: Privacy, size: int) -> CertifiedFit:
-        """Choose, once, and certify; also says what was chosen, so that a fit need not choose again."""
+        """Choose a plan once and certify it; the result names the plan, so that a fit need not choose again."""
         Stage.name = "proving"
         check_privacy("this", privacy, self.units)
         check_template(template)
@@ -200,13 +200,13 @@ class FitOptions:
         return found.advised(why(found.mechanism, form_of(template), privacy, int(size)))
 
     def _cost_of_unit(self, found: CertifiedFit, privacy: Privacy) -> str:
-        """Say, before anything is paid, what a person's further rows cost."""
+        """Return advice, before any charge, on the cost of further records of a person; an empty text if there is none."""
         one, size = replace(privacy, most=1), found.certificate.size
         with suppress(DPConvexError, OverflowError):
             plain, plan = self._chosen(found.template, one, size)
             plain = plain or certified(found.template, one, size, plan, self.residual_noise)
             times = found.certificate.expected_noise / plain.certificate.expected_noise
-            if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # whose sums grow differently
+            if plain.certificate.perturbed == found.certificate.perturbed != "queries":  # query sums grow differently
                 return f"{UNIT_COST}{privacy.unit} is {times:.3g} times that for one record of each."
         return ""
 
@@ -214,21 +214,21 @@ class FitOptions:
         return self._chosen(template, privacy, size)[1]
 
     def _chosen(self, template: Template, privacy: Privacy, size: int) -> tuple[CertifiedFit | None, Mechanism]:
-        """Return the first plan that is proved private; the last one is not tried."""
+        """Return the first plan with a proof, and its fit; the last plan is returned untried, without a fit."""
         if self.mechanism is not None:
             return None, self.mechanism
         known = partial(form_of, template), partial(analyse, template, None)
         for plan in plans(*known, privacy, size):
             if isinstance(plan, AdaptiveSteps) and not are_usual(*known, privacy, size, plan):
                 continue
-            if type(plan) is not Automatic:  # others follow if this one is refused
+            if type(plan) is not Automatic:  # after an error, the next plan follows
                 with suppress(DPConvexError, OverflowError):
                     return certified(template, privacy, size, plan, self.residual_noise), plan
         return None, plan
 
 
 def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> CertifiedFit:
-    """Prove what the checker replays: what keeps less of a guarantee keeps all of it, and has more noise."""
+    """Return the fit for the largest share of the guarantee with a proof that the checker accepts; it has more noise."""
     found, missing = attempted(prove, privacy, 1.0)
     if missing:
         low, high = LEAST, 1.0
@@ -246,7 +246,7 @@ def replayed(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy) -> Cert
 
 
 def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share: float) -> tuple[CertifiedFit, str]:
-    """Return what is proved for a share of the guarantee, as what keeps all of it, and what is not replayed."""
+    """Return the fit for a share of the guarantee, stated for all of the guarantee, and the steps that are not replayed."""
     found = prove(replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta))
     smaller = found.certificate
     found = replace(found, certificate=smaller.copied(event=smaller.event, privacy=privacy))
@@ -257,7 +257,7 @@ def attempted(prove: Callable[[Privacy], CertifiedFit], privacy: Privacy, share:
 
 
 def certified(template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: Any) -> CertifiedFit:
-    """Prove once what is asked again; what is handed out is a copy, and mechanisms of users may be other ones by now."""
+    """Return a certified fit from a cache, as a copy; mechanisms of users are not cached, because they may change."""
     ask = remembered if type(mechanism).__module__.startswith("dpconvex.") else proved
     found = ask(template, privacy, size, mechanism, cover or ResidualNoise())
     certificate = found.certificate
@@ -276,7 +276,7 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
         analysis = analyse(template, mechanism)
     except NotPrivate:
         if isinstance(mechanism, Automatic):
-            with suppress(NotPrivate, TemplateError):  # of a quadratic loss, gradients need not be bounded
+            with suppress(NotPrivate, TemplateError):  # gradients of a quadratic loss need not be bounded
                 return proved(template, privacy, size, SufficientStatistics.usual(privacy), cover)
         raise
     feasible = analysis.form.feasible
@@ -306,7 +306,7 @@ def in_range(
     template: Template, privacy: Privacy, size: int, mechanism: TargetRange, cover: ResidualNoise
 ) -> CertifiedFit:
     target = target_of(form_of(template))
-    assert target is not None  # or it was no plan
+    assert target is not None  # otherwise there is no such plan
     plan = RangePlan(privacy, size, target.level)
     fit = proved(target.capped(plan.times(target.form.noise_dimension)), plan.rest, size, Automatic(), cover)
     ranged = RangedFit(plan, target, fit)
