@@ -19,7 +19,7 @@ __version__ = "0.2.0"
 _load, _, _names = lazy_loader.attach_stub(__name__, __file__)
 __all__ = sorted([*_names, "__version__"])
 
-if find_spec("sklearn") is None:  # what needs it is left out of listings, and says so when it is asked for
+if find_spec("sklearn") is None:  # names that need it are not listed, and raise when they are used
     _stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     _blocks = re.findall(r"^from \.(?:estimators|features)\.\w+ import (\([^)]*\)|.*)$", _stub, flags=re.MULTILINE)
     _optional = {name for block in _blocks for name in re.findall(r"(\w+) as", block)}
@@ -29,7 +29,7 @@ if find_spec("matplotlib") is None:
 
 
 def __getattr__(name: str) -> object:
-    if name in ("datasets", "interop", "plots"):  # modules that are there, and not listed
+    if name in ("datasets", "interop", "plots"):  # modules that are not listed
         return import_module(f"{__name__}.{name}")
     if name not in _names:
         near = "".join(f"Did you mean {found!r}? " for found in get_close_matches(name, __all__, n=1))

@@ -1,4 +1,4 @@
-"""Data sets for demonstrations, one that is shipped and one that is not, and scaling by public bounds.
+"""Data sets for demonstrations: one shipped, one downloaded and one drawn; and scaling by public bounds.
 
 Scaling by the largest value in a column, or by its mean and deviation, uses the data and has a privacy cost.  `unit_ball` uses
 only public bounds.
@@ -32,13 +32,13 @@ WHERE_ADULT = (
 def adult(folder: str | os.PathLike[str] | None = None) -> Any:
     """Read the UCI Adult (Census Income) data, complete cases; they are not shipped.
 
-    The file is read from `folder`, or else from the folder in the environment variable ``DPCONVEX_DATA``. Without either,
+    The file is read from `folder`, by default the folder in the environment variable ``DPCONVEX_DATA``. Without a folder,
     scikit-learn downloads the data from OpenML once (``fetch_openml("adult", version=2)``) and stores them.
 
     Parameters
     ----------
     folder : str or path, optional
-        Holds ``adult.csv.gz``: the original columns with a line of names, and ``label`` for the last one.
+        Folder of ``adult.csv.gz``: the original columns with a line of names; the last column is called ``label``.
 
     Returns
     -------
@@ -104,8 +104,8 @@ def breast_cancer() -> tuple[Array, NDArray[np.str_]]:
 def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = False) -> Array:
     """Scale features with public bounds into the Euclidean unit ball, one record at a time.
 
-    Each feature is mapped from its bounds to [-1/2, 1/2]; a record then has a norm of at most √d/2, and is divided by
-    that.
+    Each feature is mapped from its bounds to [-1/2, 1/2].  A record then has a norm of at most √d/2, and is divided by this
+    bound.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
 def drawn_shapes(count: int, shape: tuple[int, int] = (28, 28), seed: int = 0) -> NDArray[np.float32]:
     """Draw synthetic images: one to four overlapping curves, ellipses and rectangles of random greys on black.
 
-    They can replace public images, such as for `dp.PublicPreconditioner`.
+    The images can replace public images, for example in `dp.PublicPreconditioner`.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What can go wrong, and how it is said.
+"""Errors and warnings, and the texts of messages.
 
-Every error of the toolkit derives from `DPConvexError`.  The ones that a verifier raises carry the reason, the place
-and the remedy apart, so that a program can read them as well as a person.
+Every error of the toolkit derives from `DPConvexError`. Errors of verification have reason, place and remedy as separate
+attributes, for programs.
 """
 
 import re
@@ -10,7 +10,7 @@ import warnings
 import weakref
 from traceback import walk_stack
 
-# What messages quote of values that somebody passed must not show records.
+# Messages quote values that a caller passed, but must not show records.
 ARRAY = re.compile(r"\barray\(\[(?:[^()]|\([^()]*\))*\)")
 
 
@@ -30,25 +30,25 @@ class TemplateError(DPConvexError, ValueError):
 
 
 class DomainError(DPConvexError, ValueError):
-    """Raised if a record lies outside its declared domain, or the data are not a table of such records.
+    """Raised if a record lies outside its declared domain, or the data have another form than declared.
 
     The message is for the owner of the data: it may name rows and values, and is not fit for release.
     """
 
 
 class PrivacyWarning(UserWarning):
-    """Warns that a step beside a private one is not private, costs more than it seems, or protects or tells little."""
+    """Warns that a further step is not private or costs more than it seems, or that a fit protects or tells little."""
 
 
 SAID: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()  # in each search of scikit-learn
-BETWEEN = ("dpconvex", "numpy", "sklearn", "joblib")  # nobody there is told
+BETWEEN = ("dpconvex", "numpy", "sklearn", "joblib")  # warnings point to the first frame outside
 
 
 def warn(said: str) -> None:
-    """Warn, in their line, whoever called this package or had it called; within a search or a cross-validation, once."""
+    """Warn at the line of the user that called this package, directly or not; once within a search or a cross-validation."""
     frames = [frame for frame, _ in walk_stack(sys._getframe(1))]
     modules = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
-    # Locals of the user's frames are not asked for: what they were then would live on in the frame.
+    # Locals of the user's frames are not read: a copy would stay on the frame.
     searching = zip(frames, modules, strict=True)
     owners = [frame.f_locals.get("self") for frame, module in searching if module in ("sklearn", "joblib")]
     kinds = [{kind.__name__ for kind in type(owner).__mro__} for owner in owners]
@@ -102,7 +102,7 @@ class MissingRule(NotPrivate):
 
 
 def shown(value: object) -> str:
-    """Return what an argument is, and no more of it than fits a line: it may be the data, in another's place.
+    """Return a short value as a text, and of others the type: an argument may be the data, passed by mistake.
 
     >>> shown(1.0), shown({"x": [1.0] * 100})
     ('1.0', 'a dict')
@@ -112,7 +112,7 @@ def shown(value: object) -> str:
 
 
 def text_of(expression: object) -> str:
-    """Return the text of an expression; CVXPY has none for a few that it accepts."""
+    """Return the text of an expression, or its type if CVXPY has no text for it."""
     try:
         return str(expression)
     except (TypeError, ValueError, AttributeError):
@@ -121,7 +121,7 @@ def text_of(expression: object) -> str:
 
 # CVXPY prints the names of its classes; users know those of its functions.
 CLASS = re.compile(r"\b(Power|Pnorm|GeoMean|QuadForm|MatrixFrac|normNuc|Trace|Sum|Prod|Hstack|Vstack)(?:Approx)?\(")
-INSIDE = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"  # what a call has in its parentheses
+INSIDE = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"  # the arguments of a call
 TIDIED = {
     r"Promote\(([^(),]+), \([^()]*\)\)": r"\1",
     r", None, False\)": ")",
@@ -133,7 +133,7 @@ TIDIED = {
 
 
 def readable(text: str) -> str:
-    """Turn what CVXPY prints for an expression into what its user would have written.
+    """Return an expression as its user would have written it, from the text that CVXPY prints.
 
     >>> readable("PowerApprox(y + -x, 2.0) + --1.0 + quad_over_lin(w + -x, 1.0, None, False)")
     'power(y - x, 2.0) + 1.0 + sum_squares(w - x)'

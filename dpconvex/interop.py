@@ -18,7 +18,7 @@ from dpconvex.util.arguments import between, instance, number, require, retold
 from dpconvex.util.plain_data import is_whole
 
 __all__ = ["charge", "dp_event", "opendp"]
-# Truncation failures are counted for totals of epsilon up to this; the most parts of an event; how far numbers are rounded up.
+# Largest total epsilon for truncation failures, largest number of parts of an event, and factor for rounding up.
 WITHIN, MOST, UP = 32.0, 1000, 1 + 1e-15
 
 
@@ -33,7 +33,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
 
     A `DpEvent` cannot express a delta.  Add the release's additional delta, at most `beyond`, to each delta of the accountant.
     Keep the accountant's default neighbouring relation: `REPLACE_ONE` counts the distance between neighbours twice.
-    The certificate of a release counts what a learnt schema cost, too, by its epsilon and delta.
+    If the release used a learnt schema, the event includes the epsilon and delta of the schema.
     """
     apart = "dp_event: the schema was learnt for other neighbours than the fit, and the two do not add up."
     require(certificate.whole[1] is not None, apart)
@@ -44,7 +44,7 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
         kind, scale, more = da.NoOpDpEvent, 0.0, getattr(leaf, "delta", 0.0)
         if isinstance(leaf, Tail):
             more = tails_delta(leaf.probability, WITHIN)
-        elif isinstance(leaf, Pure | Approximate):  # its trade-off passes through the corner of randomised response's
+        elif isinstance(leaf, Pure | Approximate):  # Laplace noise at the corner of randomised response
             kind, scale = da.LaplaceDpEvent, 2 * math.log1p(math.expm1(min(leaf.epsilon, 700.0)) / 2) * (1 + 1e-14)
         else:
             kind, (scale, more) = da.GaussianDpEvent, leaf.level()
@@ -58,13 +58,13 @@ def dp_event(certificate: Certificate, beyond: float = 1e-15) -> Any:
 
 
 def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, apart: float | None = None) -> None:
-    """Charge a spend of another library to a ledger, before it runs.  Totals never decrease.
+    """Charge the cost of another library's release to a ledger, before the release.  Totals never decrease.
 
     Parameters
     ----------
     spend : DpEvent or Measurement
-        An event of dp-accounting, or a measurement of OpenDP on data sets, whose privacy map is evaluated at the ledger's
-        neighbours.  Neither is checked.
+        An event of dp-accounting, or a measurement of OpenDP on data sets.  Its privacy map is evaluated for neighbours of the
+        ledger.  Neither event nor map is checked.
     delta : float, optional
         Delta at which the epsilon of a spend without a pure guarantee is recorded, beside its event.
     apart : float, optional
@@ -86,7 +86,7 @@ def charge(budget: Budget, spend: Any, entry: str, delta: float | None = None, a
     if isinstance(known, Approximate) or all(isinstance(part, Pure) for part in parts):
         epsilon = math.fsum(part.epsilon for part in parts) * (UP if len(parts) > 1 else 1)
         promise = total.part(epsilon, getattr(known, "delta", 0.0))
-    else:  # what is claimed here is of no use to basic composition, as its delta is too large
+    else:  # its delta is too large for basic composition
         delta = at(delta)
         promise = total.part(best_total([total.part(1.0, 2 * delta)], [known], delta).epsilon, delta)
     budget.spend(promise, entry, known)
@@ -99,7 +99,7 @@ def at(delta: float | None) -> float:
 
 
 def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
-    """Ask a privacy map for one person of the ledger; where records are added and removed, a replaced one counts twice."""
+    """Return the event of a measurement for one person of the ledger; by symmetric distance, a replaced record counts twice."""
     import opendp.prelude as odp
 
     metric, distance, replaced = measurement.input_metric, total.most, total.adjacency == "replace-one"
@@ -123,7 +123,7 @@ def from_opendp(measurement: Any, total: Privacy, delta: float | None) -> Event:
 
 
 def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float | None) -> Event:
-    """Read an event; of what has no form of ours, such as Poisson samples, take dp-accounting's epsilon."""
+    """Return the event of a `DpEvent`; if there is none, as for Poisson samples, the epsilon of dp-accounting."""
     da, replaced = library(), total.adjacency == "replace-one"
     if not isinstance(event, da.DpEvent):
         raise TemplateError(f"charge: expected a DpEvent, or a Measurement of OpenDP, not {event!r:.60}.")
@@ -138,7 +138,7 @@ def from_dp_event(event: Any, total: Privacy, delta: float | None, apart: float 
 
 
 def is_nothing(da: Any, event: Any) -> bool:
-    """Say whether an event is no release at all."""
+    """Return whether an event contains no release."""
     match event:
         case da.ComposedDpEvent(events=events):
             return all(is_nothing(da, part) for part in events)
@@ -148,7 +148,7 @@ def is_nothing(da: Any, event: Any) -> bool:
 
 
 def read(da: Any, event: Any, distance: float) -> list[Event]:
-    """Return what an event is composed of; nothing where a part of it has no form of ours."""
+    """Return the parts of an event; an empty list if a part has no counterpart here."""
     match event:
         case da.GaussianDpEvent(noise_multiplier=noise) if noise > 0:
             return [Gaussian(math.nextafter(distance / noise, math.inf))]
@@ -176,7 +176,7 @@ def opendp(template: Template, privacy: Privacy, size: int, *, clip: bool = Fals
     """
     import opendp.prelude as odp
 
-    check_privacy("opendp", privacy)  # of records, not of units: data do not say whose they are
+    check_privacy("opendp", privacy)  # not for units: the data have no identifiers
     certificate, fields = verify(template, privacy, size, **options), {*template.record.fields}
 
     def cost(distance: int) -> float | tuple[float, float]:

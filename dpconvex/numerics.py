@@ -1,6 +1,6 @@
-"""Numbers rounded outward: intervals, and sums, products, quotients, roots and norms that bound the exact ones.
+"""Arithmetic with outward rounding: intervals, and bounds on sums, products, quotients, roots and norms.
 
-Every bound that a proof uses is made of these.  A result that is exact stays as it is; every other one moves outward.
+Every bound of a proof uses these functions. Exact results are unchanged; other results are rounded outward.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Ends = tuple[Array, Array]  # lower and upper bounds
 
-# Tolerances: each number once, with what it is for and the tests that are about it.  A slack covers the rounding of what is
-# named; the bound that a proof uses is multiplied by 1 + it.
+# Tolerances: each number once, with its purpose and its tests.  A slack covers the rounding of the named computation: the
+# bound in a proof is multiplied by 1 + slack.
 UNIT_ROUNDOFF = 2.0**-53  # One operation in double precision: tests/sums/test_summation.py
 BOUND_SLACK = 1e-14  # A few roundings of one bound: tests/sensitivity/test_rounding.py
 SUM_SLACK = 1e-11  # Sums of up to some thousand terms, in each certified constant: tests/sensitivity/test_rounding.py
 NORM_SLACK = 1e-12  # Norms of records as computed, levels of noise, short sums of them: tests/sums/test_summation.py
-TAIL_SLACK = 1e-9  # Quantiles and tails, and what a search finds: tests/noise/test_samplers.py
+TAIL_SLACK = 1e-9  # Quantiles, tails, and results of searches: tests/noise/test_samplers.py
 FUNCTION_SLACK = 1e-13  # SciPy's special functions: tests/noise/test_profiles.py
 MATRIX_SLACK = 1e-6  # Quantiles of matrix-shaped noise, which a search finds: tests/mechanisms/test_matrix_variate.py
 GRID_SLACK = 4e-9  # The scale of integer noise beside that of real noise: tests/mechanisms/test_residual_noise.py
@@ -38,10 +38,10 @@ DRAW_TOLERANCE = 1e-9  # Orthonormal columns keep the length of drawn noise: tes
 TRANSLATION_TOLERANCE = 1e-9  # Values here and CVXPY's, next to the largest: tests/model/test_template.py
 EPSILON = 2.0**-52  # The distance of 1 from the next larger number
 TINY = 2.0**-1021  # Results of functions below this have lost digits, or all of them
-# Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.
+# Two bounds of one number may contradict each other by this fraction of the size of its terms, which may be millions.
 APART = 1e-9
 HALF, SMALLEST = 26, 1e-290  # Half of the digits of a number, and the smallest number that has them all
-# Numbers with so many binary digits after the point are added up exactly, if they are not large.
+# Numbers with at most this many binary digits after the point are summed exactly, if they are not large.
 FRACTION = 20
 CANCELLED = 2.0**-10  # A sum that is smaller than its terms by this factor is added up again, exactly
 INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of products, before these are made whole
@@ -51,7 +51,7 @@ INSIDE = 1 - 2.0**-36  # Covers the rounding of norms of 2^16 numbers and of pro
 class Interval:
     """A closed interval; sums, products and powers are rounded outward, unless they are exact.
 
-    An end that is not a number, after an overflow, is infinite: nothing is known.
+    After an overflow that leaves NaN as an end, both ends are infinite.
 
     >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
     Interval(low=9999999999999998.0, high=1.0000000000000002e+16)
@@ -79,12 +79,12 @@ class Interval:
         return Interval(min(low for low, _ in corners), max(high for _, high in corners))
 
     def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
-        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of."""
+        """Return the interval widened by `count` roundings of each end, or of `magnitude` if it is larger."""
         low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
         return Interval(self.low - low, self.high + high)
 
     def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
-        """Intersect two intervals that contain one number, both computed with rounding."""
+        """Return the intersection of two intervals that contain the same number, both computed with rounding."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         if low <= high:
             return Interval(low, high)
@@ -105,7 +105,7 @@ def intervals(low: Array, high: Array) -> list[Interval]:
 
 
 def outward(value: float, exact: bool) -> tuple[float, float]:
-    """Bound a number by its rounded value from below and above; by itself, if it is exact."""
+    """Return bounds on the exact number of a rounded value: its neighbours, or the value itself if it is exact."""
     if exact:
         return value, value
     return math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
@@ -118,7 +118,7 @@ def plus(a: float, b: float) -> tuple[float, float]:
 
 
 def times(a: float, b: float) -> tuple[float, float]:
-    """Bound a product, where zero times an infinite end is zero."""
+    """Return bounds on a product; zero times an infinite end is zero."""
     if a == 0 or b == 0:
         return 0.0, 0.0
     whole = abs(a * b) < 1 / EPSILON and a % 1 == 0 and b % 1 == 0
@@ -127,7 +127,7 @@ def times(a: float, b: float) -> tuple[float, float]:
 
 
 def sum_ends(a: Any, b: Any) -> Ends:
-    """Bound the sums of arrays from below and above: Knuth's error term is exact."""
+    """Return lower and upper bounds on sums of arrays; Knuth's error term is exact."""
     with np.errstate(invalid="ignore", over="ignore"):
         total = np.asarray(a + b, dtype=float)
         other = total - a
@@ -136,7 +136,7 @@ def sum_ends(a: Any, b: Any) -> Ends:
 
 
 def quotient_ends(a: Any, b: Any) -> Ends:
-    """Bound the quotients of arrays from below and above; by what is not zero."""
+    """Return lower and upper bounds on quotients of arrays, with divisors that are not zero."""
     with np.errstate(all="ignore"):
         quotient = np.asarray(a / b, dtype=float)
         product, error = rounded_product(quotient, np.asarray(b, dtype=float))
@@ -145,7 +145,7 @@ def quotient_ends(a: Any, b: Any) -> Ends:
 
 
 def moved(values: Array, below: Any, above: Any, known: Any) -> Ends:
-    """Move values to their neighbours where the exact ones may lie below or above; what was infinite before stays."""
+    """Return bounds: the neighbours of values if exact ones may lie below or above, or if `known` (finite) inputs overflow."""
     with np.errstate(over="ignore"):
         down, up = np.nextafter(values, -np.inf), np.nextafter(values, np.inf)
     low = np.where(below | (known & (values == np.inf)), down, values)
@@ -153,7 +153,7 @@ def moved(values: Array, below: Any, above: Any, known: Any) -> Ends:
 
 
 def float_down(number: Fraction) -> float:
-    """Return the largest floating-point number up to 2^1023 that is not above an exact one."""
+    """Return the largest floating-point number, up to 2^1023, that does not exceed an exact number."""
     if abs(number) >= 2**1023:
         return 2.0**1023 if number > 0 else -math.inf
     found = float(number)
@@ -161,19 +161,19 @@ def float_down(number: Fraction) -> float:
 
 
 def root_up(square: float) -> float:
-    """Return a number that is not below the square root; 0 of what is not positive."""
+    """Return an upper bound on the square root; 0 for a negative number."""
     return root_ends(max(square, 0.0))[1]
 
 
 def root_ends(square: float) -> tuple[float, float]:
-    """Bound a square root from below and above."""
+    """Return lower and upper bounds on a square root."""
     root = np.array(math.sqrt(square))
     product, error = rounded_product(root, root)
     return outward(float(root), bool(product == square and error == 0))
 
 
 def norm_up(values: Any) -> float:
-    """Bound a Euclidean norm from above, whatever the size of its entries."""
+    """Return an upper bound on a Euclidean norm, for entries of any size."""
     sizes = np.abs(np.asarray(values, dtype=float)).ravel()
     largest = float(sizes.max(initial=0.0))
     if not 0 < largest < np.inf or np.count_nonzero(sizes) == 1:
@@ -188,7 +188,7 @@ def norm_up(values: Any) -> float:
 
 
 def rounded_product(a: Array, b: Array) -> Ends:
-    """Return products and bounds on their rounding, 0 where they are exact."""
+    """Return products and bounds on their rounding errors, which are 0 for exact products."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         product = a * b
         a0, b0 = (np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF) for m, e in (np.frexp(a), np.frexp(b)))
@@ -200,10 +200,10 @@ def rounded_product(a: Array, b: Array) -> Ends:
 
 
 def rounded_sums(values: Array, starts: Indices) -> Ends:
-    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding."""
+    """Return sums of runs of numbers, each from one of `starts` to the next, and bounds on their rounding errors."""
     total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
     ends = np.append(starts[1:], len(values))
-    # Sums of few whole numbers of some unit are exact.
+    # Sums of few whole multiples of a unit are exact.
     units = np.ldexp(values, FRACTION)
     whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
     error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
@@ -214,7 +214,7 @@ def rounded_sums(values: Array, starts: Indices) -> Ends:
 
 
 def interval_product(first: Ends, second: Ends) -> Ends:
-    """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
+    """Return lower and upper bounds on products of numbers in intervals, rounded outward unless they are exact."""
     low, high = np.full(np.shape(first[0]), np.inf), np.full(np.shape(first[0]), -np.inf)
     for a in first:
         for b in second:
@@ -222,7 +222,7 @@ def interval_product(first: Ends, second: Ends) -> Ends:
             product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
             inexact = (error > 0) & (a != 0) & (b != 0)
             below, above = moved(product, inexact, inexact, False)
-            if (vanished := inexact & (product == 0)).any():  # to a number with a sign
+            if (vanished := inexact & (product == 0)).any():  # an underflow keeps its sign
                 same = (a > 0) == (b > 0)
                 below, above = np.where(vanished & same, 0.0, below), np.where(vanished & ~same, 0.0, above)
             low, high = np.minimum(low, below), np.maximum(high, above)
@@ -230,7 +230,7 @@ def interval_product(first: Ends, second: Ends) -> Ends:
 
 
 def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
-    """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
+    """Return lower and upper bounds on sums of intervals by entry, rounded outward unless exact, each of shape (size,)."""
     order = np.argsort(entry, kind="stable")
     found, starts = np.unique(entry[order], return_index=True)
     least, most = np.zeros(size), np.zeros(size)
@@ -243,5 +243,5 @@ def interval_sums(entry: Indices, low: Array, high: Array, size: int) -> Ends:
 
 
 def grid_of(bound: float, bits: int) -> float:
-    """Return the power of two of which numbers up to a bound are 2^bits multiples at most."""
+    """Return the power of two u for which numbers up to `bound` are at most 2^bits times u."""
     return 2.0 ** (math.ceil(math.log2(bound)) - bits)

@@ -1,4 +1,4 @@
-"""Pictures of results.  Needs Matplotlib, and draws on figures of its own: no window, no global state."""
+"""Pictures of results.  Needs Matplotlib, and draws on new figures: no window, no global state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c"
 
 
 def dressed(axes: Axes | None, height: float = 4.5, **labels: str) -> Axes:
-    """Return the axes that were given, or new ones on a figure of their own, without the frame's upper and right side."""
+    """Return the given axes, or axes on a new figure, without the upper and right side of the frame."""
     drawn = Figure(figsize=(7.2, height), dpi=150, layout="constrained").add_subplot() if axes is None else axes
     drawn.set_axisbelow(True)
     drawn.spines[["top", "right"]].set_visible(False)
@@ -47,17 +47,17 @@ def error_bands(
         Test errors between 0 and 1, several for each epsilon.
     label, colour : str
     axes : matplotlib.axes.Axes, optional
-        Axes to draw on, such as those that an earlier call returned; by default new ones.
+        Axes to draw on, such as the result of an earlier call; by default new axes.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Save them with ``axes.figure.savefig(path)``.
+        Save the picture with ``axes.figure.savefig(path)``.
 
     Raises
     ------
     TemplateError
-        If the shapes do not go together, or an epsilon is not positive.
+        If the shapes do not match, or an epsilon is not positive.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def residuals(evaluation: Any, *, axes: Axes | None = None) -> Axes:
 
 
 def banded(curve: Any, marker: str, axes: Axes | None, label: str, line: Any, meaning: str, equal: bool = True) -> Axes:
-    """Draw a curve with intervals, beside a line that it is compared with."""
+    """Draw a curve with intervals, and a line for comparison."""
     drawn = dressed(axes, 5.5, **({"aspect": "equal"} if equal else {}))
     drawn.plot(*line, color=FAINT, linewidth=0.8, linestyle=":", label=meaning)
     if marker == "-":
@@ -168,7 +168,7 @@ def gaussians(
     labels : sequence, optional
         Names of the classes.
     coordinates : pair of int
-        The two features that are shown: sections through the centres, with the other features held there.
+        The two features that are shown, in sections through the centres.
     axes : matplotlib.axes.Axes, optional
     """
     pair, angle = list(coordinates), np.linspace(0, 2 * np.pi, 200)
@@ -193,10 +193,10 @@ def gaussians(
 
 
 def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
-    """Draw what a `dpconvex.Audit` claims and found; axes as for `error_bands`.
+    """Draw the claims and findings of a `dpconvex.Audit`; axes as for `error_bands`.
 
-    If the distribution of the answer was computed, delta against epsilon, with the claim as a point.  Otherwise the found share
-    of every claim, as bars.
+    If the distribution of the answer was computed, draw delta against epsilon, with the claim as a point. Otherwise draw the
+    ratio of found to claimed for each attack, as bars.
     """
     drawn, worst = dressed(axes), audit.worst
     if worst.masses is not None and worst.delta > 0:
@@ -224,7 +224,7 @@ def shapes(model: Any, *, across: int = 4) -> Figure:
     Parameters
     ----------
     model : AdditiveClassifier, AdditiveRegressor or mapping
-        A fitted model, or its ``shapes_``, or some of them.
+        A fitted model, its ``shapes_``, or a part of these.
     across : int
         Number of pictures in a row.
 

@@ -1,1 +1,1 @@
-"""Records, templates, guarantees of privacy, and data in columns, as users write them."""
+"""Templates, guarantees of privacy, privacy units, and programs over a batch."""

@@ -1,4 +1,4 @@
-"""A template's program over a whole batch as one CVXPY problem, without a loop over records; and a template out of such a one."""
+"""A template's objective over a batch as one CVXPY problem without a loop over records, and a template from a CVXPY problem."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ Objects = NDArray[np.object_]
 
 
 class BatchColumn:
-    """One entry of an expression for all records of a group, of numbers or CVXPY's, with the arithmetic of linear atoms."""
+    """One entry of an expression for all records of a group, as numbers or as a CVXPY expression, with linear arithmetic."""
 
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if isinstance(value, BatchColumn) else value
@@ -49,7 +49,7 @@ class BatchColumn:
 
 
 class Rebuilder:
-    """Writes one group's loss on columns; `entries` are what it sees of those of all variables, each in column order."""
+    """Rebuilds the loss of one group on columns; `entries` are the entries of all variables, each in column order, projected."""
 
     def __init__(self, problem: Any, rows: NDArray[np.int64], entries: cp.Expression) -> None:
         self.entries, self.count = entries, len(rows)
@@ -73,7 +73,7 @@ class Rebuilder:
         return self.known[expression]
 
     def _leaf(self, expression: Expression) -> list[Any]:
-        """Affine in the variables: a matrix of derivatives and a vector of offsets for each entry."""
+        """Return the columns of an expression that is affine in the variables: derivatives times `entries`, plus offsets."""
         leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
         variables = sorted(expression.variables, key=lambda variable: variable.key)
         values = over_records(
@@ -106,7 +106,7 @@ class Rebuilder:
         return [atom.to_cvxpy(cp, expression, [self._full(column) for column in cell]) for cell in cells]
 
     def _reduced(self, expression: Expression, arguments: list[Objects], options: dict[str, Any]) -> list[Any]:
-        """Apply a reduction to the stacks, of shape (k, records), of the k entries that each entry of the result reduces."""
+        """Return the columns of a reduction over stacks, shape (k, records), of the k arguments of each entry."""
         atom, argument, axes = expression.operation, arguments[0], options["axis"]
         assert atom.to_cvxpy is not None
         kept = [k for k in range(argument.ndim) if k not in axes]
@@ -121,7 +121,7 @@ class Rebuilder:
         try:
             over_rows = atom(stack_like, **{**options, "axis": (0,), "keepdims": False})
             return [atom.to_cvxpy(cp, over_rows, [stack]) for stack in stacks]
-        except ValueError as error:  # CVXPY has norms of some orders along an axis, and of others not
+        except ValueError as error:  # CVXPY has norms of only some orders along an axis
             raise missing(expression) from error
 
 
@@ -130,7 +130,7 @@ def missing(expression: Expression) -> MissingRule:
 
 
 def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
-    """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
+    """Return the whole program in the variables `fresh` (by name, with the attributes of the template's variables)."""
     writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
     entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
     lift, seen = entries_matrix(problem.space), entries
@@ -149,7 +149,7 @@ def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem
 
 
 def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]:
-    """Return the arguments of `Template.from_problem`'s template."""
+    """Return the arguments of `Template` for `Template.from_problem`."""
     instance(cp.Problem).check("from_problem", problem=problem)
     if not isinstance(records, Mapping) or not records:
         raise TemplateError("from_problem: records must map data parameters to domains of a row: {X: dp.Ball(3)}.")
@@ -176,7 +176,7 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
     variables: dict[Expression, Any] = {reader.variables[own.id]: own for own in problem.variables()}
 
     def loss(**fields: Any) -> Any:
-        # Labels are numbers to compute with.
+        # Labels count as numbers.
         found: dict[Expression, Any] = {row: fields[row.name] for row in rows.values()}
         leaves = {row: f if isinstance(f, cp.Expression) else cp.Constant(float(f)) for row, f in found.items()}
         return Writer({**variables, **leaves}).expression(one)

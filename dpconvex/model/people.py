@@ -1,4 +1,4 @@
-"""Units of records: identifiers as numbers, limits on the records of each unit, and weights (docs/unit.md)."""
+"""Privacy units: identifiers as numbers, limits on the records of each unit, and weights (docs/unit.md)."""
 
 from collections.abc import Mapping, Set, Sized
 from copy import copy
@@ -26,14 +26,14 @@ from dpconvex.util.runtime import once
 
 IDENTIFIERS = {int: "numbers", float: "numbers", bool: "numbers", str: "texts", bytes: "bytes"}
 IDENTIFIERS |= {date: "dates", datetime: "times"}
-WEIGHT = "weight_of_a_record"  # The field that "weights" add to a template, and to data
+WEIGHT = "weight_of_a_record"  # The field that keep="weights" adds to a template and to data
 NO_UNIT = 'unit: `privacy` declares no unit. Write dp.Privacy(..., unit="patient", most=3).'
 WEIGHTED = WeakSet[Template]()
 
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Number the unit of each kept record from 0 (`of`), and mark the records that are kept, shape (n,)."""
+    """The units of records: the number of each kept record's unit, from 0 (`of`), and the mask of kept records, shape (n,)."""
 
     of: NDArray[np.int64]
     kept: NDArray[np.bool_]
@@ -41,7 +41,7 @@ class People:
 
     @classmethod
     def read(cls, privacy: Privacy, given: Any, records: int, rng: np.random.Generator) -> Self:
-        """Read identifiers, one for each of so many records, and refuse units of more records than declared, or cut them."""
+        """Read one identifier per record; for units above the declared limit, raise or keep only some records."""
         unit = privacy.unit
         require(given is not None, f"unit: the privacy unit is a {unit}; pass unit=, one identifier for each record.")
         wrong = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Sized)
@@ -60,7 +60,7 @@ class People:
 
     @property
     def size(self) -> int:
-        """Number of records that are kept, or of people if records are weighted."""
+        """Number of kept records, or of people if records are weighted."""
         return len(np.unique(self.of)) if self.weighted else len(self.of)
 
     def cut(self, batch: Batch) -> Batch:
@@ -69,12 +69,12 @@ class People:
         return batch if self.kept.all() else batch.chosen(self.kept)
 
     def chosen(self, rows: NDArray[np.bool_]) -> "People":
-        """Return those of some of the records that were kept, with numbers of their own; `rows` has an entry for each."""
+        """Return the people of some of the kept records, numbered anew; `rows` is a mask of the kept records."""
         of = np.unique(self.of[rows], return_inverse=True)[1]
         return People(frozen(of), frozen(np.ones(len(of), dtype=bool)), self.weighted)
 
     def check_together(self, data: Any) -> None:
-        """Refuse persons with records in several partitions where a person's sums are clipped."""
+        """Raise if the records of a unit lie in several partitions, because the sum of their gradients is clipped."""
         if not isinstance(data, Partitions | PartitionedBatch):
             return
         where = np.repeat(np.arange(len(data.sizes)), data.sizes)[self.kept]
@@ -83,7 +83,7 @@ class People:
             raise DomainError(f"unit: {why}; nothing was spent. Make partitions by unit, or take another mechanism.")
 
     def with_weights(self, data: Any) -> Any:
-        """Return data with a weight for each record: one over the number of its person's records, rounded down."""
+        """Return data with a weight for each record: 1 over the number of records of its person, rounded down."""
         in_one_place('keep="weights"', data, "pass arrays, or ask for no weights")
         counts = np.bincount(self.of)
         each = np.where(counts > 1, np.nextafter(1.0 / np.maximum(counts, 1), 0.0), 1.0)
@@ -91,20 +91,20 @@ class People:
 
 
 def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], list[Any]]:
-    """Return identifiers as numbers, in the order in which they come first, and each once; refuse missing or mixed ones."""
+    """Return numbers of identifiers, by their first occurrence, and the distinct identifiers; raise for missing or mixed ones."""
     entries: list[Any] = identifiers_of(given)
     if any(map(reads_as_missing, entries)):
         raise DomainError("unit: records without an identifier; give each one of its own, or leave them out.")
-    # pandas has a class of its own for times, which `to_pydatetime` makes ordinary ones of.
+    # `to_pydatetime` converts timestamps of pandas to times of Python.
     entries = [e.to_pydatetime(warn=False) if hasattr(e, "to_pydatetime") else e for e in entries]
     others = {type(entry).__name__ for entry in entries if type(entry) not in IDENTIFIERS}
-    if others:  # what is not equal to itself, such as a decimal NaN, would be a person for each record
+    if others:  # an entry unequal to itself, such as a decimal NaN, would be a new person in each record
         raise DomainError(f"unit: identifiers must be numbers, texts or dates, not of type {min(others)}.")
     kinds = {IDENTIFIERS[type(e)] + " with a time zone" * bool(getattr(e, "tzinfo", None)) for e in entries}
     if len(kinds) > 1:  # 7 and "7" would be two people
         both = " and ".join(sorted(kinds))
         raise DomainError(f"unit: identifiers are {both}; nothing was spent. Make them all of one kind.")
-    if "times with a time zone" in kinds:  # one time in two zones is two for Python, where clocks are changed
+    if "times with a time zone" in kinds:  # Python may distinguish one time in two zones, at a change of clocks
         entries = [entry.astimezone(UTC) for entry in entries]
     known: dict[Any, int] = {}
     of = np.array([known.setdefault(entry, len(known)) for entry in entries], dtype=np.int64)
@@ -116,13 +116,13 @@ def identified(given: Any, unit: str = "person") -> tuple[NDArray[np.int64], lis
 
 
 def for_promise(template: Template, privacy: Privacy) -> Template:
-    """Return the template that is fitted: with weights, if the guarantee has them."""
+    """Return the template to fit: with a weight for each record, if the guarantee weights records."""
     return template if privacy.keep != "weights" or template in WEIGHTED else weighted(template)
 
 
 @once
 def weighted(template: Template) -> Template:
-    """Return the template of weighted records: their loss times a weight between 0 and 1."""
+    """Return the template of weighted records: the loss is multiplied by a weight between 0 and 1."""
     if WEIGHT in template.record.fields:
         raise TemplateError(f'keep="weights" adds a field named {WEIGHT!r}; give yours another name.')
     extra = Record(**{WEIGHT: Box(0.0, 1.0)})

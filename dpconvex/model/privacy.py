@@ -1,4 +1,4 @@
-"""A guarantee of privacy."""
+"""Guarantees of differential privacy."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from dpconvex.util.arguments import BELOW_ONE, COUNT, POSITIVE, REAL, Kind, chec
 from dpconvex.util.plain_data import is_real
 
 ADJACENCIES = ("replace-one", "add-remove")
-# Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
+# Noise is computed for epsilon in this range, and for a delta of 0 or above its lower end: squares do not overflow.
 COMPUTABLE = 1e-100, 1e100
 MOST_ROWS, KEEPS = 10_000, ("first", "random", "weights")  # of one person
 
@@ -23,7 +23,7 @@ class Person(NamedTuple):
     weight: float = 1.0
 
     def moves(self, apart: float, length: float) -> float:
-        """Bound how far a person moves a sum whose terms of two rows are so far apart, and that of one is so long."""
+        """Bound a person's change of a sum: terms of two rows differ by at most `apart`, and a term has at most this length."""
         return apart if self.rows == 1 else self.weight * max(apart, length)
 
 
@@ -52,8 +52,8 @@ class Privacy:
     most : int
         Public bound on the number of records of one unit.
     keep : {"first", "random", "weights"}, optional
-        Units above the limit.  By default the data are refused.  "first" and "random" keep `most` of their records.  "weights"
-        refuses them too, weighs each of a unit's records one over their number, and counts units.
+        Treatment of units above the limit: by default an error.  "first" and "random" keep `most` of their records.  "weights"
+        raises the error too; it weights each record by one over the number of its unit's records, and counts units.
 
     Examples
     --------
@@ -102,11 +102,11 @@ class Privacy:
         return {"epsilon": self.epsilon} | ({} if self.pure else {"delta": self.delta})
 
     def minus(self, part: "Privacy") -> "Privacy":
-        """Return the guarantee less a part, rounded down, so that the sum does not exceed it."""
+        """Return the guarantee minus a part, rounded down, so that the two parts do not exceed this guarantee."""
         return self.part(left(self.epsilon, part.epsilon), left(self.delta, part.delta))
 
     def part(self, epsilon: float, delta: float = 0.0) -> "Privacy":
-        """Return another guarantee about the same neighbours."""
+        """Return a guarantee with another epsilon and delta, about the same neighbours."""
         return replace(self, epsilon=epsilon, delta=delta)
 
     def __str__(self) -> str:
@@ -117,13 +117,13 @@ class Privacy:
         return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}{whom}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-able values; without a unit, its fields are left out."""
+        """Return the fields as JSON-able values, without the fields of a unit if there is none."""
         found = asdict(self)
         return found if self.unit is not None else {key: found[key] for key in ("epsilon", "delta", "adjacency")}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`, or raise `TemplateError`."""
+        """Return the guarantee that `to_dict` described, or raise `TemplateError`."""
         known = {"epsilon", "delta", "adjacency"}
         if not isinstance(fields, Mapping) or set(fields) not in (known, known | {"unit", "most", "keep"}):
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
@@ -131,7 +131,7 @@ class Privacy:
 
 
 def check_privacy(owner: str, privacy: Any, units: bool = False) -> None:
-    """Refuse what is no guarantee, and a guarantee about people with several records where only single ones are protected."""
+    """Raise if `privacy` is not a `Privacy`, or declares a unit although only single records are protected (`units` is False)."""
     example = f"such as Privacy(epsilon={privacy if is_real(privacy) else 1.0})"
     instance(Privacy, example).check("" if owner == "this" else owner, privacy=privacy)
     if privacy.unit is not None and not units:
@@ -145,7 +145,7 @@ def not_for_units(owner: str, privacy: Privacy) -> NotPrivate:
 
 @contextmanager
 def computable(privacy: Privacy) -> Iterator[None]:
-    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
+    """Context for the calibration of noise: guarantees that double precision cannot handle raise `NotPrivate`."""
     remedy = "ask for an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
     (small, large), why = COMPUTABLE, "no noise can be computed in double precision for so extreme a guarantee"
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
@@ -160,10 +160,10 @@ def computable(privacy: Privacy) -> Iterator[None]:
 
 
 def left(total: float, part: float) -> float:
-    """Return what a part leaves of a total, rounded down."""
+    """Return `total` minus `part`, rounded down; 0 for a total of 0."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
 
 
 def text(value: float) -> str:
-    """Write a number with all of its digits, and no more: 3, 0.1, 1e-06."""
+    """Return a number as a text with all of its digits, and no more: 3, 0.1, 1e-06."""
     return repr(value).removesuffix(".0")

@@ -1,4 +1,4 @@
-"""A private learner, declared and read once: a record, a loss for one record, a public regularizer and public constraints."""
+"""Private learners: a record, a loss for one record, a public regularizer and public constraints."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,10 +31,10 @@ Predict = Callable[..., NDArray[Any]]  # of the parameters, the features, and fu
 
 
 def further_fields(function: Predict | str | None, given: Container[str] = ()) -> tuple[str, ...]:
-    """Return the fields that a function of (parameters, x, ...) names after x: without a default, or among those given."""
+    """Return the arguments after x of a function of (parameters, x, ...) that have no default, or are among the given fields."""
     while isinstance(function, partial) and function.func in (best_labels, softmax_of):
         function = function.args[0]
-    with suppress(TypeError, ValueError):  # of functions that state no arguments
+    with suppress(TypeError, ValueError):  # functions without a signature
         told = list(signature(function).parameters.values())[2:] if callable(function) else []
         kinds = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
         named = (one for one in told if one.kind in kinds)
@@ -45,7 +45,7 @@ def further_fields(function: Predict | str | None, given: Container[str] = ()) -
 def best_labels(
     decision: Predict, names: NDArray[Any], parameters: Mapping[str, Array], x: Array, **fields: Any
 ) -> NDArray[Any]:
-    """Predict by scores: above 0 the second label, or that of the largest."""
+    """Return the labels that scores predict: the second for a score above 0, or the label of the largest score."""
     scores = np.asarray(decision(parameters, x, **fields))
     if scores.shape[1:] not in ((len(names),), () if len(names) == 2 else None):
         raise TemplateError(f"predict: a decision must score {len(names)} labels, not have shape {scores.shape}.")
@@ -53,7 +53,7 @@ def best_labels(
 
 
 def softmax_of(decision: Predict, parameters: Mapping[str, Array], x: Array, **fields: Any) -> NDArray[Any]:
-    """Return probabilities whose logarithms differ as the scores do, shape (n, labels)."""
+    """Return the softmax of scores, shape (n, labels); for one score per record, of 0 and the score."""
     scores = np.asarray(decision(parameters, x, **fields), dtype=float)
     return np.asarray(softmax(np.stack([0 * scores, scores], 1) if scores.ndim == 1 else scores, axis=1))
 
@@ -91,7 +91,7 @@ class Template(Sealed):
         The public domain of one record.
     loss : callable
         ``loss(**fields)`` returns the loss of one record as a scalar CVXPY expression.  Continuous fields arrive as CVXPY
-        parameters, discrete fields as plain Python values; it is called once for every combination of the latter.
+        parameters, discrete fields as plain Python values; `loss` is called once for every combination of these.
     regularizer : cvxpy.Expression or float
         Convex, public; added to the *mean* loss.
     constraints : sequence of cvxpy.Constraint
@@ -100,15 +100,15 @@ class Template(Sealed):
     predict, decision : callable, optional
         NumPy functions of the released parameters and a batch of features.  ``decision(parameters, x)`` returns scores of shape
         (n,), above 0 for the second of two labels, or (n, labels), the largest for the predicted label.  If y is a number, it
-        returns predictions.  By default `predict` follows from it and the values of the field y.  A function gets further
-        fields of the record, such as a group or an offset, if it names them: ``predict(parameters, x, g)``.  Predictions may
-        leave out those with a default value.
+        returns predictions.  By default `predict` follows from `decision` and the values of the field y.  Further fields of the
+        record, such as a group or an offset, are arguments after x: ``predict(parameters, x, g)``.  Predictions may leave out
+        fields with a default value.
     probabilities : callable or "softmax", optional
         ``probabilities(parameters, x)``, with further fields as for `predict`, returns shape (n, labels). "softmax" computes
-        them from the scores, as logistic losses do.  If y has a number for each of several intervals, the probabilities to
-        survive them.
+        probabilities from the scores, as for logistic losses.  If y has a number for each of several intervals, they are the
+        probabilities of surviving each interval.
     ratio : str
-        What `exp` of a coefficient is, such as "odds ratio", for the intervals; empty if it has no name.
+        Name of `exp` of a coefficient, such as "odds ratio", for the intervals; empty if there is none.
     source : tuple of (str, dict), optional
         Name and options of the problem file that built this template, so that a saved release can find it again.
 
@@ -128,7 +128,7 @@ class Template(Sealed):
     2
     """
 
-    # The regularizer without terms that were part of the loss, and these; None if there are none.
+    # The regularizer without the public terms of the loss, and these terms; None if there are none.
     public_terms: tuple[Expression, Expression] | None = None
 
     def __init__(
@@ -185,7 +185,7 @@ class Template(Sealed):
     def from_problem(
         cls, problem: cp.Problem, records: Mapping[cp.Parameter | str, Domain], predict: Predict | None = None
     ) -> Self:
-        """Make a template from a problem whose objective is a sum over the rows of data.
+        """Return the template of a problem with an objective that is a sum over the rows of data.
 
         The data are `cvxpy.Parameter` objects with one row per record; their values are not read.  Their names become the fields
         of the record.  The objective is the mean of the template's losses plus its regularizer.  A term that mixes records
@@ -251,7 +251,7 @@ class Template(Sealed):
         return perturbed_program(whole, {v.name: variable_like(v) for v in self.variables})
 
     def with_parts(self, **parts: Any) -> Self:
-        """Return a copy with other parts, which use the variables of this template."""
+        """Return a copy with other parts, which must use the variables of this template."""
         result = copy(self)
         result.__dict__.update(parts)
         return result
@@ -262,14 +262,14 @@ class Template(Sealed):
 
 
 def taken_as_public(originals: Mapping[str, Any], record: Record) -> str:
-    """Return the assumption that no constant of a template is private: its arrays by their places and shapes, as written."""
+    """Return the assumption that all constants of a template are public, with places and shapes of its arrays."""
     places: dict[str, dict[str, None]] = {}
     fields = {id(symbol) for symbol in record.parameters.values()}
     for name, root in originals.items():
         here = places.setdefault(name.split(" for ")[0], {})
         leaves = [leaf for leaf in (*root.constants(), *root.parameters()) if id(leaf) not in fields]
         here |= dict.fromkeys(str(list(leaf.shape)) for leaf in leaves if leaf.size > 1)
-        for variable in root.variables():  # CVXPY makes an array of a number, too
+        for variable in root.variables():  # CVXPY converts a number to an array, too
             sides = [np.asarray(side) for side in variable.attributes.get("bounds") or () if len(np.unique(side)) > 1]
             places.setdefault(f"the bounds of {variable.name()}", dict.fromkeys(str(list(s.shape)) for s in sides))
     said = "; ".join(f"{', '.join(shapes)} in {place}" for place, shapes in places.items() if shapes)
@@ -305,10 +305,10 @@ def scalar(what: str, value: Any) -> cp.Expression:
     return expression
 
 
-# What was read of a template is compared with what its user wrote, in values at public points, by CVXPY's own arithmetic.
+# Check of the reading: expressions as read have the values that CVXPY computes of the user's expressions, at public points.
 
-# Values may differ by this fraction of the largest number that occurs in computing them; with more than so many expressions, the
-# many labels' own are like each other, and one point for each is enough.
+# READING is the largest difference, relative to the largest number of the computation. With more than FEW expressions, such as
+# those of many labels, one point for each is enough.
 READING, FEW = 1e-9, 32
 
 
@@ -317,9 +317,9 @@ def check_reading(originals: Sequence[Any], read: Sequence[Any], record: Record,
     variables = {reader.variables[v.id]: v for root in originals for v in root.variables()}
     for original, own in zip(originals, read, strict=True):
         args, theirs = ([own], [original]) if isinstance(own, Expression) else (own.args, original.args)
-        if len(theirs) < len(args):  # one argument was compared with zero
+        if len(theirs) < len(args):  # CVXPY compares one argument with zero
             args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
-        # The values of declared atoms have one source.
+        # Values of declared atoms have one source on both sides.
         pairs += [p for p in zip(theirs, args, strict=True) if all(n.atom is not DECLARED for n in postorder([p[1]]))]
     for positive in (False, True) if len(pairs) <= FEW else (False,):
         fields = record.sample(1, rng).fields
@@ -336,7 +336,7 @@ def check_reading(originals: Sequence[Any], read: Sequence[Any], record: Record,
 
 
 def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], known: dict[int, Array]) -> Array:
-    """Return the value of a CVXPY tree, NaN where CVXPY has none, with nobody's variables set; each node is computed once."""
+    """Return CVXPY's value of a tree at `leaves`, NaN if there is none; no variables are set, and nodes are computed once."""
     if id(node) not in known:
         values = [cvxpy_value(argument, reader, leaves, known) for argument in node.args]
         read = reader.known(node)
@@ -349,7 +349,7 @@ def cvxpy_value(node: Any, reader: Reader, leaves: Mapping[Expression, Any], kno
 
 
 def odd(node: Any, read: Expression, values: list[Any]) -> bool:
-    """Say whether CVXPY has values of no meaning: of matrices that are not symmetric, and of norms of nearly the same order."""
+    """Return whether CVXPY's value is meaningless: for matrices that are not symmetric, and norms of a rounded order."""
     pairs = zip(read.atom.domain(read) if read.atom is not None else (), values, strict=False)
     skew = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
     return skew or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
@@ -362,4 +362,4 @@ def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool
     elif positive or any(has[name] for name in ("nonneg", "nonpos", "pos", "neg")):
         value = np.abs(value) * (-1 if has["nonpos"] or has["neg"] else 1)
     projected = variable.project(value)
-    return np.real(projected.toarray() if sp.issparse(projected) else projected)  # a diagonal is sparse
+    return np.real(projected.toarray() if sp.issparse(projected) else projected)  # a diagonal matrix is sparse

@@ -1,1 +1,1 @@
-"""What every room uses: kinds of arguments, arrays and sums, what is remembered, and how imports are spared."""
+"""Utilities of all rooms: checks of arguments, arrays, sums, charts, files, caches, threads, and faster imports."""

@@ -1,4 +1,4 @@
-"""Kinds of arguments, declared once: conditions, and kinds of values, by which types and ranges are checked."""
+"""Checks of arguments: conditions, and kinds of values with their types and ranges."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,26 +12,26 @@ import numpy as np
 from dpconvex.errors import DPConvexError, TemplateError, shown
 from dpconvex.util.plain_data import is_real, is_whole
 
-# What NumPy raises of what is no array of numbers, and what a reader of JSON raises of another file.
+# Errors of NumPy for values that are no array of numbers, and errors of a reader of JSON for other files.
 NOT_AN_ARRAY = TypeError, ValueError, OverflowError
 NOT_JSON = *NOT_AN_ARRAY, RecursionError
 
 
 def require(fits: object, said: str, kind: type[DPConvexError] = TemplateError) -> None:
-    """Raise an error with this message unless something fits."""
+    """Raise an error with the message `said` unless `fits` is true."""
     if not fits:
         raise kind(said)
 
 
 def refuse(faults: Iterable[str], kind: type[DPConvexError] = TemplateError) -> None:
-    """Raise an error with the first of these messages, if there is one."""
+    """Raise an error with the first of the messages, if there is one."""
     for said in faults:
         raise kind(said)
 
 
 @contextmanager
 def retold(said: str, *caught: type[Exception], kind: type[DPConvexError] = DPConvexError) -> Iterator[None]:
-    """Raise an error with this message in place of others, whose own messages are added."""
+    """Context that replaces errors by an error with the message `said`, followed by the original message."""
     try:
         yield
     except caught as error:
@@ -40,7 +40,7 @@ def retold(said: str, *caught: type[Exception], kind: type[DPConvexError] = DPCo
 
 @dataclass(frozen=True)
 class Kind:
-    """Say what an argument must be, in words and as a test.
+    """A kind of argument: its description in messages, and a test.
 
     >>> FRACTION.check("ResidualNoise", share=2.0)
     Traceback (most recent call last):
@@ -51,7 +51,7 @@ class Kind:
     fits: Callable[[Any], bool]
 
     def check(self, owner: str, remedy: str = "", /, **values: object) -> None:
-        """Raise `TemplateError` for the first value that is not of this kind, by its name and that of its function or class."""
+        """Raise `TemplateError` for the first value that is not of this kind; the message names `owner` and the argument."""
         for name, value in values.items():
             if not self.fits(value):
                 said = f"{name} must be {self.wanted}, not {shown(value)}. {remedy}".strip()
@@ -63,13 +63,13 @@ class Kind:
 
 
 def check_fields(subject: object, owner: str | None = None, **kinds: Kind) -> None:
-    """Check attributes of an object, each against its kind; messages name its class, or another owner."""
+    """Check attributes of an object against their kinds; messages name the class of the object, or `owner`."""
     for name, kind in kinds.items():
         kind.check(type(subject).__name__ if owner is None else owner, **{name: getattr(subject, name)})
 
 
 def number(wanted: str, fits: Callable[[Any], bool]) -> Kind:
-    """Return the kind of real numbers for which a test holds; nan, of which no comparison holds, is none of them."""
+    """Return the kind of real numbers that pass a test; NaN passes no comparison."""
     return Kind(wanted, lambda value: is_real(value) and fits(value))
 
 

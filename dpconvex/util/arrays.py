@@ -1,4 +1,4 @@
-"""Arrays of NumPy: what they are called in annotations, and ones that nobody writes to."""
+"""NumPy arrays: names for annotations, read-only copies, and sums that do not depend on other rows."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,25 +14,25 @@ Indices = NDArray[np.int64]
 
 
 def squared_lengths(rows: Array) -> Array:
-    """Return squared lengths of rows, shape (n,), each to the same bits whatever rows are beside it."""
-    several = rows if len(rows) > 1 else np.repeat(rows, 2, axis=0)  # NumPy adds up one long row alone in another order
+    """Return the squared lengths of rows, shape (n,); no bit of a length depends on other rows."""
+    several = rows if len(rows) > 1 else np.repeat(rows, 2, axis=0)  # NumPy sums a single long row in another order
     return np.asarray(np.einsum("ij,ij->i", several, several)[: len(rows)])
 
 
 def powers_of_two(sizes: Array) -> Array:
-    """Return units near some sizes, in which numbers keep all digits; 1 for what has no size."""
+    """Return the powers of two near the sizes, for scaling without rounding; 1 for sizes of 0."""
     return np.asarray(2.0 ** np.rint(np.log2(np.where(sizes > 0, sizes, 1.0))))
 
 
 def components(matrix: Any) -> list[Indices]:
-    """Return the coordinates of the blocks of a matrix that no entry connects."""
-    count, owner = connected_components(sp.csr_array(matrix), directed=False)  # of a dense one it takes 1e-8 to be 0
+    """Return the coordinates of each connected block of a matrix."""
+    count, owner = connected_components(sp.csr_array(matrix), directed=False)  # in dense ones SciPy drops 1e-8
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=count))[:-1])
 
 
 def as_they_are(values: Sequence[Any]) -> NDArray[Any]:
-    """Return values as an array, shape (n,); of objects where NumPy would turn some into others, as numbers beside texts."""
-    with suppress(ValueError):  # of tuples that are not equally long
+    """Return values as an array, shape (n,), of dtype object if NumPy would convert some, such as numbers beside texts."""
+    with suppress(ValueError):  # tuples of different lengths
         found = np.array(list(values))
         if found.ndim == 1 and found.tolist() == list(values):
             return found
@@ -40,11 +40,11 @@ def as_they_are(values: Sequence[Any]) -> NDArray[Any]:
 
 
 class Owned(np.ndarray):
-    """Memory that only `frozen` has written to: NumPy's own, which is faster to get and to read than that of bytes."""
+    """Memory that only `frozen` has written to; NumPy allocates and reads it faster than bytes."""
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of an array in memory of its own, which nobody can write to; what came from here as it is."""
+    """Return a read-only copy of an array; a result of this function is returned without a copy."""
     base: Any = array
     while type(base) is np.ndarray:
         base = base.base
@@ -53,6 +53,6 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
         return array
     if not array.size:
         return np.zeros(array.shape, dtype=array.dtype)
-    # Over a read-only view: the flag of an array that owns its memory, or of its base, can be set back.
+    # Over a read-only view: the write flag of an array that owns its memory, or of its base, can be set back.
     owner = np.array(array, order="C").view(Owned)
     return np.frombuffer(memoryview(owner).toreadonly(), dtype=array.dtype).reshape(array.shape)

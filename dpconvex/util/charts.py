@@ -1,4 +1,4 @@
-"""Small pictures as SVG, in the colours of the page that holds them: curves with bands, points and bars with intervals."""
+"""Small charts as SVG, in the colours of their page: curves with bands, points with intervals, and bars with intervals."""
 
 import html
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def chart(
     points: bool = False,
     box: Sequence[float] = (0.0, 1.0, 0.0, 1.0),
 ) -> str:
-    """Return a picture of a curve and its band, or of points and their intervals, in a box; a dotted line has two ends (x, y)."""
+    """Return a chart of a curve with its band, or of points with intervals, in a box; `line` has the ends of a dotted line."""
     known = np.isfinite(np.asarray(y, dtype=float))
     x, y, lower, upper = (np.asarray(part, dtype=float)[known] for part in (x, y, lower, upper))
     (left, middle), (_, low), (_, high) = (placed(x, part, box) for part in (y, lower, upper))
@@ -51,7 +51,7 @@ def chart(
 
 
 def placed(x: ArrayLike, y: ArrayLike, box: Sequence[float]) -> tuple[Array, Array]:
-    """Return where points of a box lie in the picture; those above or below it lie on its edge."""
+    """Return the coordinates of points of a box in the picture; points above or below the box lie on its edge."""
     first, last, least, most = box
     across, up = (np.asarray(x) - first) / (last - first), (np.clip(y, least, most) - least) / (most - least)
     return LEFT + across * (WIDE - LEFT - 10), HIGH - BELOW - up * (HIGH - BELOW - 12)

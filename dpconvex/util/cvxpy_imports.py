@@ -1,4 +1,4 @@
-"""Half of the time that CVXPY's imports take is spared: what they ask for is refused, or imported on first use."""
+"""Faster imports of CVXPY, in half of the time: seldom used modules are refused, or imported on first use."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Statistics(ModuleType):
-    """SciPy's statistics, which are imported when they are used: CVXPY asks for one function of theirs, for one atom."""
+    """The module `scipy.stats`, imported on first use: CVXPY needs one of its functions, for one atom."""
 
     def entropy(self, *arguments: Any) -> Any:
         return self.__getattr__("entropy")(*arguments)
@@ -22,13 +22,13 @@ class Statistics(ModuleType):
 
 
 class Unasked:
-    """Refuse or defer what CVXPY imports and seldom uses."""
+    """Import finder that refuses or defers modules that CVXPY imports and seldom uses."""
 
-    deferred = False  # Whether statistics were asked for, once
+    deferred = False  # Whether scipy.stats was asked for, once
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, *_: object) -> ModuleSpec | None:
-        """Refuse JAX to the solver MPAX where that is not installed, and defer statistics that an atom imports."""
+        """Refuse JAX to the solver MPAX if MPAX is not installed, and defer `scipy.stats` for an atom that imports it."""
         if name not in ("jax", "scipy.stats"):
             return None
         from traceback import walk_stack  # here, so that `import dpconvex` is quick
@@ -44,7 +44,7 @@ class Unasked:
         return found
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make the module."""
+        """Return None, so that Python makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = Statistics

@@ -1,4 +1,4 @@
-"""HTML for notebooks: tables whose numbers are for people, in the reader's own colours, light or dark."""
+"""HTML for notebooks: tables with short numbers, in the colours of the reader, light or dark."""
 
 import html
 import re
@@ -11,13 +11,13 @@ LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
 
 def upward(value: float, places: int = 4) -> str:
-    """Return a number with so many digits, rounded up: less of a cost, or of what bounds a risk, would be a false claim."""
+    """Return a number with `places` digits, rounded up: a smaller cost, or bound on a risk, would be a false claim."""
     rounded = Context(prec=places, rounding=ROUND_CEILING).create_decimal(float(value))
     return f"{float(rounded):.{places}g}"
 
 
 def brief(text: str) -> str:
-    """Cut every number in a text to four digits, but not those of section 1.2.3 or 2^-27; costs are rounded up."""
+    """Return a text with numbers of four digits, costs rounded up; numbers such as 1.2.3 or 2^-27 are unchanged."""
 
     def cut(found: re.Match[str]) -> str:
         value = float(found.group())
@@ -29,7 +29,7 @@ def brief(text: str) -> str:
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = (1,)) -> str:
-    """Return a table; the columns of numbers are set to the right."""
+    """Return a table; the columns in `numbers` are aligned to the right."""
     right = set(numbers)
 
     def cell(place: int, text: str, tag: str = "td") -> str:
@@ -41,7 +41,7 @@ def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterabl
 
 
 def paragraph(title: str, text: str = "", warning: bool = False) -> str:
-    """Return a paragraph that begins in bold; a warning has a frame, since colours are the reader's."""
+    """Return a paragraph with a bold beginning; a warning has a frame, because colours are those of the reader."""
     frame = ' style="border-left:4px solid #d9534f;padding-left:0.6em"' if warning else ""
     return f"<p{frame}><b>{html.escape(title)}</b>{html.escape(text)}</p>"
 
@@ -59,7 +59,7 @@ def bar(part: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Return a number with three digits, and of thousands all whole ones.
+    """Return a number with three digits; from a thousand to a million, with all whole digits.
 
     >>> digits(2409.2), digits(-12345.6), digits(0.03721)
     ('2,409', '-12,346', '0.0372')

@@ -1,4 +1,4 @@
-"""Files: where one may be written and read, and written whole or not at all."""
+"""Files: checks of paths, and reading and atomic writing."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ def content_of(path: str | os.PathLike[str]) -> bytes:
     PATH.check("", path=path)
     file = Path(path)
     try:
-        if file.exists() and not file.is_file():  # a device may never end, and a pipe never begin
+        if file.exists() and not file.is_file():  # reading a device or a pipe may block forever
             raise OSError("it is a folder, a device or a pipe")
         return file.read_bytes()
     except FileNotFoundError:
@@ -27,19 +27,19 @@ def content_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def replaceable(path: object) -> Path:
-    """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced."""
+    """Return the path of a new or a regular file; raise `TemplateError` for others, which are never replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise TemplateError(f"no file can be made there: a path is a text or a path, and not empty, not {path!r}.")
     file = Path(text)
-    with suppress(OSError):  # of a name that is too long, for instance: whoever writes says so
+    with suppress(OSError):  # a name may be too long: the write raises
         if file.exists() and not file.is_file():
             raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
     return file
 
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
-    """Return the path of a file that can be made, and is none of the inputs, so that no fit is paid for and then lost."""
+    """Return the path of a file that can be written, and is no input; raise before a fit is charged and then lost."""
     for what, other in inputs.items():
         if other is not None and leads_to(Path(path), Path(other)):
             folder = os.path.isdir(other) and "a folder whose files are data; name a file elsewhere"
@@ -57,7 +57,7 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
 
 
 def leads_to(file: Path, other: Path) -> bool:
-    """Say whether a path leads to a file, or into a folder, through links of any kind; it need not be there yet."""
+    """Return whether a path leads to a file, or into a folder, through links of any kind; the path may be new."""
     with suppress(OSError, ValueError):
         mine, its = Path(os.path.realpath(file)), Path(os.path.realpath(other))
         entries = its.iterdir() if its.is_dir() else [its]
@@ -70,7 +70,7 @@ def draft_of(file: Path) -> Path:
 
 
 def write_whole(path: Path, content: bytes, over: bool = True) -> None:
-    """Write a file, whole or not at all: over that which a link leads to, with its permissions, or only if there is none."""
+    """Write a file atomically: over the target of a link, with its permissions, or (without `over`) only if there is no file."""
     file = Path(os.path.realpath(path)) if over else path
     if not file.parent.exists():
         said = f"there is no folder {file.parent}; make it, or name a file elsewhere"
@@ -88,7 +88,7 @@ def write_whole(path: Path, content: bytes, over: bool = True) -> None:
         (os.replace if over else os.link)(draft, file)
         folder = os.open(file.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the name has to last as well as the content
+            os.fsync(folder)  # the directory entry must last as well as the content
         finally:
             os.close(folder)
     finally:

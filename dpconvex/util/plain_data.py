@@ -1,4 +1,4 @@
-"""Numbers and objects from outside: what kind of number an argument is, and dataclasses from plain data, as JSON has them."""
+"""Tests of numbers, and dataclasses from JSON-able data."""
 
 import math
 import sys
@@ -17,26 +17,26 @@ Readers = Mapping[type, Callable[[Any], Any]]
 
 
 def is_real(value: object) -> bool:
-    """Say whether a value is a real number of Python or NumPy (a truth value is none) that floating-point numbers can hold."""
+    """Return whether a value is a real number of Python or NumPy (not a truth value) in the range of floats."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return isinstance(value, float | np.integer | np.floating)
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Say whether a value is a whole number of Python or NumPy, and large enough."""
+    """Return whether a value is a whole number of Python or NumPy, and at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def finite(value: Any) -> Any:
-    """Return plain data without what is infinite or missing."""
+    """Return plain data without fields that are infinite or None."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items() if item is not None and item != math.inf}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
-    """Return what a type hint asks for, or raise `TemplateError`; `readers` read types that have a form of their own."""
+    """Return a value of the type hint `kind`, or raise `TemplateError`; `readers` convert types with a form of their own."""
     if kind is Any or (type(value) is kind and kind in (bool, int, str)):
         return value
     if readers and kind in readers:

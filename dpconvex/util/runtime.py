@@ -1,4 +1,4 @@
-"""What is asked of the process and its threads: answers found once, work in order."""
+"""Process and threads: interrupts, caches on objects, shared contexts, and tasks in order."""
 
 import os
 import signal
@@ -25,34 +25,34 @@ class Stage:
 
 
 class Interrupt:
-    """A Ctrl-C that the command line noted, or what a handler of a signal raised: a predictor or a solver may lose it."""
+    """A Ctrl-C noted by the command line, or an error of a signal handler, because predictors and solvers may lose both."""
 
     noted = closed = noting = False
     raised: BaseException | None = None
 
     @classmethod
     def check(cls) -> None:
-        """Raise again before something is paid, or other code is called."""
+        """Raise a noted interrupt, before a charge or a call of other code."""
         if cls.noted or cls.raised is not None:
             raise KeyboardInterrupt if cls.raised is None else cls.raised
 
     @classmethod
     def close(cls) -> None:
-        """Raise again before something is written; from then on the command line ignores a Ctrl-C."""
+        """Raise a noted interrupt before a file is written; afterwards the command line ignores Ctrl-C."""
         cls.closed = True
         cls.check()
 
 
 def quietly(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate what proves and what fits: what underflows is 0, for an error could depend on the records.
+    """Decorate a function that proves or fits: underflow gives 0, because an error could depend on the records.
 
-    What a handler of a signal raises, such as a time limit, is raised at the end if other code loses it.
+    An error of a signal handler, such as a time limit, is raised at the end if other code loses it.
     """
     import numpy as np
 
     @wraps(function)
     def quiet(*arguments: P.args, **options: P.kwargs) -> R:
-        if Interrupt.noting or current_thread() is not main_thread():  # which handlers run in
+        if Interrupt.noting or current_thread() is not main_thread():  # the thread of signal handlers
             return function(*arguments, **options)
         usual = {number: found for number in SIGNALS if callable(found := signal.getsignal(number))}
 
@@ -72,7 +72,7 @@ def quietly(function: Callable[P, R]) -> Callable[P, R]:
             Interrupt.noting, lost, Interrupt.raised = False, Interrupt.raised, None
             try:
                 list(map(signal.signal, usual, usual.values()))
-            finally:  # again, for a signal may have come just now
+            finally:  # again, because a signal may have interrupted the first attempt
                 list(map(signal.signal, usual, usual.values()))
             if lost is not None:
                 raise lost
@@ -81,7 +81,7 @@ def quietly(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Memo(dict[object, Any]):
-    """Answers about an object, kept on the object itself so that both are collected together; copies begin with none."""
+    """Cached results about an object, kept on the object so that both are collected together; copies begin with none."""
 
     owner: Callable[[], object] = staticmethod(lambda: None)
 
@@ -90,7 +90,7 @@ class Memo(dict[object, Any]):
 
 
 def once(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Compute a function of an object, and of further hashable arguments, once for each; it is forgotten with the object."""
+    """Decorate a function of an object and hashable arguments: results are cached on the object, and collected with it."""
 
     @wraps(function)
     def remembered(subject: T, /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -111,12 +111,12 @@ _forks = 0
 
 
 def this_process() -> tuple[int, int]:
-    """Return the numbers of this process and of forks: what must not be there twice, such as a budget, stops elsewhere."""
+    """Return the process id and the number of forks; an object such as a budget refuses to work in another process."""
     return os.getpid(), _forks
 
 
 def _forked() -> None:
-    """Forget threads, which do not survive a fork, and a lock that one of them may have held."""
+    """Drop pools of threads, which do not survive a fork, and locks that a thread may have held."""
     global _forks
     _forks += 1
     Interrupt.noting = False
@@ -130,13 +130,13 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 class Shared:
-    """A context of the whole process: the first thread that needs it enters it, and the last one leaves it."""
+    """A context of the whole process: the first thread that needs the context enters, and the last one exits."""
 
     known: list["Shared"] = []  # noqa: RUF012
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.make, self.lock, self.stack = make, Lock(), ExitStack()
-        self.users: list[int] = []  # their threads
+        self.users: list[int] = []  # thread identifiers
         self.value: Any = None
         self.known.append(self)
 
@@ -157,7 +157,7 @@ class Shared:
                     self.stack.close()
 
 
-# Threads over pieces of work: as many as linear algebra would use, which then uses one in each (docs/performance.md)
+# Threads for pieces of work: as many as linear algebra would use; it then uses one in each (docs/performance.md)
 
 
 @cache
@@ -175,18 +175,18 @@ def limited() -> Iterator[int]:
         yield threads
 
 
-# Context in which linear algebra uses one thread, while anybody needs it; yields how many it would use.
+# Context in which linear algebra uses one thread; yields the number that it would use otherwise.
 one_blas_thread: Callable[[], AbstractContextManager[int]] = Shared(limited).held
 
 
 @cache
 def pool(workers: int, name: str) -> ThreadPoolExecutor:
-    """Return threads that wait for work: to start them anew for each pass over the records would cost a tenth of it."""
+    """Return a pool of threads; new threads for each pass over the records would cost a tenth of the time."""
     return ThreadPoolExecutor(workers, thread_name_prefix=name)
 
 
 def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconvex") -> Iterator[T]:
-    """Yield the results of tasks in their order, whichever ends first; those that wait for others have other threads."""
+    """Yield the results of tasks in the order of the tasks; tasks that wait for others need a pool of another name."""
     if workers < 2:
         yield from (task() for task in tasks)
         return
@@ -200,12 +200,12 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int, name: str = "dpconv
         while waiting:
             yield waiting.popleft().result()
     finally:
-        # What has begun is waited for: nothing runs on after an error or an interrupt.
+        # Wait for tasks that have begun: nothing runs on after an error or an interrupt.
         wait([future for future in waiting if not future.cancel()])
 
 
 def or_refusal(tasks: Iterable[Callable[[], T]]) -> Iterator[Callable[[], T]]:
-    """Yield tasks, and a refusal of the next one as a task that fails: what was begun before comes first."""
+    """Yield tasks; an error of the iterable becomes a failing task, after the tasks before it."""
     try:
         yield from tasks
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Silence: what code that is not ours says could tell about the data."""
+"""Suppression of output by third-party code, which could reveal data."""
 
 import ctypes
 import logging
@@ -14,17 +14,17 @@ from dpconvex.util.runtime import Shared
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Let nothing out of the process by its file descriptors 1 and 2, its streams, its warnings and its loggers."""
+    """Context that suppresses file descriptors 1 and 2, streams, warnings and loggers of the process."""
     flush()
     with ExitStack() as stack:
         nowhere = stack.enter_context(open(os.devnull, "w"))
         for number in (1, 2):
-            with suppress(OSError):  # of a process that has none
+            with suppress(OSError):  # some processes have none
                 kept = os.dup(number)
                 stack.callback(os.close, kept)
                 stack.callback(os.dup2, kept, number)
                 os.dup2(nowhere.fileno(), number)
-        stack.callback(flush)  # streams that somebody kept, once they are back
+        stack.callback(flush)  # flush streams kept elsewhere, after the descriptors are back
         for entered in (redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings()):
             stack.enter_context(entered)
         warnings.simplefilter("ignore")
@@ -35,11 +35,11 @@ def muted() -> Iterator[None]:
 
 
 def flush() -> None:
-    """Write what streams of Python and of C still hold to wherever they lead now."""
+    """Flush the streams of Python and of C to their present targets."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with suppress(Exception):
             stream.flush()  # type: ignore[union-attr]
-    with suppress(Exception):  # where there is no such function
+    with suppress(Exception):  # some platforms lack the function
         ctypes.CDLL(None).fflush(None)
 
 
@@ -47,9 +47,9 @@ SILENT = Shared(muted)
 
 
 def _forked() -> None:
-    """End a silence that other threads asked for, which do not survive a fork."""
+    """End a silence that other threads began, because threads do not survive a fork."""
     silent, SILENT.users = SILENT.users, [thread for thread in SILENT.users if thread == get_ident()]
-    if silent and not SILENT.users:  # of threads that did not survive; what one of them starts stays silent
+    if silent and not SILENT.users:  # only lost threads held the silence; one that this thread began stays
         SILENT.stack.close()
 
 
@@ -59,7 +59,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Context for code that is not ours: nothing is said, by whatever thread, for it could tell about the data."""
+    """Context for third-party code: no thread can print, warn or log, because the text could reveal data."""
     import numpy as np
 
     with SILENT.held(), np.errstate(all="ignore"):
