@@ -1,4 +1,4 @@
-"""Private bounds that noise only tightens: truncated discrete Laplace on a grid, drawn exactly (docs/theory.md, section 19)."""
+"""Certificates of private bounds: truncated discrete Laplace noise only lowers the bounds (docs/theory.md, section 19)."""
 
 import math
 from collections.abc import Iterator
@@ -18,10 +18,8 @@ from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 from dpconvex.util.plain_data import built
 
-# Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.
-FINENESS = 1024
-# OpenDP draws 64-bit integers.
-LONGEST = 2**62
+FINENESS = 1024  # Grid steps per sensitivity and entry: rounding adds less than a thousandth of the sensitivity
+LONGEST = 2**62  # Largest integer drawn: OpenDP's integers have 64 bits
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
 ASSUMED = (
     "The declared sensitivity and minimum hold for all data; how values are made from data is not seen. Sums in floating "
@@ -32,15 +30,15 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the entries of one private bound, with its share of the guarantee."""
+    """Independent noise for the entries of one private bound, with the bound's share of the guarantee."""
 
     epsilon: float
     delta: float
-    step: float  # Of the grid, a power of two, in the unit of the values
+    step: float  # Grid step, a power of two, in the unit of the values
     size: int
-    sensitivity: int  # The largest sum of absolute changes, in steps
+    sensitivity: int  # Largest sum of absolute changes, in steps
     scale: float  # In steps
-    reach: int  # By so many steps values fall on average, and by less than a step more than twice of it
+    reach: int  # Values fall by `reach` steps on average, and by less than 2 * reach + 1
 
     @property
     def tightening(self) -> float:
@@ -52,7 +50,7 @@ class TruncatedLaplace:
         return near and excess(self.sensitivity, self.scale, self.reach) <= self.delta
 
     def draw(self, rng: np.random.Generator | None = None) -> list[int]:
-        """Draw k for every entry: the exact discrete Laplace law, drawn again where it is beyond the reach."""
+        """Draw an integer k for each entry from the exact discrete Laplace distribution, conditioned on |k| <= `reach`."""
         exact = measurement(LAPLACE, self.scale)
         kept: list[int] = []
         while len(kept) < self.size:
@@ -61,7 +59,7 @@ class TruncatedLaplace:
         return kept[: self.size]
 
     def tighten(self, values: Array, minimum: Array, rng: np.random.Generator | None = None) -> Array:
-        """Return noisy values, none above its own; both arguments have one shape, and no value is below its minimum."""
+        """Return noisy values, each between `minimum` and the true value; both arguments have the same shape."""
         step = Fraction(self.step)
         steps = [math.floor(Fraction(v) / step) for v in values.ravel().tolist()]
         noisy = [float_down((s + k - self.reach) * step) for s, k in zip(steps, self.draw(rng), strict=True)]
@@ -69,12 +67,12 @@ class TruncatedLaplace:
 
 
 def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
-    """Calibrate the noise for values with an l1 sensitivity, in their unit."""
+    """Return calibrated noise for `size` values with this l1 sensitivity, in their unit."""
     if privacy.pure:
         why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
-    # |floor(a) - floor(b)| < |a - b| + 1 in every entry, and the sum of integers below an integer is at most that less one.
+    # |floor(a) - floor(b)| < |a - b| + 1 in each entry, so the changes sum to an integer below ceil(sensitivity / step) + size.
     moved = math.ceil(Fraction(sensitivity) / Fraction(step)) + size - 1
     scale = math.nextafter(moved / privacy.epsilon, math.inf)
     reach = least_reach(moved, scale, privacy.delta)
@@ -84,13 +82,13 @@ def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> Trunca
 
 
 def excess(moved: int, scale: float, reach: int) -> float:
-    """Return the exact delta, P(K < moved - reach), up to rounding: with r = exp(-1/scale) a quotient of powers of r."""
+    """Return the exact delta, P(K < moved - reach), up to rounding: a ratio of powers of r = exp(-1/scale)."""
     mass = math.exp((moved - reach - 1) / scale) * -math.expm1(-moved / scale)
     return mass / (-math.expm1(-(reach + 1) / scale) - math.exp(-1 / scale) * math.expm1(-reach / scale))
 
 
 def least_reach(moved: int, scale: float, delta: float) -> int:
-    """Return the least reach, but for rounding, whose delta is small enough: `excess` solved for r^(reach + 1)."""
+    """Return the smallest reach, up to rounding, with ``excess <= delta``, by solving `excess` for r^(reach + 1)."""
     growth = math.log(math.expm1(min(moved / scale, 700.0)) + 2 * delta)
     reach = max(math.floor(scale * (growth - math.log(delta) - math.log1p(math.exp(-1 / scale)))) - 1, moved)
     while excess(moved, scale, reach) * (1 + TAIL_SLACK) > delta:
@@ -100,18 +98,18 @@ def least_reach(moved: int, scale: float, delta: float) -> int:
 
 @dataclass(frozen=True)
 class BoundCertificate(Printed):
-    """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
+    """A proof that noisy bounds, and results computed from them, are private, and that noisy bounds never exceed true ones."""
 
     privacy: Privacy  # The guarantee
     noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the guarantee
-    # By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at
-    # their minimum, else what the solver leaves there
+    # Largest computed violation of a noisy bound by the answer: 0 if some point satisfies all bounds strictly at their
+    # minimum, otherwise the violation by the solver's answer there
     allowed: float
     derivation: Derivation = field(repr=False)
     assumptions: tuple[str, ...] = ASSUMED
 
     def __post_init__(self) -> None:
-        """Refuse a guarantee that the noise does not keep, such as that of an edited file."""
+        """Raise if the noise does not keep the guarantee, for example in an edited file."""
         parts = [(noise.epsilon, noise.delta) for noise in self.noises.values()]
         epsilon, delta = map(math.fsum, zip(*parts, strict=True))
         kept = all(noise.holds for noise in self.noises.values()) and epsilon <= self.privacy.epsilon
@@ -145,7 +143,7 @@ class BoundCertificate(Printed):
 
 
 def bound_certificate(privacy: Privacy, bounds: dict[str, tuple[float, int]], texts: list[str]) -> BoundCertificate:
-    """Calibrate the noise of bounds, each with a sensitivity and a number of entries; they share the guarantee equally."""
+    """Return the certificate of bounds, given as (sensitivity, number of entries); bounds share the guarantee equally."""
     part = 1.0 if len(bounds) == 1 else (1 - 1e-15) / len(bounds)
     share = Privacy(privacy.epsilon * part, privacy.delta * part, privacy.adjacency)
     noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}

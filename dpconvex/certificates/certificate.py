@@ -1,4 +1,4 @@
-"""What was proved about a template, and how: the constants, the noise that they ask for, and the derivation."""
+"""Certificates: the constants proved about a template, the calibrated noise, and the derivation."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from dpconvex.model.privacy import Privacy
 from dpconvex.util.arguments import require, retold, whole
 from dpconvex.util.plain_data import built, finite
 
-MOST_PEOPLE = 10**6  # of a group
-FEW = 4.0  # Records for each parameter and unit of the level below which answers often tell nothing: measured (docs/choosing.md)
-QUICK = 3000  # Proofs of so many bytes are replayed where they are read
+MOST_PEOPLE = 10**6  # Largest group for group privacy
+FEW = 4.0  # Value of n mu / p below which answers are often no better than a constant's: measured (docs/choosing.md)
+QUICK = 3000  # Proofs of at most this many bytes are checked when they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +122,12 @@ class Certificate(CertificateText):
     writer: Callable[[Certificate], bytes] | bytes | None = field(default=None, repr=False, compare=False)
 
     kinds: ClassVar[dict[str, type[Certificate]]] = {}
-    # Whether noise is added to a minimiser or to what is minimised, and whether the curvature of one record is paid for.
+    # Whether the answer is an exact minimiser up to noise, and whether epsilon has a part for one record's curvature.
     minimises: ClassVar[bool] = True
     curved: ClassVar[bool] = False
-    # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data
-    # (docs/choosing.md).
+    # Factor on the predicted risk when mechanisms are compared, measured on synthetic data (docs/choosing.md).
     foreseen: ClassVar[float] = 1.0
-    # How the noise is drawn, and what is subject to that.
+    # The assumption about noise as drawn, and the exceptions to the guarantee that follow from it.
     drawn: ClassVar[str] = (
         "A draw of the mechanism's noise in floating point is as near to an exact draw as docs/release.md bounds; residual "
         "noise hides the difference."
@@ -139,7 +138,7 @@ class Certificate(CertificateText):
         Certificate.kinds[perturbed] = cls
 
     def __new__(cls, *, perturbed: str = "", **_: Any) -> Certificate:
-        """Create the certificate class that belongs to the perturbed quantity."""
+        """Create an instance of the class for the perturbed quantity."""
         kind = cls if cls is not Certificate and not perturbed else cls.kinds.get(perturbed or "objective")
         if kind is None or not issubclass(kind, cls):
             known = ", ".join(map(repr, cls.kinds))
@@ -161,7 +160,7 @@ class Certificate(CertificateText):
 
     @property
     def noise_delta(self) -> float:
-        """The part of delta that pays for the noise: delta less the other parts."""
+        """The part of delta that pays for the mechanism's noise: delta less that of residual noise and clustering."""
         return max(self.delta - sum(part.delta for part in (self.cover, self.clustering) if part is not None), 0.0)
 
     @property
@@ -180,7 +179,7 @@ class Certificate(CertificateText):
 
     @property
     def noise_shift(self) -> float:
-        """A bound on the mean shift of the answer by the noise, for any K; for gradients, the length of all steps."""
+        """A bound on the mean shift of the answer by the noise, for any K; for gradients, summed over all steps."""
         return self.expected_noise
 
     @property
@@ -194,7 +193,7 @@ class Certificate(CertificateText):
 
     @property
     def gaussian_level(self) -> float | None:
-        """Distance between neighbours in standard deviations of Gaussian noise; None if the mechanism has other costs too."""
+        """Level mu of GDP of the mechanism; None if its noise is not Gaussian, or if it has further costs."""
         return self.sensitivity / self.noise_scale if self.is_gaussian else None
 
     @property
@@ -204,7 +203,7 @@ class Certificate(CertificateText):
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
-            power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
+            power = -99 if self.cover.counting else -100  # noise on the number of records has its own cap
             rare = f"2^{power}{times} (a truncation failure)"
             said.append(f"unless the noise exceeds its cap, with probability at most {rare}")
         return " and ".join(said)
@@ -214,7 +213,7 @@ class Certificate(CertificateText):
 
         Exact for Gaussian noise on gradients and answers and for pure guarantees, up to truncation failures.  For Gaussian noise
         on the objective it is a bound.  If only the guarantee is known, it is composed over people.  The certificate of a release
-        counts what a learnt schema cost, too.
+        includes the cost of a learnt schema.
         """
         whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
         own, event, said = self.whole
@@ -231,13 +230,13 @@ class Certificate(CertificateText):
         return own.part(max(found, SMALLEST), wanted)
 
     def risk(self, false_positives: ArrayLike) -> Any:
-        """Return a lower bound on the false negative rate of an attack at given false positive rates; of an array, an array.
+        """Return a lower bound on the false negative rate of an attack at each false positive rate, with the shape of the rates.
 
         Any test between two neighbouring data sets has error rates a and b with ``b >= 1 - delta - exp(epsilon) a`` and ``b >=
         exp(-epsilon) (1 - delta - a)``, for every (epsilon, delta) that holds (P. Kairouz, S. Oh and P. Viswanath, "The
         composition theorem for differential privacy", 2015, theorem 2.1). The event of a release gives many such pairs.
-        Guessing has b = 1 - a.  The certificate of a release counts what a learnt schema cost, too.  If that was learnt for other
-        neighbours than the fit, nothing is known, and the bound is 0.
+        Guessing has b = 1 - a.  The certificate of a release includes the cost of a learnt schema.  If the schema was learnt for
+        other neighbours than the fit, the bound is 0.
         """
         rates = np.asarray(false_positives)
         if rates.dtype.kind not in "iuf" or not ((rates >= 0) & (rates <= 1)).all():
@@ -251,7 +250,7 @@ class Certificate(CertificateText):
         return missed if rates.ndim else float(missed)
 
     def copied(self, *, event: Event | None, **changes: Any) -> Self:
-        """Return a copy with changes.  `event` is the event of the copy, or None if only its guarantee is known."""
+        """Return a copy with changes.  `event` is the copy's event, or None if only the guarantee is known."""
         return replace(self, event=event, **changes).beside(self.learnt)
 
     def advised(self, said: str) -> Self:
@@ -265,23 +264,23 @@ class Certificate(CertificateText):
         return f"Certificate({self.mechanism}; {self.whole[0]}; {self.size} records)"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return all fields except the proof as JSON-able data."""
         found = asdict(self.copied(event=None, writer=None)) | {"event": self.event and self.event.to_dict()}
         found |= {"privacy": self.privacy.to_dict()} | ({"learnt": self.learnt.to_dict()} if self.learnt else {})
         return {key: value for key, value in found.items() if key != "writer"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
-        """Rebuild a certificate from `to_dict`. An event that contradicts its numbers is dropped."""
+        """Rebuild a certificate from `to_dict`.  An event that contradicts the numbers is dropped."""
         data = dict(data)
         require(not data.pop("whitening", None), "its records were whitened, which this version does not do: fit again")
         learnt = built(Learnt | None, data.pop("learnt", None), where="the cost of the schema")
-        settle(None, learnt)  # which refuses an edited one
+        settle(None, learnt)  # raises if the cost was edited
         found = cast(Certificate, built(cls, data, {Event: event_of}))
         return found.copied(event=believed(found)).beside(learnt)
 
     def to_json(self) -> str:
-        """Return the finite numbers as JSON, with the proof.  `dpconvex check` replays it (docs/interop.md)."""
+        """Return the finite numbers and the proof as JSON.  `dpconvex check` replays the proof (docs/interop.md)."""
         if self.proof is None:
             raise DPConvexError(f"to_json: {self._written[1]}.")
         certificate, proof = finite(self.to_dict()), json.loads(self.proof)
@@ -289,7 +288,7 @@ class Certificate(CertificateText):
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
-        """Read the output of `to_json`. It must have the same numbers as its proof; `check` replays the proof."""
+        """Read the output of `to_json`.  Its numbers must equal those of the proof; `check` replays the proof."""
         kinds = (Rejected, TemplateError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
         with retold("from_json: no certificate that this version wrote", *kinds):
             data, proof = opened(text.encode())
@@ -311,7 +310,7 @@ class Certificate(CertificateText):
 
 
 class ObjectiveCertificate(Certificate, perturbed="objective"):
-    """Noise on what is minimised; the curvature of one record is paid for beside it."""
+    """Noise on the objective; one record's curvature costs a further part of epsilon."""
 
     curved, gaussian_level = True, None
 
@@ -331,7 +330,7 @@ class OutputCertificate(Certificate, perturbed="output"):
 
 
 def setting(name: str, default: float | None) -> Any:
-    """Return a property: a setting of a certificate, or what it is where it is not set."""
+    """Return a property that reads a setting of a certificate, with a default."""
     return property(lambda certificate: certificate.settings.get(name, default))
 
 
@@ -346,7 +345,7 @@ class DescentCertificate(Certificate, perturbed="gradients"):
     provided = ("assuming that Gaussian noise in floating point is exactly Gaussian",)
 
     step_size, clip = setting("step_size", 1.0), setting("clip", math.inf)
-    sampling = setting("sampling", 1.0)  # the probability with which a record takes part in a step
+    sampling = setting("sampling", 1.0)  # the probability that a record takes part in a step
 
     @property
     def steps(self) -> int:
@@ -372,14 +371,14 @@ class DescentCertificate(Certificate, perturbed="gradients"):
 
 
 class QueriesCertificate(Certificate, perturbed="queries"):
-    """Noise on adaptive queries, each of a sensitivity that is known before it is asked; units are those of its clip."""
+    """Noise on adaptive queries.  Each sensitivity is fixed before its query, in units of the query's clip."""
 
     minimises = False
     drawn = "The noise of every query is integer and is drawn exactly."
     gaussian_level = setting("level", None)
 
     def few(self, share: float = 1.0) -> str:
-        """Return that records, of which a share tells, are few for each parameter and unit of the level; or an empty text."""
+        """Return a text if n mu / p is below `FEW`, counting a `share` of the records; empty otherwise."""
         most = self.privacy.most
         each = share * self.size * self.settings.get("level", 0.0) / (max(self.noise_dimension, 1) * most)
         why = f"is {each:.2g} (docs/choosing.md): below {FEW:g}, answers are often no better than a constant's"
@@ -391,7 +390,7 @@ class QueriesCertificate(Certificate, perturbed="queries"):
 
 
 class StatisticsCertificate(Certificate, perturbed="statistics"):
-    """Noise on the sums that a quadratic loss takes from the data."""
+    """Noise on the sums over records that determine a quadratic loss."""
 
     minimises = False
 

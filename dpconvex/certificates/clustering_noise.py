@@ -1,4 +1,4 @@
-"""The noise of a private clustering, which the certificate of a mixture carries."""
+"""Noise of a private clustering, in the certificate of a mixture."""
 
 import math
 from collections.abc import Iterator
@@ -11,20 +11,20 @@ from dpconvex.numerics import NORM_SLACK
 
 @dataclass(frozen=True)
 class ClusteringNoise:
-    """Noise on counts and sums of records, for a private clustering that a fit builds on, with its share of the guarantee."""
+    """Noise on counts and sums of records, for a private clustering before a fit, with its share of the guarantee."""
 
-    noise: str  # "gaussian", independent entries, or "gamma": for every cell density proportional to exp(-||b||/scale)
+    noise: str  # "gaussian" (independent entries), or "gamma" (density for each cell proportional to exp(-||b||/scale))
     epsilon: float
     delta: float
     rounds: int
     classes: int
-    components: int  # Centres of every class
+    components: int  # Number of centres of each class
     features: int
-    radius: float  # Bounds the norm of records
-    weight: float  # A count is one more entry of a sum, times this
-    sensitivity: float  # Of one round, in the Euclidean norm for Gaussian noise, else in the sum of those over cells
-    scale: float  # The deviation of each entry or 1/beta
-    step: float  # Of the grid that records and noise are rounded to before they are added up, a power of two
+    radius: float  # Upper bound on the norm of records
+    weight: float  # Factor on a count, which is one more entry of its cell's sum
+    sensitivity: float  # Of one round: the l2 norm for Gaussian noise, the sum of l2 norms over cells for Gamma
+    scale: float  # Standard deviation of each entry, or 1/beta
+    step: float  # Grid step of records and noise, a power of two, so that their sums are exact
 
     @property
     def law(self) -> Spherical:

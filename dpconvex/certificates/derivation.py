@@ -1,4 +1,4 @@
-"""Derivation trees: which rule proved which constant of which subexpression, and where the rule comes from."""
+"""Derivation trees: the rule that proved each constant of each subexpression, with its source."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,12 +10,12 @@ from dpconvex.util.markup import upward
 
 @dataclass(frozen=True)
 class Derivation:
-    """One step of a proof: a rule, the subexpression that it was applied to, and the constants that it proves."""
+    """One step of a proof: a rule, the subexpression it applies to, and the constants it proves."""
 
     rule: str
     expression: str = ""
     claims: dict[str, float] = field(default_factory=dict)
-    source: str = ""  # where the rule's mathematics comes from
+    source: str = ""  # reference for the rule
     children: "tuple[Derivation, ...]" = ()
 
     def lines(self, depth: int = 0) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Integer noise on a grid, and what it costs."""
+"""Integer noise on a grid, and its privacy cost."""
 
 import math
 from collections.abc import Iterator
@@ -13,29 +13,29 @@ from dpconvex.noise.gaussian import GRID_LOSS, gaussian_delta, grid_loss, intege
 from dpconvex.numerics import NORM_SLACK
 from dpconvex.util.arrays import Array
 
-# Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
+# Answers are clipped to this many grid steps in each coordinate, which does not increase the distance of neighbours.
 LARGEST_INTEGER = 2**62
 
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """Integer noise on a grid, and its share of the guarantee: k is as likely as exp(-|k|/scale) or exp(-k^2/(2 scale^2))."""
+    """Integer noise k, with P(k) proportional to exp(-|k|/scale) or exp(-k^2/(2 scale^2)), and its share of the guarantee."""
 
     noise: str  # "discrete Laplace" or "discrete Gaussian"
     epsilon: float
     delta: float
     distance: float  # tau
-    step: float  # Of the grid, a power of two
+    step: float  # Grid step, a power of two
     dimension: int
-    sensitivity: float  # Of the answer on the grid, in steps, in l1 for Laplace and in l2 for Gaussian noise
+    sensitivity: float  # Of the answer on the grid, in steps: l1 norm for Laplace noise, l2 norm for Gaussian noise
     scale: float  # In steps
-    noise_cap: float  # Bounds the norm of the mechanism's own noise that `distance` accounts for
-    counting: float = 0.0  # Where the number of records is protected, the epsilon of a noisy one, on top of the rest
-    records: float = math.inf  # For so many at most the distance can be certified, whatever they are
+    noise_cap: float  # Cap on the norm of the mechanism's own noise, for which `distance` holds
+    counting: float = 0.0  # Further epsilon for a noisy number of records, if that number is protected
+    records: float = math.inf  # Largest number of records for which `distance` can be certified for all data
 
     @property
     def size(self) -> float:
-        """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
+        """Root mean square of the noise's Euclidean norm, in units of the parameters (an upper bound, tight on a fine grid)."""
         return self.scale * (1.0 if self.is_gaussian else math.sqrt(2.0)) * self.step * math.sqrt(self.dimension)
 
     @property
@@ -66,7 +66,7 @@ class IntegerNoise:
 
 
 def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
-    """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
+    """Return integer noise that makes a sum of integers epsilon-private; one record changes the sum by at most `sensitivity`."""
     scale = math.nextafter(sensitivity / epsilon, math.inf)
     return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)
 

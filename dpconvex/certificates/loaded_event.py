@@ -1,4 +1,4 @@
-"""Which event a certificate may have that was read from a file: one that its numbers, which its proof claims, bear out."""
+"""The event of a certificate that was read from a file; it is accepted only if the certificate's numbers confirm it."""
 
 import math
 from typing import Any
@@ -11,15 +11,15 @@ from dpconvex.noise.gaussian import gaussian_delta
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.util.arrays import Array
 
-NEAR = 1 - TAIL_SLACK  # for rounding
-TAIL = 2.0**-100  # Probability with which the mechanism's noise may exceed the cap that tau was chosen for
+NEAR = 1 - TAIL_SLACK  # Relative tolerance for rounding
+TAIL = 2.0**-100  # Probability that the mechanism's noise exceeds the cap for which tau was chosen
 
 
 def believed(certificate: Any) -> Event | None:
-    """Return the event of a certificate, or None where its numbers say that the release loses more than the event does.
+    """Return a certificate's event, or None unless its numbers confirm that the event costs enough.
 
-    Many small parts lose less than one of their sum: part by part, by size, the event's must be as large as those of the numbers,
-    and noise costs what the rest leaves of the guarantee.  Of a choice among fits, the numbers say too little.
+    Parts are compared one by one, sorted by size, because many small levels compose to less than their sum.  The noise must use
+    up the guarantee without the other parts.  The event of a choice among fits is dropped: the numbers do not determine it.
     """
     event, cover, level = certificate.event, certificate.cover, certificate.gaussian_level
     if event is None or {RUNS, PARTS} & {*certificate.settings}:
@@ -36,7 +36,7 @@ def believed(certificate: Any) -> Event | None:
         delta = max(delta, certificate.privacy.delta - sum(part.delta for part in beside))
     if certificate.curved and certificate.is_gaussian:
         same = any(bears_out(leaf, certificate, epsilon, delta) for leaf in event.leaves())
-    else:  # of a level the proof bounds no more than what it costs; without one, Gaussian noise is that of samples
+    else:  # the proof bounds only the cost of a level; Gaussian noise without a level is that of Poisson samples
         least.append(Gaussian(level) if level is not None else Approximate(epsilon, delta * certificate.is_gaussian))
         shift = math.hypot(*(vars(leaf).get("mu", 0.0) for leaf in event.leaves()))
         same = level is None or gaussian_delta(epsilon, shift) >= 0.999 * delta
@@ -46,7 +46,7 @@ def believed(certificate: Any) -> Event | None:
 
 
 def amounts(event: Event) -> list[Array]:
-    """Return the largest shifts and epsilons, and the sums of failures and of deltas, but for those of objective perturbation."""
+    """Return the levels and the epsilons, decreasing, and the sums of tails and of deltas, except of objective perturbation."""
     leaves = [vars(leaf) for leaf in event.leaves()]
     names = ("mu", "epsilon", "probability", "delta")
     shifts, epsilons, *sums = ([leaf.get(name, 0.0) for leaf in leaves] for name in names)
@@ -54,18 +54,18 @@ def amounts(event: Event) -> list[Array]:
 
 
 def bears_out(leaf: Event, certificate: Any, epsilon: float, delta: float) -> bool:
-    """Say whether an event is of noise of this size, for neighbours as far apart, and costs the delta that was calibrated for."""
+    """Return whether an event has the certificate's noise scale, sensitivity and curvature, and costs the calibrated delta."""
     if not isinstance(leaf, Perturbation) or not abs(leaf.sigma / certificate.noise_scale - 1) < TAIL_SLACK:
         return False
     bend = math.log1p(certificate.hessian_bound / (certificate.strong_convexity or 5e-324))
-    curvature = max(certificate.jacobian_epsilon, bend) / certificate.privacy.most  # perhaps of one row after the other
+    curvature = max(certificate.jacobian_epsilon, bend) / certificate.privacy.most  # least, of one row
     length = certificate.sensitivity / leaf.sigma
     hulls = [hull for hull in leaf.kinds if hull.delta(epsilon)[0] >= 0.999 * delta]
     return any(is_complete(hull, NEAR * curvature, NEAR * length) for hull in hulls)
 
 
 def is_complete(hull: Hull, curvature: float, length: float) -> bool:
-    """Say whether differences have this curvature and length, and what else is known of them is not shorter, or less curved."""
+    """Return whether bounds have at least this curvature and length, and none of their further numbers understates these."""
     longest, bent = max(hull.lengths or (hull.length,)), True
     if hull.slopes is not None:
         up, down, flattest, ratio = hull.slopes
@@ -76,5 +76,5 @@ def is_complete(hull: Hull, curvature: float, length: float) -> bool:
 
 
 def tail_of(epsilon: float) -> float:
-    """Return the part of delta that a truncation failure takes: a probability of 2^-100 under either of two neighbours."""
+    """Return the delta of a truncation failure, of probability 2^-100 under each of two neighbours."""
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL

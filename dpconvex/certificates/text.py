@@ -1,4 +1,4 @@
-"""How certificates put what was proved into words: eight lines, and the proof behind them."""
+"""Text of certificates: eight lines, and the proof."""
 
 import html
 import math
@@ -16,19 +16,19 @@ from dpconvex.model.privacy import Privacy, text
 from dpconvex.util.markup import aligned, brief, details, listing, paragraph, upward
 
 Rows = Iterator[tuple[str, str, str]]
-# How a certificate of the best of several runs names their mean number among its settings.
+# Names of settings: the mean number of runs if the best of several is released, and the epsilon of a target's range.
 RUNS, RANGE = "mean_number_of_runs", "epsilon_of_the_range"
-# What else its proof asks for: the law of their number, and what one of them may cost.
+# Settings that the proof of repeated runs needs: the distribution of their number, and the cost of one run.
 ONE_RUN = ("eta", "gamma", "epsilon_of_a_fit", "epsilon_of_a_score", "delta_of_a_fit")
-# And the best of fits to parts of the data: how many parts there are, and how many records in all of them.
+# Settings if the best of fits to parts of the data is released: numbers of parts, and of records in all parts.
 PARTS, RECORDS = "parts_of_the_data", "records_in_all_parts"
 COMPARED = (
     *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
     *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
 )
-# How the assumption begins that names the arrays in loss, regularizer and constraints, and one that a user's own atom brings.
+# First words of an assumption about public arrays, of one about a user's own atom, and of advice about a privacy unit.
 PUBLIC, DECLARED, UNIT_COST = "Taken as public: ", "The atom ", "Noise for a "
-# What noise is on, other than an objective.
+# The quantity that receives the noise, by `perturbed`; nothing is printed for an objective.
 ON = {"output": " (on the parameters)", "gradients": " (at every step)", "statistics": " (on the statistics)"}
 
 
@@ -52,7 +52,7 @@ def guarantee(privacy: Privacy, exceptions: str = "") -> str:
 
 
 def odds(privacy: Privacy) -> str:
-    """Say what a guarantee means to one person, in odds of any conclusion; the factor is rounded up."""
+    """Return the meaning of a guarantee for one person, as a factor on the probability of any conclusion, rounded up."""
     times = upward(math.exp(privacy.epsilon), 3) if privacy.epsilon < 700 else "exp(epsilon)"
     many = privacy.unit is not None
     other = "with other records" if many else "with another record"
@@ -68,7 +68,7 @@ def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
 
 
 def source(root: Derivation, key: str) -> str:
-    """Return the one-line reason of a constant: the rule of the branch of the derivation that proves it."""
+    """Return the source, or the rule, of the first derivation step whose rule contains `key`, level by level."""
     level = root.children
     while level:
         for step in level:
@@ -85,7 +85,7 @@ def tree(step: Derivation) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The constants of two certificates, their ratios, and which of the two moves the answer less."""
+    """The constants of two certificates, their ratios, and the certificate that moves the answer less."""
 
     first: Any
     second: Any
@@ -111,7 +111,7 @@ class Comparison:
 
 
 class Printed:
-    """Text of every certificate: eight `lines`, as text and in notebooks, and the proof behind them."""
+    """Text of every certificate: the eight `lines`, as text and as HTML, and the proof."""
 
     def spending(self) -> Rows:
         yield from ()
@@ -120,7 +120,7 @@ class Printed:
         return "\n".join(f"{name + ':':<17}{said}" for name, said in self.lines())
 
     def explain(self: Any) -> str:
-        """Return the proof for a reader: the eight lines, every constant, how epsilon is spent, derivation, assumptions."""
+        """Return the eight lines, all constants, the shares of epsilon, the derivation and the assumptions, as text."""
         lines = [str(self), "", "Constants (sum form)", *columns(self.rows())]
         spent = [f"  {epsilon:>8}  ({share:>5})  {what}" for epsilon, share, what in self.spending()]
         lines += ["", "How epsilon is spent", *spent] if spent else []
@@ -141,16 +141,16 @@ class Printed:
 
 
 class CertificateText(Printed):
-    """Text of a learner's certificate: alone, beside another one, and about its proof."""
+    """Text of a learner's certificate, its comparison with another one, and the check of its proof."""
 
-    # What became of the proof, in a sentence; empty if nobody has replayed it.
+    # The result of the check of the proof, in a sentence; empty before a check.
     replayed: ClassVar[str] = ""
-    proved: ClassVar[bool] = True  # False if there is no proof, or one that does not follow
-    learnt: ClassVar[Any] = None  # The cost of the schema that a release brings with it
+    proved: ClassVar[bool] = True  # False if there is no proof, or if a check rejected it
+    learnt: ClassVar[Any] = None  # Costs of the release's learnt schema
 
     @property
     def whole(self: Any) -> tuple[Privacy, Event | None, str]:
-        """The guarantee and the event of a fit with its learnt schema, and each part in words; no event if neighbours differ."""
+        """Guarantee and event of a fit with its learnt schema, and the parts in words; the event is None if neighbours differ."""
         costs = [(self.privacy, self.event or Approximate(self.epsilon, self.delta))]
         costs += map(cost_of, self.learnt.costs if self.learnt else ())
         (own, *promises), events = zip(*costs, strict=True)
@@ -165,7 +165,7 @@ class CertificateText(Printed):
         return added, Composition(events), f"; of this {paid}" if promises else ""
 
     def beside(self, learnt: Any) -> Self:
-        """Return a copy that names the cost of a learnt schema."""
+        """Return a copy with the costs of a learnt schema."""
         found = object.__new__(type(self))
         vars(found).update(vars(self), learnt=learnt)
         return found
@@ -186,26 +186,26 @@ class CertificateText(Printed):
 
     @property
     def proof(self: Any) -> bytes | None:
-        """Proof that `check` replays (docs/checking.md), or None.  It is written when it is first used."""
+        """The proof that `check` replays (docs/checking.md), or None.  It is written on first use."""
         return self._written[0]
 
     @cached_property
     def _written(self: Any) -> tuple[bytes | None, str]:
-        """The proof, or why there is none."""
+        """The proof, or None, and the reason if there is none."""
         if not callable(self.writer):
             return self.writer, "its proof was left out"
         try:
             return self.writer(self), ""
-        except Exception as error:  # a proof is an extra: whatever it trips over changes nothing that was certified
+        except Exception as error:  # the guarantee does not depend on this proof, so errors must not stop the release
             return None, f"no proof of it can be written ({type(error).__name__}: {error})"
 
     def check(self: Any) -> Report:
-        """Replay the proof by a checker that shares no line with what proved it; the certificate says so when it is printed.
+        """Replay the proof by an independent checker, which shares no code with the calculus.  The certificate prints the result.
 
         Raises
         ------
         Rejected
-            At the first step that does not follow by the checker's rules, which are plainer than the calculus.
+            At the first step that does not follow by the checker's rules, which are simpler than the calculus.
         """
         text, why = self._written
         report = Report(0, (), (why,)) if text is None else check(text, self.event and self.event.to_dict())
@@ -213,12 +213,12 @@ class CertificateText(Printed):
         return report
 
     def noted(self: Any, replayed: str, proved: bool = True) -> Any:
-        """Let the certificate say what became of its proof."""
+        """Record the result of a check, which the certificate prints; return the certificate."""
         vars(self).update(replayed=replayed, proved=proved)
         return self
 
     def compare(self: Any, other: Any) -> Comparison:
-        """Put another certificate beside this one; the result prints as a table."""
+        """Return the comparison with another certificate, which prints as a table."""
         return Comparison(self, other)
 
     def lines(self: Any) -> Iterator[tuple[str, str]]:
@@ -276,7 +276,7 @@ class CertificateText(Printed):
             said = f"sum over the records, {number(self.predicted_risk / self.size)} each; a prediction from public numbers"
             yield "predicted excess risk", number(self.predicted_risk), said
         for setting, value in self.settings.items():
-            if setting != "level":  # named elsewhere
+            if setting != "level":  # printed above
                 both = "nuclear norm of the difference of two gradients: what this noise is charged for"
                 public = f"{'of the law of the noise' if self.noise == 'matrix' else 'a setting'}, from public numbers"
                 shown = cost if {"epsilon", "delta"} & {*setting.split("_")} else number
@@ -295,7 +295,7 @@ class CertificateText(Printed):
             yield cost(max(spent, 0.0)), f"{100 * spent / self.epsilon:.0f} %", what
 
     def shares(self: Any) -> Iterator[tuple[float, str]]:
-        """Yield the shares of epsilon and what each pays for."""
+        """Yield each share of epsilon, and its purpose."""
         product = "the sensitivity" if self.perturbed == "statistics" else "G_adj"
         paid = {
             "gamma": f": beta x {product}",

@@ -1,4 +1,4 @@
-"""A checker of certificates: replays a proof (docs/checking.md) by exact numbers, and shares no line with what makes proofs."""
+"""An independent checker of certificates: replays proofs in exact arithmetic, without code of the calculus (docs/checking.md)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -51,18 +51,18 @@ class Report:
 
 
 def check(text: bytes, event: Any = None) -> Report:
-    """Replay a proof; of Gaussian objective perturbation and of queries the event, too, if there is one.
+    """Replay a proof, and the event of Gaussian objective perturbation or of queries, if one is given.
 
-    An event has only known keys; a choice among fits has none, because its cost is known as a guarantee alone.
+    Unknown keys of an event are rejected.  A choice among fits must have no event, because only its guarantee is known.
 
     Raises
     ------
     Rejected
-        At the first step that does not follow, with what it is; and of what is no proof.
+        At the first step that does not follow, or if the text is no proof.
     """
     try:
         proof = parsed(text)
-        if proof["claim"]["perturbed"] == "queries":  # whatever the template is
+        if proof["claim"]["perturbed"] == "queries":  # the guarantee holds for any template
             clustered = "clustering" in proof["claim"]
             require(len(proof) == 2 + clustered == 2 + ("record" in proof), "queries have no graph")
             proof = {"record": {}, "nodes": []} | proof
@@ -126,7 +126,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
 
 
 def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
-    """Say whether every loss is a weight from 0 to 1 times what has no weight, and every moment has one."""
+    """Return whether every loss is a weight from 0 to 1 times an unweighted loss, and every moment has the weight."""
     record, nodes = template.declared, template.nodes
     start = record.starts.get(WEIGHT, -1)
     if start < 0 or (record.lower[start], record.upper[start]) != (ZERO, ONE) or record.sizes[record.owner[start]] != 1:
@@ -143,7 +143,7 @@ def is_weighted(proof: dict[str, Any], template: TemplateGraph) -> bool:
 def bounded(
     proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], feasible: Feasible
 ) -> tuple[list[Loss], GeneratorRows | None]:
-    """Check the dimension of the noise, and what is claimed of one record's gradients; none of it if they are clipped."""
+    """Check the noise dimension and one record's gradients; return losses and rows, or ([], None) if a clip bounds gradients."""
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     rows = GeneratorRows(template, proof["cells"], proof["parts"])
     roots, p = indices(proof["losses"], len(template.nodes)), claim["noise_dimension"]
@@ -153,7 +153,7 @@ def bounded(
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
     require(least <= p <= len(template.weights), "the noise has other dimensions than what it hides")
     apart, clip, bound = claim["sensitivity"], settings.get("clip", ZERO), claim["gradient_bound"]
-    weight = person(claim)[1] if kind == "gradients" and clip else 1  # of what is clipped
+    weight = person(claim)[1] if kind == "gradients" and clip else 1  # clipped gradients of a person add up
     pulled = kind == "gradients" and 0 < clip * (2 if adjacency == "replace-one" else 1) <= apart
     if pulled and clip <= bound:
         return [], None

@@ -1,4 +1,4 @@
-"""Constants of one record or person: lengths of gradients and of their differences, curvature, and both together."""
+"""Constants of one record or person: norms of gradients and of differences, curvature, and joint bounds."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,22 +12,22 @@ from dpconvex.checker.rows import GeneratorRows, Vector, added, multiple
 from dpconvex.checker.scalar_bounds import HessianPart, Hull, ScalarBound, Turn, segments, sums
 
 FEW_VERTICES, MOST_PAIRS, STRETCHES = 1024, 2**15, 1_000
-MOST_RECORDS = 10**4  # of one person
+MOST_RECORDS = 10**4  # Largest number of records of one person
 Claim = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The constants of one loss: the length of its gradients, and pieces of its Hessian with their traces and ranks."""
+    """Constants of one loss: a bound on gradient norms, and parts of its Hessian with their traces and ranks."""
 
     scalar: ScalarBound
     vertices: Hull | None
     length: Fraction
     pieces: list[HessianPart]
     traces: list[tuple[Fraction, int]]
-    gram: list[list[Fraction]]  # above the inner products of fixed rows whose squares make up the curvature
-    most: int  # dimensions of all records' gradients
-    rank: int  # ... and of one record's, wherever they are
+    gram: list[list[Fraction]]  # upper bound (Loewner order) on the Gram matrix of rows; empty if unused
+    most: int  # dimension of the span of all records' gradients
+    rank: int  # dimension of the span of one record's gradients, over all parameters
 
 
 def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: int) -> Loss:
@@ -50,7 +50,7 @@ def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: in
 
 
 def merged(pieces: tuple[HessianPart, ...]) -> list[HessianPart]:
-    """Collect squares of multiples of one row; the covariance of two points is a quarter of their difference's square at most."""
+    """Merge squares of multiples of a row.  Covariances of two points become a quarter of the square of their difference."""
     found, squares = [], dict[Vector, Fraction]()
     for piece in pieces:
         row, outer = piece.hull[0], piece.outer
@@ -66,7 +66,7 @@ def merged(pieces: tuple[HessianPart, ...]) -> list[HessianPart]:
 
 
 def trace(piece: HessianPart, rows: GeneratorRows) -> Fraction:
-    """Bound the trace of ``outer g g' + spread Cov(a)``: of a covariance by the points' distances from any one point."""
+    """Bound the trace of ``outer g g' + spread Cov(a)``; for the covariance, by distances of the points a from a centre."""
     longest = max(map(rows.square, piece.hull))
     if piece.spread <= piece.outer:
         return up(piece.outer * longest)
@@ -84,7 +84,7 @@ def difference(first: Loss, second: Loss, rows: GeneratorRows) -> Fraction:
         return min(apart, root(max(*rows.all_apart(frozenset((first.vertices, second.vertices))), ZERO))[1])
     one, two = (segments(loss.scalar.hulls) for loss in (first, second))
     pairs = sum((most(rows, *pair, True) for pair in product(one, two)), ZERO)
-    here, there = first.scalar.ball, second.scalar.ball  # turned against all of the other
+    here, there = first.scalar.ball, second.scalar.ball  # a ball's gradient may oppose the other record's
     pairs += here * (there + lengths(two, rows)) + there * lengths(one, rows) if here or there else 0
     return min(apart, root(max(first.length**2 + second.length**2 + 2 * pairs, ZERO))[1])
 
@@ -94,13 +94,13 @@ def lengths(hulls: tuple[Hull, ...], rows: GeneratorRows) -> Fraction:
 
 
 def most(rows: GeneratorRows, one: Hull, two: Hull, cross: bool) -> Fraction:
-    """Bound inner products of vertices of two hulls, for one record; of two records, those with the opposite of the second."""
+    """Bound inner products of vertices of two hulls for one record; with `cross`, their negatives for two records."""
     found = [rows.product(u, v, cross) for u in one for v in two]
     return max(-low if cross else high for low, high in found)
 
 
 def log_det(loss: Loss, mu: Fraction) -> Fraction:
-    """Bound ``log det(I + H/mu)`` by traces and ranks, of all pieces together and of each, and by a determinant of fixed rows."""
+    """Bound ``log det(I + H/mu)``: by traces and ranks of all parts together, of each part, or by the rows' Gram matrix."""
     whole = sum((t for t, _ in loss.traces), ZERO), min(sum(r for _, r in loss.traces), loss.rank)
     found = [spread_out(*whole, mu), sum((spread_out(t, r, mu) for t, r in loss.traces), ZERO)]
     if loss.gram:
@@ -115,10 +115,10 @@ def spread_out(trace: Fraction, rank: int, mu: Fraction) -> Fraction:
 
 
 def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target: Fraction) -> Fraction:
-    """Bound ``beta ||g|| + log det(I + H/mu)`` over one record, as far down as the target if possible.
+    """Bound ``beta ||g|| + log det(I + H/mu)`` over one record; stop improving once the bound is at most `target`.
 
-    Where gradients are `lead` times the mean a of the points of a covariance, all terms are below tangents that are linear in
-    the weights: ``||a|| <= m/2 + ||a||^2/(2m)``, and ``log(1 + x) <= log(1 + t) + (x - t)/(1 + t)``.
+    If gradients are `lead` times the mean a of a covariance's points, all terms are below tangents that are linear in the
+    weights: ``||a|| <= m/2 + ||a||^2/(2m)``, and ``log(1 + x) <= log(1 + t) + (x - t)/(1 + t)``.
     """
     scalar, apart = loss.scalar, beta * loss.length + log_det(loss, mu)
     if scalar.turn is not None and beta:
@@ -140,16 +140,17 @@ def joint(loss: Loss, rows: GeneratorRows, beta: Fraction, mu: Fraction, target:
 
 
 def sloped(piece: HessianPart, slopes: Range, rows: GeneratorRows) -> Fraction:
-    """Bound that trace for the points 0 and a, with weights of a among the slopes s: ``spread s (1 - s) + outer s^2``."""
+    """Bound the `trace` for the points 0 and a, with a weight s of a among the slopes: ``spread s (1 - s) + outer s^2``."""
     bent = piece.spread - piece.outer
     top = min(max(piece.spread / (2 * bent), slopes[0]), slopes[1]) if bent > 0 else slopes[1]
     return up(max(piece.spread * s - bent * s * s for s in (*slopes, top)) * max(map(rows.square, piece.hull)))
 
 
 def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
-    """Bound the same of a norm, whose angle to the entries that do not move has sine s and cosine c (docs/theory.md, section 6).
+    """Bound ``beta ||g|| + log det(I + H/mu)`` for a norm with constant and moving entries (docs/theory.md, section 6).
 
-    Gradients are as long as s, eigenvalues as large as c, and one as c^3; of each stretch of angles, the largest of each counts.
+    Let s and c be sine and cosine of its angle to the constant entries.  Gradients are proportional to s, eigenvalues to c, and
+    one eigenvalue to c^3.  The bound for a stretch of angles uses the maximum of each.
     """
     scale, steepest, floor, count = turn
     ratio, across, along = scale * steepest**2 / (floor * mu), *((count - 1, 1) if count <= most else (most, 0))
@@ -163,7 +164,7 @@ def turning(turn: Turn, beta: Fraction, mu: Fraction, most: int) -> Fraction:
 
 
 def sensitivity(losses: list[Loss], rows: GeneratorRows, adjacency: str, enough: Fraction) -> Fraction:
-    """Bound how far one record moves the gradient of the sum of losses, down to what is enough."""
+    """Bound the change of the summed gradient by one record; bounds below `enough` are not improved."""
     if adjacency == "add-remove":
         return max(loss.length for loss in losses)
     largest = ZERO
@@ -174,7 +175,7 @@ def sensitivity(losses: list[Loss], rows: GeneratorRows, adjacency: str, enough:
 
 
 def person(claim: Claim) -> tuple[int, int]:
-    """Return how many records a person has at most, and what they weigh together."""
+    """Return the largest number of records of a person, and their largest total weight."""
     privacy = claim["privacy"]
     most, keep = privacy.get("most", 1), privacy.get("keep")
     require(most <= MOST_RECORDS and (not keep or "unit" in privacy), "it is not said whose records are protected")
@@ -182,14 +183,14 @@ def person(claim: Claim) -> tuple[int, int]:
 
 
 def moved(claim: Claim, losses: list[Loss], rows: GeneratorRows, enough: Fraction) -> Fraction:
-    """Bound how far all records of a person move the gradient: each replaced, or some that stand alone."""
+    """Bound the change of the summed gradient by a person: all records replaced, or some added or removed."""
     (most, weight), adjacency = person(claim), claim["privacy"]["adjacency"]
     apart = sensitivity(losses, rows, adjacency, enough / weight)
     return apart if most == 1 else weight * max(apart, *(loss.length for loss in losses))
 
 
 def curvature_of_people(losses: list[Loss], rows: GeneratorRows, mu: Fraction, most: int, weight: int) -> Fraction:
-    """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: each by itself, or by the trace and rank of all."""
+    """Bound ``log det(I + H/mu)`` for the sum H of a person's Hessians: record by record, or by the trace and rank of H."""
     one = max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses)
     traces = [sum((t for t, _ in loss.traces), ZERO) for loss in losses]
     ranks = [sum(r for _, r in loss.traces) for loss in losses]

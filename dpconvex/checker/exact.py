@@ -1,4 +1,4 @@
-"""Exact numbers, and bounds from below and above of the few functions that proofs need; no floating point anywhere."""
+"""Exact numbers, and lower and upper bounds on the functions that proofs need.  Floats only guess; exact numbers prove."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ Range = tuple[Fraction, Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 DIGITS = 31415926535897932384626433832795028841971693993751
 PI: Range = (Fraction(DIGITS, 10**49), Fraction(DIGITS + 1, 10**49))
-BITS, WIDE = 160, 256  # that are kept where numbers grow long, and where they are whole multiples of a unit
-FRACTION = 60  # terms of a continued fraction
-MOST_SIDE, DOUBLINGS, CLOSE = 40, 40, Fraction(1, 2**39)  # of matrices whose eigenvalues are bounded
-LONGEST = 12_000  # bits of a number before the point
+BITS, WIDE = 160, 256  # Significant bits of rounded numbers, and fractional bits of fixed-point numbers
+FRACTION = 60  # Terms of a continued fraction
+MOST_SIDE, DOUBLINGS, CLOSE = 40, 40, Fraction(1, 2**39)  # Eigenvalues: largest side, squarings, margin of a guess
+LONGEST = 12_000  # Largest number of bits before the point
 
 
 def down(x: Fraction, bits: int = BITS) -> Fraction:
-    """Return a number of few bits, at most x and near it."""
+    """Return a lower bound on x with about `bits` significant bits, or x itself if its denominator is short."""
     require(abs(x.numerator) >> LONGEST <= x.denominator, "a number is too large")
     shift = bits - abs(x.numerator).bit_length() + x.denominator.bit_length()
     if x.denominator.bit_length() <= bits or not x:
@@ -48,14 +48,14 @@ def plus(a: Range, b: Range) -> Range:
 
 
 def power(a: Range, exponent: int) -> Range:
-    """Powers of one number: even ones are not negative."""
+    """Bound a power of a number in a range; even powers are nonnegative."""
     spend(exponent * effort(a) // 4)
     ends = sorted(end**exponent for end in a)
     return outward(ZERO if exponent % 2 == 0 and a[0] < 0 < a[1] else ends[0], ends[1])
 
 
 def root(x: Fraction) -> Range:
-    """Bound the square root of a number that is not negative."""
+    """Bound the square root of a nonnegative number."""
     shift = 2 * BITS + 2 * max(0, x.denominator.bit_length() - x.numerator.bit_length())
     found = isqrt((x.numerator << shift) // x.denominator)
     unit = 1 << shift // 2
@@ -63,7 +63,7 @@ def root(x: Fraction) -> Range:
 
 
 def exp(x: Fraction) -> Range:
-    """Halve the exponent until a short series is enough, and square; in multiples of 2^-WIDE."""
+    """Bound exp(x): halve x until a short series suffices, then square repeatedly, in multiples of 2^-WIDE."""
     spend(15)
     if x < 0:
         other = exp(min(-x, Fraction(4095)))
@@ -81,17 +81,17 @@ def exp(x: Fraction) -> Range:
 
 
 def log(x: Fraction) -> Fraction:
-    """Bound a logarithm from above: that of ``x exp(-y)``, where y is about log x, is at most that number less 1."""
+    """Return an upper bound on log(x): ``y + x exp(-y) - 1`` for a guess y."""
     x = up(x)
     guess = Fraction(math.log(x.numerator) - math.log(x.denominator))
     return up(guess + x * exp(-guess)[1] - 1)
 
 
 def normal_tail(t: Fraction) -> Range:
-    """Bound the probability that a normal variate is above t: by a series about 0, far out by a continued fraction.
+    """Bound the probability that a standard normal variate exceeds t: by a series, or for t > 8 by a continued fraction.
 
-    Let i be the integral of ``(u - t)^n/n!`` times the density from t on, and K(n) that of n - 1 over that of n: K(0) is the
-    density over the probability.  By parts, ``K(n) = t + (n + 1)/K(n + 1)``, and all are above t.
+    Let I(n) be the integral of ``(u - t)^n/n!`` times the density over u > t, and ``K(n) = I(n - 1)/I(n)``, where K(0) is the
+    density over the probability.  By parts, ``K(n) = t + (n + 1)/K(n + 1)``, and all K(n) exceed t.
     """
     if t < 0:
         low, high = normal_tail(-t)
@@ -103,7 +103,7 @@ def normal_tail(t: Fraction) -> Range:
         return down(density[0] / high), up(density[1] / low)
     square, term = (-(-u.numerator << WIDE) // u.denominator for u in (t * t, t))
     total, k = 0, 1
-    while term > 1 or k < 2 * t * t:  # in multiples of 2^-WIDE; terms fall by half from there on
+    while term > 1 or k < 2 * t * t:  # in multiples of 2^-WIDE; later terms at least halve
         total, term, k = total + term, term * square // ((k + 2) << WIDE) + 1, k + 2
     found = Fraction(total, 1 << WIDE)
     room = (found + 1) / 2 ** (BITS - 8)
@@ -117,7 +117,7 @@ def normal_density(t: Fraction) -> Range:
 
 
 def hazard(t: Fraction) -> Range:
-    """Bound the normal density over the probability to be above t: far out by the continued fraction K(0) of `normal_tail`."""
+    """Bound the normal hazard rate at t, density over tail; for t > 8 by the continued fraction K(0) of `normal_tail`."""
     spend(20 * effort([t]))
     if t <= 8:
         density, tail = normal_density(t), normal_tail(t)
@@ -130,10 +130,10 @@ def hazard(t: Fraction) -> Range:
 
 
 def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:
-    """Bound the probability that the norm of so many normal variates is above t > 0, and its hazard rate at t.
+    """Bound the probability that the norm of `dimension` standard normals exceeds t > 0, and its hazard rate at t.
 
-    With y = t^2/2, the probability is ``exp(-y)`` times a sum of ``y^k/k!``.  In odd dimensions k runs over halves, and the
-    probability of one variate is added.  The density is ``t exp(-y)`` times the last term.
+    With y = t^2/2, the probability is ``exp(-y)`` times a sum of ``y^k/k!``.  In odd dimensions k runs over half-integers, and
+    the probability for one dimension is added.  The density is ``t exp(-y)`` times the last term.
     """
     spend(80 + dimension)
     y, odd, fall = t * t / 2, dimension % 2, exp(-t * t / 2)
@@ -153,14 +153,14 @@ def chi_tail(t: Fraction, dimension: int) -> tuple[Range, Range]:
 
 
 def common(values: Iterable[Fraction]) -> int:
-    """Return a common denominator."""
+    """Return a common denominator of the values."""
     denominators = {a.denominator for a in values}
     spend(sum(map(int.bit_length, denominators)) ** 2 >> 21)
     return math.lcm(*denominators)
 
 
 def pivots(matrix: Sequence[Sequence[Fraction]]) -> list[Fraction] | None:
-    """Eliminate a symmetric matrix in whole numbers (Bareiss 1968): return the pivots, or None if it is not semidefinite."""
+    """Return the pivots of a symmetric matrix, or None if it is not semidefinite, by integer elimination (Bareiss 1968)."""
     spend(len(matrix) ** 2)
     scale = common(a for row in matrix for a in row)
     rows = [[a.numerator * (scale // a.denominator) for a in row] for row in matrix]
@@ -180,7 +180,7 @@ def pivots(matrix: Sequence[Sequence[Fraction]]) -> list[Fraction] | None:
 
 
 def blocks(matrix: Mapping[T, Mapping[T, Fraction]]) -> Iterator[Square]:
-    """Return the parts of a symmetric matrix that no entry connects with others."""
+    """Yield the connected diagonal blocks of a symmetric matrix."""
     left = set(matrix)
     while left:
         group, waiting = set[T](), [left.pop()]
@@ -194,7 +194,7 @@ def blocks(matrix: Mapping[T, Mapping[T, Fraction]]) -> Iterator[Square]:
 
 
 def spectrum(matrix: Mapping[T, Mapping[T, Fraction]]) -> Range:
-    """Bound the eigenvalues of a symmetric matrix."""
+    """Return a lower and an upper bound on all eigenvalues of a symmetric matrix."""
     low, high = list[Fraction](), list[Fraction]()
     for block in blocks(matrix):
         high.append(largest_eigenvalue(block))
@@ -205,7 +205,7 @@ def spectrum(matrix: Mapping[T, Mapping[T, Fraction]]) -> Range:
 
 @remembered
 def largest_eigenvalue(matrix: Square) -> Fraction:
-    """Bound the largest eigenvalue of a symmetric matrix: a guess that elimination proves, or sums of rows if it is large."""
+    """Bound a symmetric matrix's largest eigenvalue: by a guess that elimination proves, or by row sums if it is large."""
     side, most = len(matrix), max(sum(map(abs, row), ZERO) for row in matrix)
     spend(2 + 2 * sum(map(effort, matrix)))
     if side == 1 or not most or side > MOST_SIDE:

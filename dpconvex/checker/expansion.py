@@ -1,7 +1,7 @@
-"""Expands the template again: what is affine in the parameters, as polynomials of one record's scalars, exactly.
+"""Expands a template: expressions that are affine in the parameters, as exact polynomials in one record's scalars.
 
-An entry of an affine expression is a table from (coordinate, -1 for none, and a sorted tuple of scalars) to a number; all
-arrays are in column order.
+An entry of an affine expression maps (coordinate, or -1 for none; sorted tuple of scalars) to a coefficient.  All arrays
+are in column order.
 """
 
 from collections import Counter
@@ -19,20 +19,20 @@ T = TypeVar("T")
 Monomial = tuple[int, ...]
 Entry = dict[tuple[int, Monomial], Fraction]
 MOST_TERMS, MOST_ENTRIES, MOST_LENGTH, MOST_DEGREE = 300_000, 100_000, 5_000, 64
-CONSTANT: tuple[int, Monomial] = (-1, ())  # where a number stands among the terms of an entry
+CONSTANT: tuple[int, Monomial] = (-1, ())  # the key of an entry's constant term
 ENDS = {"lower": -1, "upper": 1}
 MATRICES = {"norm_nuc", "log_det", "lambda_max", "sigma_max"}
 NUMBERS = MATRICES | {"quad_over_lin", "sum_largest"}
 REARRANGED = ("index", "select", "reshape", "transpose", "broadcast", "concatenate")
-# Arguments of all other operations have the shape of the result.
+# Operations with arguments of the same shape as the result.
 ENTRYWISE = {*OPERATIONS} - NUMBERS - {*REARRANGED, "matmul", "sum", "max", "log_sum_exp", "norm"}
 
 
 @dataclass
 class RecordBounds:
-    """One record's scalars, with their bounds, field by field; of each field, a bound on its squared Euclidean norm.
+    """Bounds on one record's scalars, field by field; `squares` bound each field's squared Euclidean norm.
 
-    `inner` are ranges of the inner product of two values of a field: of two records, and of one value with itself.
+    `inner` holds two ranges for each field: of its inner product between two records, and of its squared norm.
     """
 
     lower: list[Fraction] = field(default_factory=list)
@@ -42,10 +42,10 @@ class RecordBounds:
     inner: list[tuple[Range, Range]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
-    balls: set[int] = field(default_factory=set)  # in the Euclidean norm
+    balls: set[int] = field(default_factory=set)  # fields that are Euclidean balls
 
     def add(self, name: str, domain: Any) -> None:
-        """Take a ball about 0 (of norm 1, 2 or infinity) or a box."""
+        """Add a field: a ball about 0 (of norm 1, 2 or infinity) or a box."""
         if "radius" in domain:
             require(domain["dim"] <= MOST_ENTRIES, f"field {name!r}: it is too large")
             domain = domain | {end: [sign * domain["radius"]] * domain["dim"] for end, sign in ENDS.items()}
@@ -68,15 +68,15 @@ class RecordBounds:
 
 @dataclass
 class Node:
-    """An expression: its operation, arguments, shape and options, and its entries where it is affine."""
+    """An expression: its operation, arguments, shape and options, and its entries, or None if it is not affine."""
 
     name: str
     args: list[int]
     shape: list[int]
     options: dict[str, Any]
     entries: list[Entry] | None = None
-    varies: bool = False  # with the parameters
-    private: bool = False  # It reads the record
+    varies: bool = False  # whether it depends on the parameters
+    private: bool = False  # whether it depends on the record
 
     @property
     def size(self) -> int:
@@ -84,7 +84,7 @@ class Node:
 
 
 class TemplateGraph:
-    """The graph of a template, with the record as declared, and in the units of a proof, in which entries are written."""
+    """The graph of a template.  `declared` is the record as declared; `record` is in the units of the proof, as entries are."""
 
     def __init__(self, proof: dict[str, Any]) -> None:
         self.declared, self.record, self.weights = RecordBounds(), RecordBounds(), list[Fraction]()
@@ -100,7 +100,7 @@ class TemplateGraph:
             self.nodes.append(self.read(k, item))
 
     def moved(self, name: str, domain: Any, shift: list[Fraction], scale: list[Fraction]) -> dict[str, list[Fraction]]:
-        """Return the box of the next field in units: its entries are shift + scalar/scale."""
+        """Return the box of the next field in its units: entries are shift + scalar/scale."""
         require("lower" in domain and len(shift) == len(scale), f"field {name!r}: units of other scalars, or of a ball")
         pairs = list(zip(shift, scale, strict=True))
         self.units |= dict(enumerate(pairs, len(self.record.owner)))
@@ -108,7 +108,7 @@ class TemplateGraph:
         return {end: [(a - s) * t for a, (s, t) in zip(domain[end], pairs, strict=True)] for end in ENDS}
 
     def read(self, k: int, item: dict[str, Any]) -> Node:
-        name, args = item["op"], indices(item.get("args", []), k)  # those before
+        name, args = item["op"], indices(item.get("args", []), k)  # earlier nodes only
         node, shape = Node(name, args, item["shape"], item), item["shape"]
         require(len(shape) <= 4 and 0 < node.size <= MOST_ENTRIES, f"node {k}: a shape is empty or too large")
         require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} is one number")
@@ -135,7 +135,7 @@ class TemplateGraph:
         return node
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
-        """Return the entries of a node of affine arguments, None if it is not affine."""
+        """Return the entries of a node with affine arguments, or None if the node is not affine."""
         options = node.options
         if node.name == "constant":
             return [{CONSTANT: value} if value else {} for value in options["value"]]
@@ -164,7 +164,7 @@ class TemplateGraph:
 
 
 def number_of(entry: Entry) -> Fraction:
-    """Return the number that an entry is, 0 if it is none."""
+    """Return the value of a constant entry; 0 if the entry is not constant."""
     return entry.get(CONSTANT, ZERO) if set(entry) <= {CONSTANT} else ZERO
 
 
@@ -176,7 +176,7 @@ def linear(
     multiply: Callable[[T, T], T],
     scale: Callable[[T, Fraction], T],
 ) -> list[T] | None:
-    """Apply an operation that is linear in each argument, to entries or to what is known of them; None if it is none."""
+    """Apply a node's operation to entries, or to bounds on them, if it is linear in each argument; otherwise return None."""
     name, options = node.name, node.options
     if name in REARRANGED:
         spend(sum(map(len, given)))
@@ -218,7 +218,7 @@ def scaled(entry: Entry, factor: Fraction) -> Entry:
 
 
 def product(one: Entry, two: Entry) -> Entry:
-    """Multiply entries of which at most one has parameters."""
+    """Return the product of two entries; at most one may contain parameters."""
     spend(1 + len(one) * effort(two.values()) + len(two) * effort(one.values()))
     found: Entry = {}
     for (c, first), a in one.items():

@@ -1,4 +1,4 @@
-"""Reads the proof in the file of a release, and compares the certificate there with what the proof claims."""
+"""Reads the proof in the file of a release, and compares the file's certificate with the proof's claim."""
 
 import json
 import re
@@ -13,15 +13,15 @@ NUMBERS = re.compile(rb'\s*\{\s*"format":\s*"dpconvex (coefficients|evaluation) 
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
 SCHEMA = "the schema that was learnt cost what the file says, on top of this guarantee; a file without it says nothing of one"
-ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # In JSON, of any character
+ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # An escaped character in JSON
 AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
-MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # In JSON, or in a schema
+MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # The mark in JSON or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
 
 
 def replayed(path: str) -> Report:
-    """Replay a proof, of a saved release whose certificate says the same, or alone; reject a file that says it is not private."""
+    """Replay the proof in a saved release, in a certificate as JSON, or alone; reject a file marked as not private."""
     with open(path, "rb") as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
@@ -58,13 +58,13 @@ def replayed(path: str) -> Report:
 
 
 def check_mark(text: str) -> None:
-    """Reject a release, statistics, an evaluation or a schema that is not private, as it says itself."""
+    """Reject the text of a file that is marked as not private."""
     mark = MARK.search(ESCAPED.sub(lambda found: chr(int(found[1], 16)), text))
     require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; no proof was looked at")
 
 
 def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return a certificate that was written as JSON, and the proof in it, which claims the same."""
+    """Return the certificate and the proof in a JSON text; reject the text if the proof claims something different."""
     try:
         whole = decoded(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")

@@ -1,6 +1,6 @@
-"""Gaussian noise: what it hides of a vector, and of an objective for each kind of neighbours (docs/theory.md, section 7).
+"""Delta of Gaussian noise on vectors, and on objectives for each kind of neighbours (docs/theory.md, section 7).
 
-The event of a release has to have differences of gradients as many and as long as the graph says.
+The event of a release must have at least as many differences of gradients as the graph, and at least as long ones.
 """
 
 import math
@@ -15,26 +15,26 @@ from dpconvex.checker.reading import remembered, require, spend
 from dpconvex.checker.rows import GeneratorRows, multiple
 from dpconvex.checker.scalar_bounds import Hull, ends_of
 
-SLICES, HALVINGS = 60, 30  # where slopes move
-# Of cells of the norm's law, and where it is cut
+SLICES, HALVINGS = 60, 30  # For moving slopes: slices of their range, and bisections
+# Cells of the chi distribution: width of the first, growth of later ones, and relative mass of the tail that is cut off.
 WIDTH, GROWTH, CUT = Fraction(1, 400), Fraction(26, 25), Fraction(1, 10**8)
-SHORT = 36  # bits of lengths: the calculus rounds up more
-NEAR = 1 + Fraction(1, 10**9)  # for the rounding of the event's numbers
-Lengths = tuple[tuple[Fraction, int], ...]  # largest first, and how many there are of each
+SHORT = 36  # Bits of rounded lengths: the calculus rounds up further
+NEAR = 1 + Fraction(1, 10**9)  # Relative tolerance for rounding of the event's numbers
+Lengths = tuple[tuple[Fraction, int], ...]  # Pairs (length, count), largest first
 
 
 @remembered
 def gaussian_delta(epsilon: Fraction, shift: Fraction) -> Fraction:
-    """The exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
+    """Return the exact delta of a Gaussian mechanism (Balle & Wang 2018, theorem 8), rounded up."""
     spend(20)
     first, second = normal_tail(epsilon / shift - shift / 2), normal_tail(epsilon / shift + shift / 2)
     return max(first[1] - exp(epsilon)[0] * second[0], ZERO)
 
 
 def chi_delta(epsilon: Fraction, dimension: int, shift: Fraction) -> Fraction:
-    """Bound ``E[(1 - exp(epsilon - shift t - shift^2/2))_+]`` for t the norm of so many normal variates (theorem 7, *chi*).
+    """Bound ``E[(1 - exp(epsilon - shift t - shift^2/2))_+]`` for t the norm of `dimension` standard normals (theorem 7, *chi*).
 
-    It is the integral of ``shift exp(-shift (t - start)) P[norm > t]``, whose second factor is below its logarithm's tangents.
+    It is the integral of ``shift exp(-shift (t - start)) P[norm > t]``; tangents of the logarithm bound the second factor.
     """
     start = down(epsilon / shift - shift / 2, 64)
     if start <= 0 or dimension == 0:
@@ -51,17 +51,17 @@ def chi_delta(epsilon: Fraction, dimension: int, shift: Fraction) -> Fraction:
 
 
 class PairKind(NamedTuple):
-    """Ordered pairs of neighbours: what bounds the differences of their gradients, in deviations of the noise."""
+    """One kind of ordered pairs of neighbours: bounds on differences of gradients, in standard deviations of the noise."""
 
-    bounds: tuple[Fraction, ...]  # of the dimension, the length, and the curvature of the record in front
-    vertices: Lengths | None  # how many vertices have each length; None if nobody knows
-    behind: Lengths  # of the record that is not in front
-    # Of the record in front, where gradients are slopes times one row: the steepest, that of the other sign, the flattest, and
-    # for a logistic loss the most that curvature is at a slope of s times the steepest, over s (1 - s); else nothing, or 0.
+    bounds: tuple[Fraction, ...]  # of dimension and length, and of the first record's curvature
+    vertices: Lengths | None  # lengths of vertices, or None if unknown
+    behind: Lengths  # lengths of the second record's vertices
+    # If the first record's gradients are slopes times one row: the largest slope, the largest of the other sign, the smallest,
+    # and for a logistic loss the largest curvature over s (1 - s) at s times the largest slope, otherwise 0.  Empty otherwise.
     slopes: tuple[Fraction, ...]
 
     def delta(self, epsilon: Fraction, enough: Fraction) -> Fraction:
-        """Bound delta of these pairs by vertices, or, down to what is enough, by a slope that moves."""
+        """Bound delta of these pairs by vertices, and if that exceeds `enough`, also by a moving slope."""
         left, found = epsilon - self.bounds[2], ONE
         if self.vertices is not None and left >= 0:
             found = of_vertices(left, self.vertices)
@@ -73,9 +73,9 @@ class PairKind(NamedTuple):
 def perturbation_delta(
     losses: list[Loss], rows: GeneratorRows, claim: Claim, epsilon: Fraction, enough: Fraction
 ) -> Fraction:
-    """Bound delta of normal noise for each kind of neighbours, down to what is enough; by the chi law if others are above."""
+    """Bound delta over all kinds of neighbours; kinds with a bound above `enough` are also bounded by the chi distribution."""
     adjacency, (most, weight) = claim["privacy"]["adjacency"], person(claim)
-    if weight == most > 1:  # one row after the other, each for its part of epsilon
+    if weight == most > 1:  # compose rows, each with an equal part of epsilon
         part = epsilon / most
         single = [claim | {"privacy": {"adjacency": a}} for a in {"add-remove", adjacency}]
         grown = sum((exp(k * part)[1] for k in range(most)), ZERO)
@@ -85,7 +85,7 @@ def perturbation_delta(
     found = {kind: kind.delta(epsilon, enough) for kind in kinds(losses, rows, claim)}
     above = [kind.bounds for kind, delta in found.items() if delta > enough]
     largest = by_law(epsilon, [max(column) for column in zip(*above, strict=True)]) if above else ZERO
-    if largest <= enough:  # for all of them together
+    if largest <= enough:  # one bound for all kinds in `above`
         return max(largest, *(delta for delta in found.values() if delta <= enough), ZERO)
     return max(min(delta, by_law(epsilon, kind.bounds) if delta > enough else ONE) for kind, delta in found.items())
 
@@ -99,7 +99,7 @@ def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKin
     sigma, mu, (most, weight) = claim["noise_scale"], claim["strong_convexity"], person(claim)
     replaced, found = claim["privacy"]["adjacency"] == "replace-one", list[PairKind]()
     together, farthest = curvature_of_people(losses, rows, mu, most, weight), moved(claim, losses, rows, ZERO) / sigma
-    # Of a person some records may stand alone where others are replaced.
+    # Some of a person's records may be added or removed while others are replaced.
     backs = [*([None] if most > 1 or not replaced else []), *(losses if replaced else [])]
     terms = 1 if most == 1 else 2 * most - 1 if replaced and weight < most else most
     rank = min(most * (1 + replaced) * max(loss.rank for loss in losses), losses[0].most)  # records may be of any kinds
@@ -111,7 +111,7 @@ def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKin
             vertices: Lengths | None = None
             behind: Lengths = ()
             if front.vertices is not None and ends is not None and len(front.vertices) * len(ends) <= MOST_PAIRS:
-                fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 is the record that is not there
+                fronts = front.vertices if back else ends_of((*front.vertices, ()))  # 0 stands for the absent record
                 apart = shifts_of(rows.all_apart(frozenset((fronts, ends))), sigma / weight, terms)
                 vertices = tuple(pair for pair in apart if pair[0])
                 behind = shifts_of(Counter(map(rows.square, ends)), sigma)
@@ -128,7 +128,7 @@ def kinds(losses: list[Loss], rows: GeneratorRows, claim: Claim) -> list[PairKin
 
 
 def margin(vertices: Hull, front: Loss, rows: GeneratorRows, sigma: Fraction, mu: Fraction) -> tuple[Fraction, ...]:
-    """Return the slopes of a loss and its bend; nothing where gradients are no multiples of one row."""
+    """Return `PairKind.slopes` of a loss; empty if its gradients are not multiples of one row."""
     lead, pieces = front.scalar.lead, front.scalar.pieces
     steepest = max(vertices, key=rows.square)
     slopes = [u[0][1] / steepest[0][1] if u else ZERO for u in vertices]
@@ -142,7 +142,7 @@ def margin(vertices: Hull, front: Loss, rows: GeneratorRows, sigma: Fraction, mu
 
 
 def shifts_of(squares: Counter[Fraction], sigma: Fraction, terms: int = 1) -> Lengths:
-    """Return lengths of vectors in deviations, rounded up so that those that agree but for rounding are one."""
+    """Return lengths in standard deviations with counts, rounded up so that lengths equal up to rounding coincide."""
     found = Counter[Fraction]()
     for square, count in squares.items():
         found[deviations(square, sigma)] += terms * count
@@ -160,7 +160,7 @@ def of_vertices(epsilon: Fraction, shifts: Lengths) -> Fraction:
 
 
 def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
-    """Bound what curvature adds where all gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
+    """Bound the delta that curvature adds if gradients are slopes times one row (docs/theory.md, section 7, one margin)."""
     (steepest, other, flattest, bend), curved, total = kind.slopes, kind.bounds[2], ZERO
     for least, steep in ((flattest, steepest), (ZERO, other)):
         for k in range(SLICES if steep > least else 0):
@@ -174,13 +174,13 @@ def moving(kind: PairKind, epsilon: Fraction) -> Fraction:
 
 
 def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
-    """Bound what curvature adds to delta, for each deviation that a slope falls by: the S of docs/theory.md, section 7."""
+    """Bound the delta that curvature adds per unit by which a slope falls: S in docs/theory.md, section 7."""
     spend(30)
     base = length**2 / 2 + curved - epsilon
     low = max(-base / length, ZERO)
     high = max((curved - base) / length, low)
     slope, start, near, far = map(float, (length, base, low, high))
-    for _ in range(HALVINGS):  # a guess of where a log-concave function is largest
+    for _ in range(HALVINGS):  # guess the maximiser of a log-concave function
         middle = (near + far) / 2
         near, far = (middle, far) if middle * math.expm1(min(slope * middle + start, 700)) < slope else (near, middle)
     for guess in (Fraction(2 * near - far), Fraction(2 * far - near)):
@@ -192,7 +192,7 @@ def falling(epsilon: Fraction, length: Fraction, curved: Fraction) -> Fraction:
 
 
 def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Claim) -> None:
-    """Check that one part of the event is of this noise, and has for each kind of neighbours differences as many and as long."""
+    """Check that exactly one part of the event is of this noise, and that it covers each kind of neighbours."""
     found = [part for part in parts_of(event) if "kinds" in part]
     sigma = claim["noise_scale"]
     same = len(found) == 1 and sigma <= Fraction(found[0]["sigma"]) * NEAR <= sigma * NEAR**2
@@ -202,7 +202,7 @@ def check_event(event: Any, losses: list[Loss], rows: GeneratorRows, claim: Clai
 
 
 def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an event and the parts that it is composed of, whatever they are composed of in turn."""
+    """Return an event and all of its nested parts."""
     parts = [event]
     for part in parts:
         parts += part.get("parts", ())
@@ -210,7 +210,7 @@ def parts_of(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def covers(hull: dict[str, Any], kind: PairKind) -> bool:
-    """Say whether all that an event says of differences holds for a kind of neighbours."""
+    """Return whether an event's numbers are upper bounds for a kind of neighbours, up to rounding."""
     spend(3 + len(hull.get("lengths") or ()))
     bounds = zip(("dimension", "length", "curvature"), kind.bounds, strict=True)
     holds = all(Fraction(hull[name]) * NEAR >= least for name, least in bounds)
@@ -227,7 +227,7 @@ def covers(hull: dict[str, Any], kind: PairKind) -> bool:
 
 
 def as_many(given: Iterable[tuple[Fraction, Fraction]], known: Lengths | None) -> bool:
-    """Say whether there are as many lengths as are known, from each length on."""
+    """Return whether `given` has at least as many lengths above each length as `known`; False if `known` is None."""
     have, less = sorted(given, reverse=True), ZERO
     for length, count in known or ():
         less -= count

@@ -1,4 +1,4 @@
-"""The inequalities of the mechanisms: the constants of one record, the noise, and the guarantee that it keeps."""
+"""Inequalities of the mechanisms: with the claimed constants and noise, the guarantee holds."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -12,10 +12,10 @@ from dpconvex.checker.reading import Unreplayed, require
 from dpconvex.checker.rows import GeneratorRows
 from dpconvex.checker.table import RANGE, RUN, RUNS
 
-GRID_LOSS = Fraction(1, 10**60)  # of noise on integers against noise on numbers (docs/theory.md, section 8)
+GRID_LOSS = Fraction(1, 10**60)  # Loss of integer noise relative to continuous noise (docs/theory.md, section 8)
 GRID_VARIANCE = Fraction(9)
-ROOM = 1 + Fraction(1, 2**40)  # for the rounding of numbers that are shown, and that no inequality uses
-# What is left of a guarantee: epsilon and delta
+ROOM = 1 + Fraction(1, 2**40)  # Tolerance for rounding of printed numbers, which no other inequality uses
+# The remaining epsilon and delta of a guarantee
 Left = tuple[Fraction, Fraction]
 
 
@@ -24,14 +24,14 @@ def values(found: Claim, keys: str) -> list[Fraction]:
 
 
 def keeps(law: Any, shift: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
-    """Say whether noise is enough for what neighbours move by so many scales of it."""
+    """Return whether noise keeps (epsilon, delta) if neighbours differ by `shift` times its scale."""
     return shift <= epsilon if law == "gamma" else law == "gaussian" and gaussian_delta(epsilon, up(shift)) <= delta
 
 
 def perturbation_cost(
     losses: list[Loss], rows: GeneratorRows, beta: Fraction, mu: Fraction, claim: Claim, most: Fraction, nuclear: bool
 ) -> Fraction:
-    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: apart, or gradient and curvature of the first record together."""
+    """Bound ``beta ||g - g'|| + log det(I + H/mu)``: term by term, or jointly for the first record's gradient and curvature."""
     length, adjacency = max(loss.length for loss in losses), claim["privacy"]["adjacency"]
     (count, weight) = person(claim)
     if count > 1:
@@ -45,13 +45,13 @@ def perturbation_cost(
     together = max(joint(loss, rows, beta, mu, most - other) for loss in losses) + other
     if together <= most:
         return together
-    # In the nuclear norm gradients of rank one are as far apart as they are long together.
+    # In the nuclear norm, the sum of both norms bounds the difference of two gradients of rank one.
     apart = beta * length + other if nuclear else beta * sensitivity(losses, rows, adjacency, ZERO)
     return min(together, apart + max(joint(loss, rows, ZERO, mu, ZERO) for loss in losses))
 
 
 def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
-    """Check all that is paid beside the mechanism's noise; return what is left for that."""
+    """Check all costs except that of the mechanism's noise; return the remaining epsilon and delta."""
     replaced = claim["privacy"]["adjacency"] == "replace-one"
     epsilon, delta = values(claim["privacy"], "epsilon delta")
     if RUNS in claim["settings"]:
@@ -64,7 +64,7 @@ def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
 
 
 def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
-    """Check integer noise for answers within tau of the exact one; return its share of the guarantee."""
+    """Check residual noise for answers within tau of the exact one; return its share of the guarantee."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
     require(cover["dimension"] == dimension, "cover: it has not one number for each that is released")
     require(tau >= claim["tolerance"], "cover: it is for a shorter distance than the tolerance")
@@ -82,7 +82,7 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
 
 
 def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fraction, Fraction]:
-    """Check what the best of a random number of runs costs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
+    """Check the cost of the best of a random number of runs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
     if "gamma" not in settings:
         raise Unreplayed("the accounting for several fits and a choice")
     eta, gamma, fit, score, lost = (settings[key] for key in RUN)
@@ -104,12 +104,12 @@ def check_clustering(noise: Claim, record: RecordBounds, replaced: bool) -> tupl
 
 
 def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Fraction:
-    """Bound how many scales of their noise all rounds together are moved by."""
+    """Bound the shift of all rounds together, in scales of their noise."""
     rounds, scale, weight, features = values(noise, "rounds scale weight features")
     halves = [ZERO for _ in record.sizes]
     for base, low, high in zip(record.owner, record.lower, record.upper, strict=True):
         halves[base] += (high - low) ** 2 / 4
-    # One of the fields with so many features is clustered, about the middle of its domain.
+    # One of the fields with this number of features is clustered, about the middle of its domain.
     square = max(min(s, h) for s, h, n in zip(record.squares, halves, record.sizes, strict=True) if n == features)
     one, pure = square + weight**2, noise["noise"] == "gamma"
     moved = one if not replaced else 4 * one if pure else max(4 * square, 2 * one)
@@ -117,7 +117,7 @@ def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Frac
 
 
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
-    """Check that noise is what a given number is for, and hides rounding from the rest; return what is trusted."""
+    """Check that noise has the given multiplier, and hides rounding within the remaining guarantee; return the trusted fact."""
     settings = claim["settings"]
     require(bool(given), "samples: there is no given number for them")
     (*kind, epsilon, delta) = values(given, "steps sampling multiplier epsilon delta")
@@ -137,7 +137,7 @@ def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) ->
 def check_noise(
     claim: Claim, losses: list[Loss], rows: GeneratorRows | None, left: Left, given: Any
 ) -> tuple[str, ...]:
-    """Check that the mechanism's noise keeps what is left of the guarantee; return what more is trusted."""
+    """Check the mechanism's noise against the remaining guarantee; return the further trusted facts."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta), (apart, scale) = left, values(claim, "sensitivity noise_scale")
     require(epsilon > 0 <= delta, "nothing of the guarantee is left for the noise")

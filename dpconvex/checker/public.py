@@ -1,4 +1,4 @@
-"""What is public: that regularizer and constraints are convex, how strongly the first is, and what K bounds."""
+"""Public expressions: convexity of regularizer and constraints, strong convexity, and bounds on K."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpconvex.checker.expansion import CONSTANT, REARRANGED, Entry, Node, Templa
 from dpconvex.checker.reading import Unreplayed, effort, indices, require, spend
 from dpconvex.checker.rows import GeneratorRows, Vector, monomial_range
 
-# Convex in affine arguments; convex and growing in each argument; concave in affine ones; linear.
+# Operations: convex in affine arguments; convex and nondecreasing in each argument; concave in affine arguments; linear.
 CONVEX = ("abs", "norm", "norm_nuc", "huber", "power", "quad_over_lin", "lambda_max", "sigma_max")
 GROWING = ("logistic", "exp", "maximum", "max", "log_sum_exp", "sum_largest")
 CONCAVE, LINEAR = ("log_det", "log"), (*REARRANGED, "add", "sum")
@@ -20,12 +20,12 @@ Squares = list[tuple[Entry, Fraction]]
 
 
 def constant(node: Node) -> Fraction:
-    """Return the number that a public expression is, 0 if it is none."""
+    """Return the value of a constant scalar expression; 0 if it is not constant or no scalar."""
     return number_of(node.entries[0]) if node.entries is not None and node.size == 1 else ZERO
 
 
 def is_whole(node: Node, inner: Node) -> bool:
-    """Say whether an expression takes every entry of its argument, and once."""
+    """Return whether an expression uses each entry of its argument exactly once."""
     spend(inner.size // 4)
     whole = [*range(inner.size)]
     taken = [node.options.get("places", [])] if node.name in REARRANGED else node.options.get("groups", [whole])
@@ -40,17 +40,17 @@ def is_symmetric(matrix: Node) -> bool:
 
 
 def factor(node: Node, one: Node, two: Node) -> tuple[Fraction, int]:
-    """Return what multiplies the varying argument, 0 if it is no number, and which argument that is."""
+    """Return the constant that multiplies the varying argument, or 0 if there is none, and the index of that argument."""
     values = {number_of(entry) for entry in (two if one.varies else one).entries or [{}]}
     by = values.pop() if len(values) == 1 else ZERO
     return (by if node.name == "multiply" or not by else 1 / by if one.varies else ZERO), 0 if one.varies else 1
 
 
 def squares(template: TemplateGraph, feasible: Feasible, parts: dict[tuple[int, bool], Fraction]) -> Squares:
-    """Prove that expressions are convex (True) or concave (False); what no rule knows is not replayed.
+    """Prove that expressions are convex (True) or concave (False); raise `Unreplayed` if there is no rule.
 
-    Each counts so often in a convex sum, 0 for not at all.  Returns rows a and weights w: that sum of all entries stays convex
-    without ``sum w <a, theta>^2 / 2``.  Each node is looked at once, after all that are made of it.
+    `parts` gives each expression's weight in a convex sum of all entries, or 0.  Returns rows a and weights w such that the sum
+    less ``sum w <a, theta>^2 / 2`` is convex.  Each node is visited once, after all nodes that use it.
     """
     waiting, found = defaultdict(Fraction, parts), Squares()
     order = [-k for k, _ in waiting]
@@ -69,7 +69,7 @@ def squares(template: TemplateGraph, feasible: Feasible, parts: dict[tuple[int, 
 def curvature(
     template: TemplateGraph, feasible: Feasible, k: int, convex: bool, weight: Fraction, found: Squares
 ) -> list[tuple[int, bool, Fraction]]:
-    """Return what has to be convex or concave for that a node is; collect its own squares."""
+    """Return the arguments that must be convex or concave, with weights, so that a node is; append its squares to `found`."""
     node = template.nodes[k]
     spend(10 + len(node.args))
     require(not node.private, "the regularizer reads the record")
@@ -105,7 +105,7 @@ def curvature(
 def is_modulus(
     template: TemplateGraph, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
-    """Say whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is convex, by its squares alone."""
+    """Return whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is proved convex by its squares alone."""
     if template.nodes[regularizer].size != 1:
         raise Unreplayed("a regularizer that is no number")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
@@ -122,16 +122,16 @@ def is_modulus(
 
 
 class Feasible:
-    """Bounds on K by the constraints: of coordinates, of norms, and of sums of what is not negative."""
+    """Bounds on K from the constraints: on coordinates, on norms, and on sums of nonnegative coordinates."""
 
     def __init__(self, template: TemplateGraph, constraints: Any) -> None:
         self.template = template
         self.bounds = {True: dict[int, Fraction](), False: dict[int, Fraction]()}  # upper, lower
         self.balls: list[tuple[set[int], Fraction]] = []
-        # Coordinates that are some numbers between these ends times weights: not negative ones, or any, whose sizes add up to 1.
+        # Coordinates that are weights, with absolute sum at most 1, times a number between these ends.
         self.simplices: list[tuple[set[int], Range]] = []
         self.matrices: list[Node] = []
-        self.unread = False  # whether there is more to know of K
+        self.unread = False  # whether some constraint is not fully used
         given = [(item["kind"], indices(item["args"], len(template.nodes))) for item in constraints]
         sides = [(k, side == 0) for kind, args in given for side, k in enumerate(args) if kind != "semidefinite"]
         squares(template, self, dict.fromkeys(sides, ZERO))
@@ -151,7 +151,7 @@ class Feasible:
             self.unread |= known == len(self.balls) + len(self.simplices)
 
     def read(self, kind: str, node: Node, other: Node) -> None:
-        """Read what a constraint says of single coordinates, their absolute values, norms and sums; nothing otherwise."""
+        """Read a constraint's bounds on coordinates, absolute values, norms and sums; ignore other constraints."""
         sizes, inner = node.entries is None, node if node.entries is not None else self.template.nodes[node.args[0]]
         whole = node.size == 1 and is_whole(node, inner)
         absolute = sizes and whole and node.name in ("sum", "max") and inner.name == "abs"
@@ -165,7 +165,7 @@ class Feasible:
         elif absolute or (node.name in ("norm", "norm_nuc") and whole):
             places = Counter(c for entry in inner.entries for (c, _), a in entry.items() if c >= 0 and a == 1)
             single = all(len(entry) == 1 for entry in inner.entries) and places.total() == inner.size
-            # Both entries of a symmetric matrix that a coordinate is.
+            # A coordinate of a symmetric matrix counts for both of its entries.
             if constant(other) > 0 and single and all(self.template.weights[c] <= k for c, k in places.items()):
                 self.balls.append((set(places), constant(other)))
                 if absolute:
@@ -186,7 +186,7 @@ class Feasible:
                     self.bounds[a > 0][c] = (min if a > 0 else max)(self.bounds[a > 0].get(c, end), end)
 
     def largest_eigenvalue(self, matrix: Node) -> Fraction | None:
-        """Return a u such that ``u I - matrix`` is semidefinite on K, None if no constraint says so."""
+        """Return u such that ``u I - matrix`` is semidefinite on K, or None if no constraint implies it."""
         for other in self.matrices:
             spend(10 * matrix.size)
             both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
@@ -198,7 +198,7 @@ class Feasible:
         return None
 
     def squared_radius(self, touched: set[int]) -> Fraction | None:
-        """Bound the squared norm of some coordinates, by balls, each for its share, and bounds of the rest."""
+        """Bound the squared norm of some coordinates, by balls for parts and by intervals for the rest; None if unbounded."""
         both = touched & self.bounds[False].keys() & self.bounds[True].keys()
         weighed = {c: self.template.weights[c] * max(abs(self.bounds[s][c]) for s in (False, True)) ** 2 for c in both}
         left, square = touched, ZERO
@@ -209,13 +209,13 @@ class Feasible:
         return square + sum((weighed[c] for c in left), ZERO) if left <= both else None
 
     def reach(self, entry: Entry, row: Vector, rows: GeneratorRows) -> Range | None:
-        """Bound the linear part of an entry over the record and K; None if nothing does."""
+        """Bound the linear part of an entry over the record and K; None if it is unbounded."""
         if not (self.balls or self.simplices or self.bounds[True]):
             return None
         linear = [(c, a, monomial_range(monomial, rows.record)) for (c, monomial), a in entry.items() if c >= 0]
         spend(5 * len(linear) * (1 + len(self.simplices)) + len(self.balls))
         low = high = ZERO
-        for members, ends in self.simplices:  # of each, all terms of one coordinate, by the largest of them
+        for members, ends in self.simplices:  # the largest term bounds the sum over a simplex
             alike = [(a, span) for c, a, span in linear if c in members]
             if alike and len({c for c, *_ in linear if c in members}) == len(alike):
                 values = [a * end * by for a, span in alike for end in span for by in ends]
@@ -227,7 +227,7 @@ class Feasible:
         square = self.squared_radius(touched)
         if square is None:
             return None
-        size = root(rows.square(row) * square)[1]  # of the whole row, for what is left of it is no longer
+        size = root(rows.square(row) * square)[1]  # the whole row's norm also bounds the remaining terms
         if not touched <= self.bounds[False].keys() & self.bounds[True].keys():
             return low - size, high + size
         least = most = ZERO

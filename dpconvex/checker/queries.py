@@ -1,4 +1,4 @@
-"""Checks queries whose scales adapt: noise of their level keeps the guarantee (docs/theory.md, theorem 8.9)."""
+"""Checks adaptive queries: the noise of their total level keeps the guarantee (docs/theory.md, theorem 8.9)."""
 
 from fractions import Fraction
 from typing import Any
@@ -11,7 +11,7 @@ from dpconvex.checker.mechanisms import GRID_LOSS, ROOM, check_clustering, check
 from dpconvex.checker.reading import require
 from dpconvex.checker.table import RUNS
 
-SPARE = 1 + Fraction(11, 10**13)  # A release refuses queries beyond the level, but for so much of it
+SPARE = 1 + Fraction(11, 10**13)  # A release may exceed the level by this factor, for rounding
 TRUSTED = (
     "the theorems on queries whose scales adapt, and on integer noise (docs/theory.md, theorems 8.8 and 8.9)",
     "a fit reads its records only by noisy sums, and refuses queries beyond the level",
@@ -31,7 +31,7 @@ CHOICES = (
 
 
 def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> None:
-    """Check that noise of the claimed level keeps the guarantee, for all queries together, and that the event pays for it."""
+    """Check that noise of the claimed level keeps the guarantee for all queries together, and that the event covers its cost."""
     settings, (epsilon, delta) = claim["settings"], values(claim["privacy"], "epsilon delta")
     pure = shift = ZERO
     person(claim)

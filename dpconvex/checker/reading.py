@@ -1,4 +1,4 @@
-"""Reads a proof, strictly: known keys of known types, exact numbers, arguments before what is made of them."""
+"""Strict reading of proofs: only known keys and types, exact numbers, and arguments before the nodes that use them."""
 
 import json
 import math
@@ -17,7 +17,7 @@ HEXADECIMAL = re.compile(r"(-?)0x([01])(?:\.([0-9a-f]+))?p([+-]?[0-9]{1,4})")
 
 
 class Said(Exception):
-    """Error whose message is printable ASCII: names in a proof are whatever its author wrote."""
+    """An error with a message in printable ASCII, as names in a proof may contain any characters."""
 
     def __str__(self) -> str:
         return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in super().__str__())
@@ -28,14 +28,14 @@ class Rejected(Said):
 
 
 class Unreplayed(Said):
-    """A step for which the checker has no rule: it says nothing about it."""
+    """A step for which the checker has no rule.  The proof may still be right."""
 
 
 class Steps:
-    """The steps that are left, of some 3 microseconds each, so that a hostile proof ends; with results of functions."""
+    """The remaining steps of a replay, about 3 microseconds each, which bound its time; and cached results of functions."""
 
     left = MOST_STEPS
-    coarse = False  # whether a bound of many numbers was no sharp one
+    coarse = False  # whether a loose bound was used because there were many numbers
     known: ClassVar[dict[Any, Any]] = {}
 
 
@@ -46,7 +46,7 @@ def spend(count: int) -> None:
 
 
 def remembered(function: F) -> F:
-    """Return a function that computes each value once for a proof."""
+    """Return a function that caches its results during one replay."""
 
     def found(*args: Any) -> Any:
         spend(1)
@@ -58,7 +58,7 @@ def remembered(function: F) -> F:
 
 
 def effort(values: Iterable[Fraction]) -> int:
-    """Return how many steps it takes to add or multiply each of some numbers once."""
+    """Return the number of steps for one addition or multiplication of each number."""
     lengths = (a.numerator.bit_length() + a.denominator.bit_length() for a in values)
     return sum(1 + bits // 200 + (bits * bits >> 19) for bits in lengths)
 
@@ -69,7 +69,7 @@ def require(holds: bool, step: str) -> None:
 
 
 def parsed(text: bytes) -> dict[str, Any]:
-    """Read a proof by the table: known keys of known types and ranges, with exact numbers."""
+    """Return the proof in a text, read by the table of keys, with exact numbers; reject every other text."""
     Steps.left = MOST_STEPS
     Steps.coarse = False
     require(len(text) <= MOST_BYTES, f"the proof is longer than {MOST_BYTES} bytes")
@@ -97,7 +97,7 @@ def refused(text: str) -> None:
 
 @cache
 def reader(kind: str) -> Callable[[Any], Any]:
-    """Return the function that reads a value of a kind, and rejects every other value."""
+    """Return a function that reads values of this kind, and rejects all other values."""
     if kind.startswith("list of "):
         return partial(listed, reader(kind[8:]))
     if kind.startswith("map of "):
@@ -121,7 +121,7 @@ def mapped(read: Callable[[Any], Any], found: Any) -> dict[str, Any]:
 
 
 def tabled(kind: str, groups: list[dict[str, Callable[[Any], Any]]], found: Any) -> dict[str, Any]:
-    """Read an object: with all keys of the first group, with all or none of every other group, and without further keys."""
+    """Read an object with all keys of the first group, all or none of every other group, and no further keys."""
     if not isinstance(found, dict):
         raise Rejected(f"{kind}: no object: {found!r:.50}")
     spend(5 + len(found))
@@ -147,7 +147,7 @@ def one_of(words: list[Any], found: Any) -> Any:
 
 
 def variant(prefix: str, key: str, found: Any) -> dict[str, Any]:
-    """Read an object whose table depends on one of its values."""
+    """Read an object by the table that the value of `key` selects."""
     name = found.get(key) if isinstance(found, dict) else None
     require(isinstance(name, str), f"{prefix}: {key} is missing")
     if f"{prefix}{name}" not in TABLES:
@@ -187,7 +187,7 @@ def text(found: Any) -> str:
 
 
 def number(text: Any) -> Fraction:
-    """Read an exact number: a whole one, or a text such as "0x1.8p-3"."""
+    """Read an exact number: an integer, or a text such as "0x1.8p-3"."""
     if isinstance(text, Fraction):
         return text
     if type(text) is int:
@@ -207,7 +207,7 @@ def whole(value: Any, most: int, least: int = 0) -> int:
 
 
 def stated(value: Any, key: str = "") -> Any:
-    """Return the data of a certificate with exact numbers, without what is missing, or infinite where it may be."""
+    """Return the data of a certificate with exact numbers, without missing values and permitted infinities."""
     if isinstance(value, dict):
         return {k: stated(v, k) for k, v in value.items() if v is not None and (v, k) not in UNBOUNDED}
     if isinstance(value, list):
@@ -217,7 +217,7 @@ def stated(value: Any, key: str = "") -> Any:
 
 
 def indices(values: list[int], count: int) -> list[int]:
-    """Return whole numbers that are places in a list of so many."""
+    """Return `values` if all are indices of a list of length `count`; otherwise reject them."""
     if max(values, default=-1) >= count:
         raise Rejected(f"one of {values!r:.50} is not below {count}")
     return values

@@ -16,7 +16,7 @@ Kind = tuple[int, ...]
 Block = dict[tuple[Monomial, Monomial], Fraction]
 Matrix = dict[Monomial, dict[Monomial, Fraction]]
 MOST_GENERATORS, FEW_CENTRES, LONG = 3000, 4, 12
-NEARLY = 1 + Fraction(1, 2**100)  # for roots of multiplicities
+NEARLY = 1 + Fraction(1, 2**100)  # Factor for the rounding of roots of multiplicities
 
 
 def vector(values: Mapping[int, Fraction]) -> Vector:
@@ -37,7 +37,7 @@ def multiple(v: Vector, factor: Fraction) -> Vector:
 
 
 class GeneratorRows:
-    """Rows as multiples of generators: of the parts that rows have in each cell of the coordinates, up to a factor."""
+    """Rows as combinations of generators: the parts of rows in each cell of coordinates, up to a factor."""
 
     def __init__(self, template: TemplateGraph, cells: list[int], parts: list[int]) -> None:
         require(len(cells) == len(template.weights), "there is not one cell for every coordinate")
@@ -46,12 +46,12 @@ class GeneratorRows:
         self.forms: list[MonomialForm] = []
         self.pairs: dict[int, dict[int, list[tuple[int, Fraction]]]] = defaultdict(lambda: defaultdict(list))
         self.shared: dict[int, Fraction] = {}
-        # Of fields of one number: which generators are it times which others, and a factor.
+        # For each scalar field k: generators that are k times another generator, and the factor.
         self.multiples: dict[int, dict[int, tuple[int, Fraction]]] = defaultdict(dict)
         self.centres, self.tangents = list[Vector](), list[tuple[Fraction, Fraction, Fraction]]()
 
     def row(self, entry: Entry) -> Vector:
-        """Return the linear part of an entry, in generators."""
+        """Return the linear part of an entry as a combination of generators."""
         parts: dict[tuple[int, int], list[tuple[tuple[int, Monomial], Fraction]]] = defaultdict(list)
         for key in sorted(entry):
             if key[0] >= 0:
@@ -65,7 +65,7 @@ class GeneratorRows:
         return vector(found)
 
     def close(self) -> None:
-        """Write the inner products of all pairs of generators as multiples of a few forms, and bound these."""
+        """Write the inner products of all pairs of generators as multiples of a few forms, and bound the forms."""
         require(len(self.generators) <= MOST_GENERATORS, "the loss has too many different rows")
         by_place: dict[int, list[tuple[int, Monomial, Fraction]]] = defaultdict(list)
         for terms, g in self.generators.items():
@@ -97,7 +97,7 @@ class GeneratorRows:
                     self.multiples[k][g] = other, rest[0][1]
 
     def share(self, products: Mapping[tuple[int, int], Block]) -> None:
-        """In each cell the inner products of the generators are below their trace, in units of their lengths."""
+        """Bound the Gram matrix of each cell's generators, scaled to norm 1, by its trace; store bounds in `shared`."""
         members: dict[int, list[int]] = defaultdict(list)
         for terms, g in self.generators.items():
             members[self.cells[terms[0][0][0]]].append(g)
@@ -114,7 +114,7 @@ class GeneratorRows:
 
     @remembered
     def near(self, u: Vector) -> dict[int, list[tuple[int, Fraction]]]:
-        """Return the inner products of a row with all generators: for each of these, multiples of forms."""
+        """Return the inner product of a row with each generator, as multiples of forms."""
         found = defaultdict[int, list[tuple[int, Fraction]]](list)
         for g, a in u:
             spend(sum(map(len, self.pairs[g].values())) * effort([a]))
@@ -123,7 +123,7 @@ class GeneratorRows:
         return found
 
     def forms_of(self, u: Vector, v: Vector) -> dict[int, Fraction]:
-        """Return the multiples of the forms that make up the inner product of two rows."""
+        """Return the inner product of two rows, as multiples of forms."""
         sums, near = dict[int, Fraction](), self.near(u)
         for h, b in v:
             spend(1 + len(near.get(h, ())) * effort([b]))
@@ -149,7 +149,7 @@ class GeneratorRows:
 
     @remembered
     def square(self, u: Vector) -> Fraction:
-        """Bound ``||A_z' u||^2`` from above: with multiples of a number, it is convex in that, and largest at its ends."""
+        """Bound ``||A_z' u||^2`` from above.  It is convex in each scalar field, so the field's ends suffice."""
         found = self.longest(u)
         for k, multiples in self.multiples.items():
             these = tuple((g, a) for g, a in u if g in multiples)
@@ -163,14 +163,14 @@ class GeneratorRows:
 
     @remembered
     def centres_of(self, hull: tuple[Vector, ...]) -> list[Vector]:
-        """Return the mean of some points, and the centres that are nearest to it."""
+        """Return the mean of some points, and the nearest of the given centres."""
         mean: Vector = ()
         for point in hull:
             mean = added(mean, point, Fraction(1, len(hull)))
         return [mean, *sorted(self.centres, key=lambda c: sum(a * a for _, a in added(c, mean, -ONE)))[:FEW_CENTRES]]
 
     def square_from(self, u: Vector, centre: Vector) -> Fraction:
-        """Bound ``||A_z' (u - c)||^2``: with a long centre, by the inner products of both."""
+        """Bound ``||A_z' (u - c)||^2``; for a centre c with many terms, by inner products."""
         if len(centre) <= LONG:
             return self.square(added(u, centre, -ONE))
         sums: dict[int, Fraction] = defaultdict(Fraction)
@@ -188,8 +188,8 @@ class GeneratorRows:
 
     @remembered
     def all_apart(self, hulls: frozenset[tuple[Vector, ...]]) -> Counter[Fraction]:
-        """Bound ``||A_z' u - A_z'' v||^2`` for all pairs of vertices, for two records, and count equal bounds."""
-        first, second = (*hulls, *hulls)[:2]  # of one hull, itself
+        """Return bounds on ``||A_z' u - A_z'' v||^2`` for all pairs of vertices and two records, with counts of equal bounds."""
+        first, second = (*hulls, *hulls)[:2]  # a single hull is paired with itself
         squares = [*{self.square(u): None for u in (*first, *second)}]
         places = {square: k for k, square in enumerate(squares)}
         near, scale = [self.near(v) for v in second], common(a for u in first for _, a in u)
@@ -215,7 +215,7 @@ class GeneratorRows:
         return found
 
     def offset(self, entries: list[Entry]) -> Fraction:
-        """Bound the sum of the squares of what entries are without parameters."""
+        """Bound the sum of squares of the entries' terms without parameters."""
         whole: Block = defaultdict(Fraction)
         for entry in entries:
             still = [(monomial, a) for (c, monomial), a in entry.items() if c < 0]
@@ -226,7 +226,7 @@ class GeneratorRows:
         return sum((side.same[1] for side in sides), ZERO)
 
     def dominant(self, vectors: Sequence[Vector]) -> list[list[Fraction]]:
-        """Return a matrix that is above the inner products of one record's rows, in the Loewner order."""
+        """Return an upper bound, in the Loewner order, on the Gram matrix of rows for one record."""
         spend(len(vectors) ** 2)
         side = range(len(vectors))
         found = [[ZERO] * len(vectors) for _ in side]
@@ -235,7 +235,7 @@ class GeneratorRows:
             spend(2 * len(vectors) ** 2)
             low, high = self.forms[k].same
             whole = [[(parts[i, j].get(k, ZERO) + parts[j, i].get(k, ZERO)) / 2 for j in side] for i in side]
-            if pivots(whole) is None:  # else multiples of it are in order
+            if pivots(whole) is None:  # an indefinite form is bounded by absolute row sums
                 sums, high = [sum(map(abs, line), ZERO) for line in whole], max(-low, high)
                 whole = [[sums[i] if i == j else ZERO for j in side] for i in side]
             found = [[found[i][j] + high * whole[i][j] for j in side] for i in side]
@@ -245,7 +245,7 @@ class GeneratorRows:
 class MonomialForm:
     """A bilinear form ``sum c m(z) m'(z')`` in monomials of two kinds: its ranges over one record and over two.
 
-    A multiple of the inner product of two tensor powers of the record's fields is an identity.
+    An identity is a multiple of the inner product of two tensor powers of the record's fields.
     """
 
     def __init__(self, kind: Kind, other: Kind, block: Block, record: RecordBounds) -> None:
@@ -278,15 +278,15 @@ def kind_of(monomial: Monomial, record: RecordBounds) -> Kind:
 
 
 def multiplicity(monomial: Monomial, kind: Kind) -> int:
-    """Count the equal entries that stand for a monomial in the tensor product of its bases."""
+    """Return the number of entries that equal a monomial in the tensor product of its fields."""
     return prod(map(factorial, Counter(kind).values())) // prod(map(factorial, Counter(monomial).values()))
 
 
 def block_range(first: Kind, second: Kind, block: Block, record: RecordBounds, same: bool) -> Range:
     """Bound a form over one record or two, by the matrix of monomials divided by the roots of their multiplicities.
 
-    Of one record, and of numbers, eigenvalues have signs, and fields of one scalar are factors apart, which keep theirs:
-    ``y ||x||^2`` has that of y.
+    For one record, the signs of eigenvalues are used, and scalar fields are separate factors with their own signs:
+    ``y ||x||^2`` has the sign of y.
     """
     kind, other = (tuple(b for b in side if record.sizes[b] > 1) for side in (first, second))
     lines: Matrix = defaultdict(lambda: defaultdict(Fraction))
@@ -327,7 +327,7 @@ def monomial_range(monomial: Monomial, record: RecordBounds) -> Range:
 
 
 def polynomial_range(terms: dict[Kind, Fraction], record: RecordBounds, same: bool) -> Range:
-    """Bound a polynomial in the inner products of fields: quadratic ones of one field at its ends and where its slope is 0."""
+    """Bound a polynomial in the inner products of fields; for a quadratic in one field, by its values at ends and vertex."""
     fields = {base for kind in terms for base in kind}
     total = (ZERO, ZERO)
     if len(fields) > 1 or any(len(kind) > 2 for kind in terms):

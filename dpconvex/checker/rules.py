@@ -35,7 +35,7 @@ LARGEST_EXPONENT = 300
 
 
 class Rules:
-    """Applies the rules to a template; `leaves` are the affine expressions that they begin with."""
+    """The rules for one template; `leaves` are the rows of its affine subexpressions."""
 
     def __init__(self, template: TemplateGraph, rows: GeneratorRows, feasible: Feasible, losses: list[int]) -> None:
         self.template, self.rows, self.feasible = template, rows, feasible
@@ -50,7 +50,7 @@ class Rules:
         rows.close()
 
     def below(self, roots: list[int]) -> list[int]:
-        """Return the nodes that expressions are made of, down to the leaves, arguments before what is made of them."""
+        """Return the nodes below `roots`, down to the leaves, each after its arguments."""
         waiting, found = list(roots), set[int]()
         while waiting:
             k = waiting.pop()
@@ -61,7 +61,7 @@ class Rules:
         return sorted(found)
 
     def rank(self, root: int) -> int:
-        """Return of how many dimensions the gradients of one record are at most."""
+        """Return a bound on the dimension of the span of one record's gradients."""
         size = {k: self.template.nodes[k].size for k in self.below([root]) if self.is_leaf(k)}
         spend(sum(size.values()) // 2)
         return dimension(self.leaves.get((k, j), ()) for k in size for j in range(size[k]))
@@ -71,7 +71,7 @@ class Rules:
         return node.entries is not None and not (node.varies and node.name == "broadcast")
 
     def note(self, entry: Entry) -> None:
-        """Keep the coefficient vectors of a row, which span all gradients."""
+        """Record the coefficient vectors of a row, which span all gradients."""
         columns: dict[Monomial, dict[int, Fraction]] = defaultdict(dict)
         for (c, monomial), factor in entry.items():
             if c >= 0:
@@ -80,7 +80,7 @@ class Rules:
             self.coefficients.add(multiple(vector(column), 1 / min(column.items())[1]))
 
     def is_rank_one(self, layout: list[list[int]], rows: int, columns: int) -> bool:
-        """Say whether rows are weights of cells times one vector, of products of entries if positions in cells are pairs."""
+        """Return whether rows are cells' weights times one vector; if positions are pairs, its entries must be products."""
         weights, places = self.template.weights, [tuple(item) for item in layout]
         require(all(max(place, default=0) < len(weights) for place in places), "a place is beyond the coordinates")
         require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
@@ -97,13 +97,13 @@ class Rules:
                 spans[monomial][j] = value
             return rank <= rows and dimension(map(vector, spans.values())) <= columns
         if any(i > j or weight != (1 if i == j else 2) for (i, j), weight in zip(places, weights, strict=True)):
-            return False  # the coordinates are no symmetric matrices
+            return False  # the coordinates do not form symmetric matrices
         entries: dict[tuple[int, int], Entry] = defaultdict(dict)
         for ((i, j), monomial), value in shapes[0].items():
             entries[i, j][-1, monomial] = entries[j, i][-1, monomial] = value
         side = 1 + max(i for i, _ in entries)
         spend(side**2)
-        pairs = [(i, j) for i in range(side) for j in range(side)]  # those that are missing, too
+        pairs = [(i, j) for i in range(side) for j in range(side)]  # missing pairs count as 0
         square = all(product(entries[i, j], entries[0, 0]) == product(entries[i, 0], entries[0, j]) for i, j in pairs)
         return bool(entries[0, 0]) and square and side <= rows and rank * side <= columns
 
@@ -122,7 +122,7 @@ class Rules:
         return found
 
     def walk(self, root: int) -> list[ScalarBound]:
-        """Return bounds on an expression, after those on its arguments."""
+        """Return bounds on the entries of an expression, computed after those of its arguments."""
         for k in self.below([root]):
             node = self.template.nodes[k]
             if k not in self.known:
@@ -163,7 +163,7 @@ class Rules:
         return found
 
     def squares(self, group: list[ScalarBound], entries: list[Entry]) -> ScalarBound:
-        """Bound a sum of squares; gradients of affine ones are twice as long at most as their norm times the steepest slope."""
+        """Bound a sum of squares.  If all terms are affine, gradients are at most 2 times their norm times the largest slope."""
         found = reduce(ScalarBound.plus, [even_power(s, {"p": 2}) for s in group])
         if len(group) == 1 or not entries or not all(s.is_affine and len(s.vertices) == 1 for s in group):
             return found
@@ -188,7 +188,7 @@ def record_range(entry: Entry, record: RecordBounds) -> Range:
 def maximum(group: list[ScalarBound]) -> ScalarBound:
     spend(sum(4 + len(s.pieces) for s in group))
     floor, top = max(s.value[0] for s in group), max(s.value[1] for s in group)
-    alive = [s for s in group if s.value[1] >= floor]  # also those that tie: steps go there
+    alive = [s for s in group if s.value[1] >= floor]  # includes ties
     if len(alive) == 1:
         return replace(alive[0], value=(floor, top), behind=None)
     curved = [s for s in alive if s.hulls or s.ball]
@@ -201,7 +201,7 @@ def maximum(group: list[ScalarBound]) -> ScalarBound:
 
 
 def log_sum_exp(group: list[ScalarBound]) -> ScalarBound:
-    """Gradients are means of points under softmax weights, and Hessians their covariance."""
+    """Bound a log-sum-exp: gradients are means of points under softmax weights, Hessians the covariance of the points."""
     spend(sum(4 + 2 * len(s.pieces) for s in group))
     hull = tuple(dict.fromkeys(v for s in group for v in s.vertices))
     value = max(s.value[0] for s in group), max(s.value[1] for s in group) + log(Fraction(len(group)))
@@ -212,7 +212,7 @@ def log_sum_exp(group: list[ScalarBound]) -> ScalarBound:
 
 
 def logistic(s: ScalarBound, options: object) -> ScalarBound:
-    """The log-sum-exp of 0 and m; its slope is 1/(1 + exp(-m))."""
+    """Bound the log-sum-exp of 0 and m, with slope 1/(1 + exp(-m))."""
     found = log_sum_exp([ScalarBound((ZERO, ZERO)), s])
     if max(map(abs, s.value)) > 300:
         return found
@@ -221,12 +221,12 @@ def logistic(s: ScalarBound, options: object) -> ScalarBound:
 
 
 def steepest_of(vectors: list[Vector], rows: GeneratorRows) -> Fraction:
-    """Bound the largest singular value of some rows together."""
+    """Bound the largest singular value of the matrix of some rows."""
     return root(largest_eigenvalue(tuple(map(tuple, rows.dominant(vectors)))))[1] if vectors else ZERO
 
 
 def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
-    """Gradients are sums of rows by weights of norm 1 at most; the Hessian is below the rows' squares over the norm."""
+    """Bound a norm: gradients are rows times weights of norm at most 1; the rows' squares over the norm bound the Hessian."""
     still = [s.value for s in group if s.is_affine and not s.hulls]
     moving = [s for s in group if s.hulls or not s.is_affine]
     if not all(s.is_affine and len(s.vertices) == 1 for s in moving):
@@ -241,7 +241,7 @@ def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
 
 
 def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
-    """Slope 2m, cut at 2M; it is 0 at 0, so that max(m, 0) has no kink behind it."""
+    """Bound huber, with slope 2m, clipped to 2M.  The slope is 0 at 0, so huber of max(m, 0) has no kink."""
     threshold = options["M"]
     require(threshold < FAR, "the threshold of huber is too large")
     low, high = (min(max(end, -threshold), threshold) for end in s.value)
@@ -262,21 +262,21 @@ def even_power(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
 
 
 def declared(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
-    """A function of one variable whose slopes and curvature are declared: that what runs has them is trusted."""
+    """Bound a function of one variable by its declared slopes and curvature, which are trusted."""
     low, high, curvature = (options[name] for name in ("low", "high", "curvature"))
     require(low == high or (low < high and curvature > 0), "a declared function has no slopes, or a kink")
     return s.through((-FAR, FAR), (low, high), curvature)
 
 
 def exponential(s: ScalarBound, options: object) -> ScalarBound:
-    """Its slope and curvature are its value, which grows."""
+    """Bound an exponential: its slope and its curvature equal its value."""
     require(s.value[1] <= LARGEST_EXPONENT, "an exponential of what nothing bounds")
     value = exp(s.value[0])[0], exp(s.value[1])[1]
     return s.through(value, value, value[1])
 
 
 def neg_log_normcdf(s: ScalarBound, options: object) -> ScalarBound:
-    """Its slope at m is minus h, the normal hazard rate at -m, and its curvature h (h + m), which falls in m and is below 1."""
+    """Bound -log Phi(m): slope -h, the normal hazard rate at -m; curvature h (h + m), decreasing in m and below 1."""
     low, high = s.value
     require(low > -FAR, "the logarithm of a normal distribution function of what nothing bounds below")
     steep, flat = hazard(-low)[1], hazard(-high)[0] if high < FAR else ZERO

@@ -1,4 +1,4 @@
-"""What is known of a scalar: its range, its gradients in a sum of hulls of rows, and its curvature."""
+"""Bounds on a scalar expression: its range, its gradients in a sum of hulls of rows, and its curvature."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpconvex.checker.rows import Vector, added, multiple
 Hull = tuple[Vector, ...]
 Turn = tuple[Fraction, Fraction, Fraction, int]
 MOST_VERTICES = 4096
-FAR = Fraction(2) ** 1000  # stands for infinity in ranges
+FAR = Fraction(2) ** 1000  # Infinity in ranges
 
 
 @dataclass(frozen=True)
 class HessianPart:
-    """A part of a Hessian, below ``outer g g' + spread Cov(a)`` with points a of a hull and g their mean."""
+    """An upper bound on a part of a Hessian, ``outer g g' + spread Cov(a)``, for points a of a hull with mean g."""
 
     hull: Hull
     outer: Fraction
@@ -32,12 +32,12 @@ class HessianPart:
 
 @dataclass(frozen=True)
 class ScalarBound:
-    """A scalar subexpression: its range, its gradients in a sum of hulls, and Hessians below a sum of pieces.
+    """A scalar subexpression: its range, its gradients in a sum of hulls, and its Hessian bounded by a sum of pieces.
 
-    `behind` is the m of max(m, 0).  With a `lead`, gradients are no longer than that times the mean g of the only piece's points
-    (and equal to it if the piece has a covariance alone).  Gradients of norms are in a ball, added to the hulls; `turn` is of a
-    norm that turns from entries that do not move to those that do: its factor, their longest gradient, a floor, and their number;
-    `slopes` of a logistic term are the weights of the second of its two points.
+    `behind` is the m of max(m, 0).  With a `lead`, gradients are at most `lead` times the mean g of the only piece's points,
+    and equal to it if the piece is a covariance alone.  A norm's gradients are in a ball of radius `ball`, added to the hulls.
+    `turn` describes a norm with constant and moving entries: its factor, the largest gradient of the moving entries, a lower
+    bound on the constant ones' norm, and the number of moving entries.  `slopes` are the weights of the second of two points.
     """
 
     value: Range
@@ -49,7 +49,7 @@ class ScalarBound:
     ball: Fraction = ZERO
     turn: Turn | None = None
     slopes: Range | None = None
-    shorter: bool = False  # whether gradients may be less than that multiple
+    shorter: bool = False  # whether gradients may be shorter than `lead` times g
 
     def __post_init__(self) -> None:
         low, high = self.value
@@ -76,7 +76,7 @@ class ScalarBound:
             (piece,), moved = pieces, sums(second.hulls)
             if piece.outer or first.shorter or len(moved) > 1:
                 lead = None
-            else:  # a covariance moves with its points
+            else:  # a covariance does not change if all points move
                 pieces = (HessianPart(tuple(added(v, moved[0], 1 / lead) for v in piece.hull), ZERO, piece.spread),)
         low, high = plus(self.value, other.value)
         low = -FAR if -FAR in (self.value[0], other.value[0]) else low
@@ -88,7 +88,7 @@ class ScalarBound:
 
     @property
     def bent(self) -> ScalarBound:
-        """The same with the curvature of a logistic term at its slopes, beside which others are added."""
+        """The same scalar with the largest curvature of a logistic term within its slopes, so that other terms can be added."""
         if self.slopes is None:
             return self
         (piece,), (low, high) = self.pieces, self.slopes
@@ -101,7 +101,7 @@ class ScalarBound:
         spend(5 + 2 * effort(self.value) + 2 * len(self.pieces))
         require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
         require(max(map(abs, factor)) < FAR, "a factor that nothing bounds")
-        # What is unbounded stays so, whatever it is multiplied with.
+        # An infinite end stays infinite, unless the factor is 0.
         ends = [
             (FAR if (end > 0) == (by > 0) else -FAR) if abs(end) == FAR and by else end * by
             for end in self.value
@@ -122,7 +122,7 @@ class ScalarBound:
         return tuple(tuple(hull) for hull in hulls if any(hull))
 
     def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> ScalarBound:
-        """A convex function of one variable: gradients scale by its slope, its curvature adds a square."""
+        """Return bounds on a convex function of this scalar: its slope scales gradients, its curvature adds a square."""
         spend(5 + 2 * len(self.pieces))
         require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
         pieces = [HessianPart(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
@@ -137,7 +137,7 @@ class ScalarBound:
 
 
 def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
-    """Add hulls of two points in one direction: their sum has two vertices, too."""
+    """Merge hulls of two points in the same direction, as their sum also has two vertices."""
     found, lines = [hull for hull in hulls if len(hull) != 2], dict[Vector, Hull]()
     for one, two in (hull for hull in hulls if len(hull) == 2):
         way = added(two, one, -ONE)
@@ -148,7 +148,7 @@ def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
 
 
 def sums(hulls: tuple[Hull, ...]) -> Hull:
-    """Return all sums of one vertex from each hull."""
+    """Return the candidate vertices of a sum of hulls: all sums of one vertex from each hull."""
     hulls = segments(hulls)
     require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients are no polytope of few vertices")
     found: dict[Vector, None] = {(): None}
@@ -158,7 +158,7 @@ def sums(hulls: tuple[Hull, ...]) -> Hull:
 
 
 def ends_of(points: Hull) -> Hull:
-    """Return the two ends of points that lie on a line through 0; other points as they are."""
+    """Return the two end points if all points lie on a line through 0; otherwise return all points."""
     points = tuple(dict.fromkeys(points))
     line = next((v for v in points if v), None)
     if line is None or len(points) < 3:
@@ -169,7 +169,7 @@ def ends_of(points: Hull) -> Hull:
 
 
 def dimension(vectors: Iterable[Vector]) -> int:
-    """Return the dimension of a span, by elimination."""
+    """Return the dimension of the span of vectors, by elimination."""
     basis: dict[int, Vector] = {}
     for left in sorted(set(vectors), key=len):
         while left and left[0][0] in basis:

@@ -1,4 +1,4 @@
-"""Sums that a quadratic loss takes from the data: how long those of one record are, and how far those of two are apart."""
+"""Statistics of a quadratic loss: bounds on the norm of one record's, and on the distance between two records'."""
 
 from collections import Counter
 from fractions import Fraction
@@ -17,7 +17,7 @@ MOST_POINTS, MOST_VARIABLES, MOST_DEGREE = 20_000, 12, 16
 def check_statistics(
     given: list[Any], record: RecordBounds, claim: dict[str, Any], adjacency: str, most: int, weight: int
 ) -> None:
-    """Check the claimed sensitivity of moments: products of fields, of some kinds, times patterns of the discrete fields."""
+    """Check the claimed sensitivity of moments: products of fields times patterns of the discrete fields."""
     kinds, count = [], 0
     for item in given:
         bases, patterns = indices(item["bases"], len(record.sizes)), item["patterns"]
@@ -49,15 +49,15 @@ def check_statistics(
 
 
 def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: RecordBounds, claimed: Fraction) -> Fraction:
-    """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in the inner products of the fields, and the values of one scalar."""
+    """Bound K(z, z) + K(z', z') - 2 K(z, z'), a polynomial in inner products of fields and in the values of one scalar field."""
     fields = sorted({b for bases, *_ in kinds for b in bases})
     scalar = next((b for b in fields if record.sizes[b] == 1), None)
     ranges: list[Range] = []
-    powers: list[list[list[int]]] = []  # for each variable, of both records' own terms and of the crossed ones
+    powers: list[list[list[int]]] = []  # exponents of each variable in terms of the first record, the second, and both
     none, both = [0] * len(kinds), range(len(kinds))
     for b in fields:
         exponents, square = [kinds[k][0][b] for k in both], record.squares[b]
-        if b == scalar:  # its two values themselves, over their largest size
+        if b == scalar:  # the two values, divided by their largest absolute value
             k, size = record.owner.index(b), root(square)[0]
             ranges += 2 * [(record.lower[k] / size, record.upper[k] / size)]
             twice = [2 * e for e in exponents]
@@ -78,9 +78,10 @@ def farthest_apart(kinds: list[Any], three: list[list[Fraction]], record: Record
 def highest(
     terms: list[tuple[Fraction, list[int]]], ranges: list[Range], curved: list[bool], claimed: Fraction
 ) -> Fraction:
-    """Bound a polynomial in numbers from -1 to 1, convex in each that is not curved (docs/theory.md, section 18).
+    """Bound a polynomial in variables from -1 to 1, convex in each one that is not `curved` (docs/theory.md, section 18).
 
-    Near a largest value, with those at their ends, a grid is lower by (step/2)^2/2 times the absolute second slopes at most.
+    Near a maximum, with convex variables at their ends, some grid value is lower by at most (step/2)^2/2 times the absolute
+    second derivatives.
     """
     degrees = [sum(e for e, bent in zip(exponents, curved, strict=True) if bent) for _, exponents in terms]
     bend = sum((abs(value) * d * (d - 1) for (value, _), d in zip(terms, degrees, strict=True)), ZERO)

@@ -1,6 +1,6 @@
-"""Reads the table of a proof's keys, with the kind of each value: `table.toml`, for whoever writes another checker, too.
+"""Reads `table.toml`, the table of a proof's keys with the kind of each value; other checkers may read it too.
 
-A table is a tuple of groups of keys: those of the first group are required, and of every other group all or none.
+A table is a tuple of groups of keys.  All keys of the first group are required; of every other group, all or none.
 """
 
 import tomllib

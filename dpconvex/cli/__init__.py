@@ -1,1 +1,1 @@
-"""Programs: the command line and the demo."""
+"""The command line, with the demo."""

@@ -1,4 +1,4 @@
-"""The commands: prove, attack, fit, choose, predict, and show problems and schemas."""
+"""The commands that list problems, prove, audit, fit, tune and predict."""
 
 import argparse
 import csv
@@ -32,11 +32,11 @@ from dpconvex.util.arguments import instance, one_of, refuse, require, retold
 from dpconvex.util.places import writable, write_whole
 from dpconvex.util.runtime import Interrupt, Stage
 
-SHARE = 0.2  # of a guarantee, for the components of a mixture
+SHARE = 0.2  # Share of a guarantee for the components of a mixture
 STEPS = "adaptive-steps"
 
 
-# What fits nothing
+# Commands without data
 
 
 def problems(chosen: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ def verify(chosen: argparse.Namespace) -> None:
 
 
 def audit(chosen: argparse.Namespace) -> None:
-    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    """Attack the certificate of a problem, and print claimed and found values; raise if a claim was broken."""
     learner = dp.load(chosen.problem, **assignments(chosen.set))
     promise, mechanism, options = terms(chosen, learner)
     options |= {name: getattr(chosen, name) for name in ("size", "effort", "runs", "seed")}
@@ -74,7 +74,7 @@ def audit(chosen: argparse.Namespace) -> None:
 
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
-    """Return what writes a text to a file, or prints it if there is none."""
+    """Return a function that writes a text to a file, or to standard output if there is no path."""
     out = None if path is None else writable(path, inputs)
 
     def write(text: str) -> None:
@@ -84,16 +84,16 @@ def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str]
     return write
 
 
-# What is paid for
+# Commands with data
 
-# Problems for features that an estimator makes of a table.
+# Problems with features that an estimator computes from a table, and the estimator.
 CURVES = {"additive_logistic": "AdditiveClassifier", "additive_regression": "AdditiveRegressor"}
 
 
 def prepared(
     chosen: argparse.Namespace, declared: "Declared", promise: dp.Privacy, further: dict[str, Any]
 ) -> tuple[Path, Any, dict[str, Any]]:
-    """Return the file to write, the table, which is read before anything is paid, and options of every fit."""
+    """Return the file to write, the table (read before any charge), and the options of every fit."""
     inputs = {"the table": chosen.data, "the schema": chosen.schema, "the file of settings": chosen.config}
     inputs["the ledger"] = chosen.ledger and ledger_at(chosen.ledger).file
     inputs["the problem"] = str(locate(chosen.problem))
@@ -142,7 +142,7 @@ def tune(chosen: argparse.Namespace) -> None:
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Path) -> None:
     release, proof = replace(release, schema=schema), release.certificate
     Interrupt.close()
-    if out.exists():  # perhaps a model that was paid for
+    if out.exists():  # the old file may be a model that cost privacy
         before = out.replace(out.with_name(f"{out.name}.old"))
         print(f"dpconvex {chosen.name}: what was in {out} is in {before} now.", file=sys.stderr)
     release.save(out)
@@ -154,7 +154,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
 
 
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
-    """Return a saved release with its functions, and what it knows of tables and labels."""
+    """Return a saved release with its functions, and the declaration of its tables and labels."""
     saved = dp.Release.load(chosen.model)
     remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
     require(saved.schema, f"{chosen.model}: it does not say which columns it reads; {remedy}.")
@@ -197,7 +197,7 @@ def predict(chosen: argparse.Namespace) -> None:
 
 
 def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | None) -> dict[str, Sequence[float]]:
-    """Name columns of scores by their labels: one for each label, or one for the second of two."""
+    """Return columns of scores by name: one for each label, or one for the second of two labels."""
     array, title = np.asarray(values, dtype=float), f"{what} of {schema.label}"
     if labels is None or (array.ndim == 1 and len(labels) != 2):
         return {title: array.tolist()}
@@ -205,19 +205,19 @@ def per_label(what: str, values: Any, schema: Schema, labels: Sequence[Any] | No
     return {f"{title} {label}": column.tolist() for label, column in named}
 
 
-# Columns, options, learners, promises and budgets
+# Columns, options, learners, guarantees and budgets
 
 
 def literal(text: str) -> Any:
-    """Return the value that a text denotes: a number, a TOML value such as ``[1, 2]`` and ``true``, and otherwise text."""
+    """Return the value of a text: a number, a TOML value such as ``[1, 2]`` or ``true``, or the text itself."""
     for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
-        with suppress(ValueError, RecursionError):  # a TOML error is one, too
+        with suppress(ValueError, RecursionError):  # errors of TOML are ValueErrors
             return read(text)
     return text
 
 
 def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str], Any] = literal) -> dict[str, Any]:
-    """Read options, such as ``features=9``, ``width=.5``, ``labels=['no', 'yes']`` and ``name=w``."""
+    """Return options by name from texts such as ``features=9``, ``width=.5``, ``labels=['no', 'yes']`` and ``name=w``."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -229,13 +229,13 @@ def assignments(texts: Sequence[str], where: str = "--set", read: Callable[[str]
 
 
 def grid(texts: list[str]) -> list[dict[str, Any]]:
-    """Return all combinations of the values of options, such as ``regularization=1e-3,1e-2`` and ``width=1``."""
+    """Return all combinations of option values, from texts such as ``regularization=1e-3,1e-2`` and ``width=1``."""
     options = assignments(texts, "--grid", lambda text: [literal(word) for word in words(text) or [text]])
     return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
 
 
 def suited(chosen: argparse.Namespace) -> Schema:
-    """Return what is declared about a table, and complete the options of a shipped problem as its estimator does."""
+    """Return the declared schema, and complete the options of a shipped problem as its estimator does."""
     schema, known = declared_schema(chosen), options_of(chosen.problem)
     shipped = locate(chosen.problem).parent == FOLDER
     usual: dict[str, Any] = {"constant": schema.constant} if schema.constant else {}
@@ -244,7 +244,7 @@ def suited(chosen: argparse.Namespace) -> Schema:
         usual = {"constant": schema.constant or 0.5} | counts
         said = f"{chosen.problem}: targets are not negative; label_bounds are {schema.label_bounds}: begin at 0."
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
-        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # which need little smoothing, and no bound
+        if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # steps need little smoothing, and no bound
             usual |= {"width": NARROW}
         elif getattr(known.get("bound"), "default", 0.0) is None:
             usual |= {"bound": 1.0}
@@ -254,7 +254,7 @@ def suited(chosen: argparse.Namespace) -> Schema:
 
 
 def declared_schema(chosen: argparse.Namespace) -> Schema:
-    """Return what is declared about a table, in a file of its own, or in the settings, which are put beside what was chosen."""
+    """Return the declared schema, from its own file or from the settings, and add the settings to `chosen`."""
     said = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
     said |= {key: value for key, value in vars(chosen).items() if key in SETTINGS and value is not None}
     for key in ("epsilon",) if "schema" in said else ("features", "label", "epsilon"):
@@ -276,21 +276,21 @@ def declared_schema(chosen: argparse.Namespace) -> Schema:
 
 
 def opened(path: str) -> Any:
-    """Return a table, which is read once, so that rows and identifiers belong together, or the folder of several."""
+    """Return a table, read only once so that its rows match their identifiers, or the path if it is a folder."""
     return path if Path(path).is_dir() else table_of(path)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The learner for the tables of a schema; `values` are what its field y has for the table's labels."""
+    """The learner for tables of a schema; `values` maps the table's labels to values of the learner's field y."""
 
     learner: Template
     schema: Schema
     values: Mapping[str, Any]
-    model: Any = None  # the estimator that makes the features, if one does
+    model: Any = None  # the estimator that computes the features, or None
 
     def table(self, given: Any, *, empty: bool) -> Any:
-        """Check what `opened` returned before anything is paid; return it as the problem takes it."""
+        """Return the data that the problem takes, from the result of `opened`; raise, before any charge, if they are invalid."""
         if isinstance(given, Table):
             found = dict(zip("xy", self.schema.encode(given, empty=empty), strict=True))
             return coded(self.values, found if self.model is None else found | {"x": self.model.features(given)})
@@ -300,7 +300,7 @@ class Declared:
         return parts.turned(partial(coded, self.values), ("x", "y"))
 
     def predicted(self, found: Any) -> list[Any]:
-        """Return predictions as the table has them: labels, or numbers in its units."""
+        """Return predictions as the table's labels, or as numbers in its units."""
         if not self.values:
             return list(self.schema.decode_target(found).tolist())
         labels = {value: label for label, value in self.values.items()}
@@ -310,7 +310,7 @@ class Declared:
 
 
 def coded(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Put the values of a problem's field y for a table's labels; the target of a regression is one already."""
+    """Return data with the table's labels replaced by the problem's values of y; unchanged for a regression."""
     return {**found, "y": [values[text] for text in found["y"].tolist()]} if values else found
 
 
@@ -329,7 +329,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     learner = dp.load(problem, **{key: known[key] for key in options_of(problem) if key in known} | options)
     record, values = learner.record.fields, list(getattr(learner.record.fields.get("y"), "values", ()))
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
-    # The component m of a mixture is learnt.
+    # The field m of a mixture, the component, is learnt.
     fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
     said = f"a table makes {schema.record!r}, and the problem is about {learner.record!r}; "
     if options.keys() & {"features", "classes", "labels"}:
@@ -345,14 +345,14 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
         said += ", or leave scaled at true" if "scaled" in options else ", or take a problem with the option `scaled`"
     require(fits, f"{problem}: {said}.")
     if set(values) == set(labels):
-        values = labels  # whatever their order in the problem
+        values = labels  # the problem's order of labels does not matter
     texts = values is not labels and any(isinstance(value, str) for value in values)
     require(not texts, f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
     return Declared(learner, schema, dict(zip(labels, values, strict=True)))
 
 
 def terms(chosen: argparse.Namespace, learner: Template) -> tuple[dp.Privacy, Any, dict[str, Any]]:
-    """Return the guarantee, the mechanism, and further options: of mixtures, and only of these, a share."""
+    """Return the guarantee, the mechanism, and further options: `share` for a mixture, otherwise none."""
     mixed, share, promise = "m" in learner.record.discrete, chosen.share, privacy_of(chosen)
     options = {"share": SHARE if share is None else share} if mixed else dict[str, Any]()
     require(mixed or share is None, "share pays for the components of a mixture, and this problem has none.")
@@ -363,12 +363,12 @@ def privacy_of(chosen: argparse.Namespace) -> dp.Privacy:
     """Return the guarantee that the options state."""
     further = {key: getattr(chosen, key, None) for key in ("delta", "adjacency", "most", "keep")}
     column = getattr(chosen, "privacy_unit", None)
-    further["unit"] = column and re.sub(r"\W|^(?=\d)", "_", column)  # a word that says whom it protects
+    further["unit"] = column and re.sub(r"\W|^(?=\d)", "_", column)  # the privacy unit, named after the column
     return dp.Privacy(chosen.epsilon, **{key: value for key, value in further.items() if value is not None})
 
 
 def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> Any:
-    """Return the mechanism of a name and its options for a learner, None for the automatic choice."""
+    """Return the mechanism for a text with name and options, or None (the automatic choice) without a text."""
     if text is None:
         return None
     name, _, further = str(text).partition(":")
@@ -384,7 +384,7 @@ def mechanism_of(text: str | None, learner: Template, promise: dp.Privacy) -> An
 
 
 def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -> dp.Budget | None:
-    """Open the budget that pays, or make it if a total is given, and people have no more records than is promised."""
+    """Return the budget to charge, or None.  If a total is given, create the ledger, after a check of room and of units."""
     if chosen.ledger is not None and chosen.budget is not None:
         if not ledger_at(chosen.ledger).exists():
             fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta

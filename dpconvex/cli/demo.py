@@ -1,4 +1,4 @@
-"""What privacy costs a large-margin Gaussian classifier of the Breast Cancer data, as in figure 2 of Pathak and Raj (2012)."""
+"""Test error against epsilon for large-margin Gaussians on Breast Cancer data, as in figure 2 of Pathak and Raj (2012)."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LABELS = ("benign", "malignant")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 QUICK = (0.3, 3.0, 30.0)
 TEST_SIZE = 100
-# Without privacy no mechanism adds a quadratic, and the learner needs one of its own; fixed without the data.
+# Regularization without privacy, where no mechanism adds a quadratic; fixed without the data.
 PLAIN = 1e-3
 
 ABOUT = f"""\
@@ -38,7 +38,7 @@ def learner(**options: float) -> dp.Template:
 
 
 def study(draws: int, epsilons: Sequence[float], seed: int | None) -> Array:
-    """Split, fit and test repeatedly; returns test errors, those without privacy last, shape (epsilons + 1, draws)."""
+    """Return test errors of repeated random splits, shape (epsilons + 1, draws); the last row is without privacy."""
     X, y = breast_cancer()
     X, rng, promises = unit_ball(X, lower=1, upper=10), np.random.default_rng(seed), [dp.Privacy(e) for e in epsilons]
     found = []

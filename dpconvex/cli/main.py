@@ -1,8 +1,7 @@
-"""The command line: list problems, prove privacy, replay proofs, fit to a table, predict, evaluate, and keep count of budgets.
+"""The command line: list problems, prove privacy, replay proofs, fit to a table, predict, evaluate, and manage budgets.
 
-Exit status: 0 if all went well, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130
-if it was interrupted.  Whatever goes wrong, no model, table or picture is written.  Nothing heavy is imported here: help
-is shown at once.
+Exit status: 0 for success, 1 if there is no proof, no budget or no certified solution, 2 for bad usage or bad data, 130 after
+an interrupt.  After an error no model, table or picture is written.  Heavy imports are deferred, so that help appears at once.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPriv
 from dpconvex.util.runtime import Interrupt, Stage
 
 REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
-# Seconds before the first word of progress, between words on a terminal, and elsewhere.
+# Seconds before the first progress message, between messages on a terminal, and between messages elsewhere.
 FIRST, OFTEN, SELDOM = 2.0, 1.0, 10.0
 ABOUT = """
 An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
@@ -38,7 +37,7 @@ about the same people adds to what is spent: give --ledger to keep count.
 dpconvex COMMAND --help explains a command, with examples.
 """
 
-# Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
+# Mechanisms by name: the class and its fixed options.  Further options follow the name.
 MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "adaptive-steps": ("AdaptiveSteps", {}),
     "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
@@ -49,13 +48,13 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "statistics-gamma": ("SufficientStatistics", {"noise": "gamma"}),
     "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
     "gradient-descent": ("NoisyGradientDescent", {}),
-    "clipped-descent": ("NoisyGradientDescent", {}),  # with a clip that follows from the learner
+    "clipped-descent": ("NoisyGradientDescent", {}),  # the clip is computed from the learner
     "vertex-steps": ("NoisyFrankWolfe", {}),
 }
 ACCOUNTING = ("basic", "gaussian", "renyi")
 ADJACENCIES, KEEPS = ("replace-one", "add-remove"), ("first", "random", "weights")
 
-# What a TOML file for `fit` may say; options of the same name say some of it.
+# Keys of a TOML file for `fit`; some are also options of the command.
 LABELS = ("label", "labels", "label_bounds")
 ABOUT_TABLES = ("features", "bounds", *LABELS, "ignore", "absent", "unit", "constant", "clip", "privacy_unit")
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "most", "keep", "size", "share", "backend", "mechanism")
@@ -63,7 +62,7 @@ SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 
 
 def words(text: str) -> list[str]:
-    """Split a list that is separated by commas; a word with a comma in it is put in double quotes."""
+    """Return the words of a comma-separated list; double quotes enclose a word that contains a comma."""
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 
@@ -90,7 +89,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
     "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
     "--grid": option("values of an option; all combinations are tried", "OPTION=A,B,...", action="append"),
-    # What is publicly known about the table, never read off the data.
+    # Public knowledge about the table, never computed from the data.
     "--config": option(f"TOML file with any of: {', '.join(SETTINGS)}", "FILE"),
     "--schema": option("TOML file that declares columns of every kind", "FILE"),
     "--features": option("columns that hold numeric features", "A,B,...", words),
@@ -101,7 +100,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--known": option("kind of a column: number, date or category", "COLUMN=KIND", action="append", default=[]),
     "--ignore": option("columns that are not used", "A,B,...", words),
     "--clip": flag("move values to their bounds", default=None),
-    # The guarantee, and how it is kept.
+    # The guarantee, the mechanism and the budget.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
     "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
@@ -126,7 +125,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
     "--accounting": option("how that ledger adds up costs; by default basic", choices=ACCOUNTING),
     "--seed": option("for tests: the result is then not private, and says so", "N", int),
-    # What is searched and written.
+    # Searches, evaluations and files to write.
     "--effort": option("how long to search; by default 1", "X", float, default=1.0),
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
     "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
@@ -161,7 +160,7 @@ FIT = (
     f"{PROMISE} --proof --backend {LEDGER}"
 )
 
-# For each command: its options (! for those that are needed), what it does, and examples.
+# For each command: its options (! marks required ones), a summary, and examples.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "problems": ("names", "list the problems that come with it, with their options", ""),
     "verify": (f"{VERIFY} --proof", "prove that a problem is private, without data", """
@@ -215,7 +214,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-# Where the functions of some commands are; those of others are in `commands`.
+# Modules of the commands that are not in `commands`.
 MODULES = {"demo": "demo", "check": "main", "budget": "main", "check-table": "schemas", "schema": "schemas"}
 MODULES |= dict.fromkeys(("evaluate", "split", "certificate", "coefficients", "report"), "saved_models")
 
@@ -251,13 +250,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def told(chosen: argparse.Namespace, data: Any, text: object) -> None:
-    """Print JSON for a program to read, or text."""
+    """Print `data` as JSON if --json was given, and `text` otherwise."""
     Interrupt.close()
     print(json.dumps(data, default=str) if chosen.json else text)
 
 
 def check(chosen: argparse.Namespace) -> int:
-    """Replay a proof, all of it, or return another status than 0; NumPy and CVXPY are not imported."""
+    """Replay a proof; return 0 only if all of it was replayed.  NumPy and CVXPY are not imported."""
     report = replayed(chosen.model)
     trusted = [f"  trusted: {fact}" for fact in report.trusted]
     print(json.dumps(asdict(report)) if chosen.json else "\n".join([f"{chosen.model}: {report}", *trusted]))
@@ -265,7 +264,7 @@ def check(chosen: argparse.Namespace) -> int:
 
 
 def budget(chosen: argparse.Namespace) -> None:
-    """Show, check or move a ledger, which needs its accounting, and neither CVXPY nor a table."""
+    """Show, check or move a ledger; CVXPY is not imported."""
     from dpconvex.accounting.budget import ORIGIN
     from dpconvex.accounting.database_ledger import is_address
     from dpconvex.util.arguments import require
@@ -282,7 +281,7 @@ def budget(chosen: argparse.Namespace) -> None:
         spend = {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
         data["spends"].append(spend | {name: getattr(e, name) for name in ORIGIN})
     data |= {"spent": ledger.spent._asdict(), "remaining": ledger.remaining._asdict()}
-    if chosen.json:  # which takes seconds
+    if chosen.json:  # the totals take seconds
         data["non_adaptive"] = [vars(item) for item in ledger.totals()]
     counted = f"{len(entries)} spend{'s' * (len(entries) != 1)}"
     told(chosen, data, ledger if chosen.what == "show" else f"{place}: sound; {counted}.")
@@ -290,7 +289,7 @@ def budget(chosen: argparse.Namespace) -> None:
 
 @contextmanager
 def progress(name: str, asked: bool) -> Iterator[None]:
-    """Context of a command that says on standard error at which stage it is, and whole seconds, if it takes long or is asked."""
+    """Print the stage and the elapsed seconds of a slow command on standard error: on a terminal, or if `asked`."""
     Stage.name = "preparing"
     terminal, done, begun = sys.stderr.isatty(), Event(), monotonic()
 
@@ -316,7 +315,7 @@ def progress(name: str, asked: bool) -> Iterator[None]:
 
 @contextmanager
 def interruptible(program: bool) -> Iterator[None]:
-    """Note a Ctrl-C as well as raise it, until the answer is written; a program that has written it ends undisturbed."""
+    """Record Ctrl-C and raise KeyboardInterrupt, until the answer is written.  After that, Ctrl-C does not stop a program."""
 
     def note(*_: Any) -> None:
         if not Interrupt.closed:
@@ -344,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = getattr(import_module(f"dpconvex.cli.{chosen.module}"), chosen.name.replace("-", "_"))
             status: int | None = command(chosen)
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads the output has seen enough
+    except BrokenPipeError:  # the reader closed the output
         sys.stdout = None
         return REFUSED
     except KeyboardInterrupt:

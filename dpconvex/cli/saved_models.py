@@ -1,4 +1,4 @@
-"""The commands about a saved model: how good it is, for whom, with which guarantee; and a report of it all."""
+"""The commands that evaluate a saved model, show its certificate and coefficients, write a report, and split a table."""
 
 import argparse
 import csv
@@ -21,7 +21,7 @@ from dpconvex.util.arguments import one_of, require, within
 from dpconvex.util.markup import upward
 from dpconvex.util.places import writable, write_whole
 
-PICTURES = ("roc", "calibration", "residuals")  # of an evaluation
+PICTURES = ("roc", "calibration", "residuals")  # Plots of an evaluation
 
 
 def evaluate(chosen: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     found = dp.evaluate(declared.learner, release, data, promise, **options)
     if chosen.threshold is not None:
         found = replace(found, threshold=chosen.threshold)
-    units = schema.label_bounds or found.bounds  # which became -1 and 1
+    units = schema.label_bounds or found.bounds  # the schema scaled targets to between -1 and 1
     found = replace(found, labels=tuple(schema.labels or ()), label=schema.label, bounds=units)
     measured = {"error": found.first, "measure": found.measure.rstrip(":"), "interval": list(found.interval)}
     measured |= {"records": found.records, "private": found.private, "numbers": numbers(found)}
@@ -59,7 +59,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
 
 
 def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, table: Any) -> tuple[dp.Privacy, Any]:
-    """Return the guarantee that the options state, about those whom the model protects, and identifiers of these."""
+    """Return the guarantee from the options, for the model's privacy unit, and the unit of each record or None."""
     known = release.spent or (dp.Privacy(1.0) if release.certificate is None else release.certificate.privacy)
     further = {name: value for name in ("adjacency", "most", "keep") if (value := getattr(chosen, name)) is not None}
     promise = replace(known, epsilon=chosen.epsilon or 0.0, delta=getattr(chosen, "delta", None) or 0.0, **further)
@@ -67,15 +67,15 @@ def promised(chosen: argparse.Namespace, release: dp.Release, schema: Schema, ta
 
 
 def numbers(found: dp.Evaluation) -> dict[str, Any]:
-    """Return the usual numbers of an evaluation, with their intervals."""
+    """Return the summary of an evaluation by name, with intervals."""
     return {name: {"value": value, "interval": value.interval} for name, value in found.summary().items()}
 
 
-GROUP = "group_of_a_record"  # the field that --group adds
+GROUP = "group_of_a_record"  # Name of the field that --group adds
 
 
 def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return data with the group of each record, and the groups: levels of a declared column, and "other" for what is none."""
+    """Return data with each record's group, and the groups: the levels of a column, and "other" for other entries."""
     column: Any = schema.features.get(name)
     levels = tuple(map(str, getattr(column, "levels", ())))
     known = ", ".join(each for each, declared in schema.features.items() if hasattr(declared, "levels")) or "none"
@@ -83,15 +83,15 @@ def grouped(schema: Schema, table: Any, name: str, data: Any) -> tuple[Any, tupl
     require(levels and isinstance(table, Table), said)
     places = map(column.reads, listed(table.columns([name], absent=schema.absent)[name]))
     further = ("other",) if getattr(column, "other", False) or column.missing is not None else ()
-    groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # It is NaN of a missing one
+    groups = [levels[int(place)] if place < len(levels) else "other" for place in places]  # NaN for a missing entry
     return {**data, GROUP: groups}, (*levels, *further)
 
 
 def split(chosen: argparse.Namespace) -> None:
-    """Write the lines of a CSV file to two files, those of one person to the same."""
+    """Split the lines of a CSV file between two files; all lines of a person go to the same file."""
     files = [writable(path, {"the table": chosen.data}) for path in (chosen.out, chosen.test)]
     with open(chosen.data, newline="", encoding="utf-8-sig") as stream:
-        head, *lines = filter(None, csv.reader(stream))  # Blank lines are no records
+        head, *lines = filter(None, csv.reader(stream))  # blank lines are skipped
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
@@ -109,7 +109,7 @@ def split(chosen: argparse.Namespace) -> None:
 
 
 def certificate(chosen: argparse.Namespace) -> None:
-    """Print the certificate of a saved model, and the risks that it bounds."""
+    """Print the certificate of a saved model, and bounds on the success of an attacker."""
     release = dp.Release.load(chosen.model)
     found, learnt = cast(Any, release.certificate), release.learnt
     require(found is not None, f"{chosen.model}: it has no certificate; {release.status}.")
@@ -124,7 +124,7 @@ def certificate(chosen: argparse.Namespace) -> None:
 
 
 def coefficients(chosen: argparse.Namespace) -> None:
-    """Print released effects; with a table and an epsilon, intervals, which are paid for."""
+    """Print released effects; with a table and an epsilon, charge for intervals and print them too."""
     out = None if chosen.out is None else writable(chosen.out, {"the model": chosen.model, "the table": chosen.table})
     found, release = None, dp.Release.load(chosen.model)
     if chosen.table is not None:

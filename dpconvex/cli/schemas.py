@@ -1,6 +1,6 @@
-"""The commands that draft a schema from a public table, learn one privately, and check one, or a table by it.
+"""The commands that draft a schema from a public table, learn a schema privately, check a schema, or check a table by it.
 
-What `check_table` prints is taken from the data: it is for their owner's eyes.  Nothing that releases anything calls it.
+The output of `check_table` is not private, and only for the owner of the data.  No command that releases results calls it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from dpconvex.data.tables import Values, identifiers_of, number, objects, reads_
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate
 from dpconvex.model.people import identified
 
-SHOWN = 8  # Rows of a table that are named for one fault
+SHOWN = 8  # Number of rows printed for one fault
 
 
 def schema(chosen: argparse.Namespace) -> None:
@@ -34,7 +34,7 @@ def schema(chosen: argparse.Namespace) -> None:
             write(text)
         return told(chosen, {"schema": tomllib.loads(text)}, "") if chosen.json else None
     found = dp.Schema.load(chosen.file)
-    settle(None, learnt := found.learnt)  # which refuses a cost that was edited
+    settle(None, learnt := found.learnt)  # raises if the cost was edited
     paid = "no cost is stated: bounds and levels must be public knowledge" if learnt is None else learnt.status
     if learnt is not None and any(one.not_private_because for one in learnt.costs):
         raise NotPrivate(learnt.status, chosen.file, "learn the schema without a seed")
@@ -46,7 +46,7 @@ def schema(chosen: argparse.Namespace) -> None:
 
 
 def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
-    """Learn a schema for what the options promise; return it as a TOML file that says so."""
+    """Learn a schema under the guarantee of the options; return the text of its TOML file, with the cost."""
     if chosen.epsilon is None:
         raise DPConvexError("schema learn needs --epsilon E, and a --delta: what may be paid for the schema.")
     promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
@@ -63,7 +63,7 @@ def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
 
 def check_table(chosen: argparse.Namespace) -> int:
     schema, table = dp.Schema.load(chosen.schema), table_of(chosen.data)
-    learnt = schema.learnt.columns if schema.learnt else {}  # which refuse nothing
+    learnt = schema.learnt.columns if schema.learnt else {}  # learnt columns accept all values
     declared = {n: c for n, c in {**schema.features, schema.label: schema.target}.items() if n not in learnt}
     columns = table.columns([*declared], schema.known, schema.absent)
     rows = table.lines or range(table.size)
@@ -93,13 +93,13 @@ def check_table(chosen: argparse.Namespace) -> int:
 
 
 def listed(values: Values, places: list[int]) -> list[str]:
-    """Return the different values at some places, numbers as they are written."""
+    """Return the distinct values at these indices as texts; texts that are not numbers are quoted."""
     found = dict.fromkeys(values[places].tolist())
     return [repr(value) if isinstance(value, str) and math.isnan(number(value)) else str(value) for value in found]
 
 
 def faults(column: Column, values: Values, clip: bool) -> dict[str, list[int]]:
-    """Return what is wrong with the entries of a column, and the places of those that are."""
+    """Return the indices of a column's invalid entries, by fault."""
     found: dict[str, list[int]] = defaultdict(list)
     try:
         column.encode(str, values, clip)
