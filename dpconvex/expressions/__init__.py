@@ -1,1 +1,1 @@
-"""Expressions, their atoms, and the reader and writer of CVXPY."""
+"""Core expressions, their atoms, and the conversion from and to CVXPY."""

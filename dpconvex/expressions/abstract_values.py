@@ -1,4 +1,4 @@
-"""Supersets of the range, the gradients (in generator coordinates) and the curvature of a scalar subexpression of a loss."""
+"""Bounds on the range, the gradients (in generator coordinates) and the Hessian of a scalar subexpression of a loss."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ LARGEST_HULL = 4096
 
 @dataclass(frozen=True, eq=False)
 class GradientSet:
-    """A set of gradients: the convex hull of rows, or (a ball) all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
+    """A set of gradients: the convex hull of the rows or, if `ball`, all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
 
     rows: Array  # (k, generators)
     ball: bool = False
-    # (generators,) if rows are sums, in which terms may have cancelled: bounds the absolute terms.
+    # Shape (generators,), if rows are sums and terms may have cancelled: bounds the sums of the absolute terms.
     mass: Array | None = None
-    # Vertices left out because a row has the same coordinates: they may differ by less than a last digit.
+    # Number of dropped vertices that equal a row in floating point; in exact arithmetic they may differ.
     merged: int = 0
 
     @property
     def masses(self) -> Array:
-        """Bounds on the absolute terms that each row is a sum of, shape (k, generators); one row for a ball."""
+        """Return bounds on the sum of the absolute terms of each row, shape (k, generators); one row for a ball."""
         size = np.abs(self.rows)
         if self.mass is not None:
             size = np.maximum(size, self.mass)
-        # A ball's axes are weighted with a unit vector.
+        # Cauchy-Schwarz: the weights of a ball's rows have norm at most 1.
         return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
 
     def scaled(self, factor: Interval) -> GradientSet:
@@ -48,9 +48,9 @@ class GradientSet:
 
 @dataclass(frozen=True, eq=False)
 class HessianTerm:
-    """A part of a Hessian, ``outer * g g' + spread * Cov(a)``, with g in the Minkowski sum of `terms`.
+    """A term ``outer * g g' + spread * Cov(a)`` of a Hessian, with g in the Minkowski sum of `terms`.
 
-    With ``spread > 0`` it is one hull, of vertices a: g is their mean, Cov(a) their covariance under the same weights.
+    If ``spread > 0``, `terms` is one hull with vertices a. Then g is the mean and Cov(a) the covariance, with the same weights.
     """
 
     terms: tuple[GradientSet, ...]
@@ -62,7 +62,7 @@ class HessianTerm:
 
 
 class Mean(NamedTuple):
-    """Gradients are `lead` times the mean of the points of `piece`, or shorter, and Hessians below it under the same weights."""
+    """A joint bound: for the same weights, gradients are `lead` times the mean of `piece` or shorter, and Hessians <= `piece`."""
 
     lead: float
     piece: HessianTerm
@@ -79,7 +79,7 @@ class Mean(NamedTuple):
         return Mean(factor.high * self.lead, self.piece.scaled(factor.high), self.slopes)
 
     def moved(self, terms: tuple[GradientSet, ...]) -> Mean | None:
-        """Add the gradients of affine terms: a covariance moves with its points."""
+        """Return the bound after affine terms are added: their gradients shift the points; None if no such bound is known."""
         if not terms:
             return self
         if not self.is_exact or any(term.ball or len(term.rows) > 1 for term in terms):
@@ -91,7 +91,7 @@ class Mean(NamedTuple):
 
 
 class NonsmoothPoint(NamedTuple):
-    """Why a subexpression has no Lipschitz gradient."""
+    """The reason why a subexpression has no Lipschitz gradient, and a remedy."""
 
     reason: str
     expression: Expression
@@ -100,7 +100,7 @@ class NonsmoothPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AbstractValue:
-    """A scalar subexpression: gradients in the sum of `terms`, and, without a kink, Hessians times `sign` below `pieces`."""
+    """Bounds on a scalar subexpression: gradients are in the sum of `terms`; `sign` * Hessian <= sum(`pieces`) without a kink."""
 
     value: Interval
     terms: tuple[GradientSet, ...] = ()
@@ -108,14 +108,14 @@ class AbstractValue:
     sign: int = 1  # 1 if it is convex, -1 if concave
     kink: NonsmoothPoint | None = None
     mean: Mean | None = None
-    # (s, c) of s ||(c', m)||, up to a constant, with m affine and c', without parameters, of norm c > 0 at least.
+    # (s, c) if the expression is s ||(c', m)|| plus a constant: m is affine, c' has no parameters and norm at least c > 0.
     turn: tuple[float, float] | None = None
-    behind: AbstractValue | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
-    # Of an entry of an array: what bounds the Euclidean norm of the array's entries at some places, and its own place.
+    behind: AbstractValue | None = None  # m of pos(m): an outer function of slope 0 at 0 removes the kink
+    # For an entry of an array: a function that bounds the norm of the array's entries at given places, and this entry's place.
     together: tuple[Callable[[list[int]], float], int] | None = None
 
     def __post_init__(self) -> None:
-        # A hull of constants has no generators to speak of.
+        # Drop hulls of constants: they have no generators.
         object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
 
     @property
@@ -147,7 +147,7 @@ class AbstractValue:
     def through(
         self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: NonsmoothPoint | None = None
     ) -> AbstractValue:
-        """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds)."""
+        """Compose with an outer function of one variable: the chain rule scales gradients by `slope` and adds `curvature`."""
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
             ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
             remedy = "apply the function to an affine expression, or to a term whose sign follows from its parts"
@@ -166,7 +166,7 @@ class AbstractValue:
 
 
 class AffineEntries(Sequence[AbstractValue]):
-    """Entries of an affine leaf, each made when a rule asks for it: losses of many labels have very many."""
+    """Entries of an affine leaf, created on access: a loss with many labels has very many entries."""
 
     def __init__(self, ends: Ends, rows: Array, length: Callable[[list[int]], float] | None) -> None:
         self.ends, self.rows, self.length = ends, rows, length
@@ -184,12 +184,12 @@ class AffineEntries(Sequence[AbstractValue]):
 
 
 def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
-    """Return one hull that contains every convex combination of the scalars' gradients."""
+    """Return a hull that contains every convex combination of the scalars' gradients."""
     if isinstance(scalars, AffineEntries):
         return merged_hull(scalars.rows, None, 0)
     width = max((term.rows.shape[1] for scalar in scalars for term in scalar.terms), default=0)
     vertices, masses, merged = [], [], 0
-    for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once
+    for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # equal terms once
         if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
             masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
         count = math.prod(len(term.rows) for term in scalar.terms)
@@ -203,7 +203,7 @@ def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
 
 
 def combinations(points: Sequence[Array], width: int) -> Array:
-    """Return all sums of one row from each table."""
+    """Return all sums of rows with one row from each table."""
     sums = points[0] + 0.0 if points else np.zeros((1, width))  # -0 is 0
     for rows in points[1:]:
         sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, width)
@@ -211,7 +211,7 @@ def combinations(points: Sequence[Array], width: int) -> Array:
 
 
 def merged_hull(rows: Array, mass: Array | None, merged: int) -> GradientSet:
-    """Leave out repeated rows, keeping the order of first appearance, and count them; 0 is exact if nothing was added up."""
+    """Return the hull of the distinct rows, in order of first appearance; `merged` counts dropped rows, except exact zeros."""
     seen: dict[bytes, int] = {}
     for k, row in enumerate(rows + 0.0):  # -0 is 0
         seen.setdefault(row.tobytes(), k)

@@ -1,4 +1,4 @@
-"""What the toolkit knows about one atom: one object, which every proof and every program asks; None is what it cannot do."""
+"""Definitions of atoms: `AtomDefinition` holds all that proofs and programs need. None marks an operation without a rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATOMS: dict[str, AtomDefinition] = {}
 
 
 def known_atom(name: str) -> AtomDefinition:
-    import_module("dpconvex.expressions.atoms")  # a process that only unpickles has made none
+    import_module("dpconvex.expressions.atoms")  # a process that only unpickles has not registered the atoms
     return ATOMS[name]
 
 
@@ -31,7 +31,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 class ArgumentRange(NamedTuple):
-    """Ranges of the argument of an atom over K: of its entries, in column order, and of their Euclidean norm."""
+    """Bounds on the argument of an atom over K: on each entry, in column order, and on the Euclidean norm."""
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -39,10 +39,10 @@ class ArgumentRange(NamedTuple):
 
 
 class LeastCurvature(NamedTuple):
-    """The least curvature of an atom as a function of its first argument, which is affine: `statement` claims a Hessian.
+    """A lower bound on the Hessian of an atom in its first, affine argument; `statement` says it in words.
 
-    ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of
-    `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h); None claims nothing.
+    ``bend(expression, weights, reach)`` returns h, one number per entry of the argument in column order, or None for no bound.
+    The sum of `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h).
     """
 
     name: str
@@ -52,52 +52,52 @@ class LeastCurvature(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AtomDefinition:
-    """All that is known about an atom.  Making the object registers it."""
+    """Definition of an atom: values, derivatives, domain, bounds and CVXPY form. Creating it registers it in `ATOMS`."""
 
-    name: str  # as users know it: that of CVXPY's function where there is one
-    # What the calculus proves about it, in one sentence or formula, and where that comes from.
+    name: str  # the name of CVXPY's function, if there is one
+    # The facts that `bounds` relies on, in one sentence or formula, and their source.
     statement: str = ""
     source: str = "elementary calculus"
-    # When it is affine: "linear" if all arguments are; "bilinear" if also at most one mentions variables; "quotient" if also the
-    # divisor mentions none; "curved" never.
+    # When the atom is affine. "linear": if all arguments are affine; "bilinear": if also at most one contains variables;
+    # "quotient": if also the divisor contains no variables; "curved": never.
     affine: str = "curved"
-    # value(xp, expression, *args), xp being NumPy or like it; the records are one more axis at the end, of length 1 where shared.
-    # NumPy's arrays may be complex, which carries derivatives along: no absolute values, and signs of real parts only.
+    # value(xp, expression, *args), xp being NumPy or like it; a last axis holds the records, of length 1 for shared values.
+    # NumPy arrays may be complex with derivatives as imaginary parts: use no absolute values, and signs of real parts only.
     value: Callable[..., Any]
-    # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
+    # shape(*shapes, **options) returns the shape for arguments of these shapes, or raises ValueError if they do not fit.
     shape: Callable[..., Shape] = same
-    # For each class in cvxpy.atoms, by its full name, what reads a node and its arguments, read already; a name alone: this atom.
+    # Full name of a class in cvxpy.atoms -> function of a node and its converted arguments. A name alone: apply this atom.
     from_cvxpy: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
     # to_cvxpy(cp, expression, args) returns the CVXPY expression: its conic form.
     to_cvxpy: Callable[[Any, Expression, list[Any]], Any] | None = lambda cp, e, a: getattr(cp, e.operation.name)(*a)
-    # vjp(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
+    # vjp(expression, value, slope, *args) returns the gradient in each argument (None for constant ones), records last;
     # a subgradient at nonsmooth points, never NaN where the atom is finite.
     vjp: Callable[..., Sequence[Any]]
-    vjp_reads_value: bool = True  # Else no value is computed where slopes alone are asked for
-    # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
+    vjp_reads_value: bool = True  # if False, the value is not computed where only gradients are needed
+    # Required domain of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = lambda e: (None,) * len(e.args)
-    # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
+    # From the signs of the arguments: 1 if nonnegative, -1 if nonpositive, 0 if unknown.
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
-    # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
+    # 1 if convex on the domain, -1 if concave; not used for affine atoms.
     curvature: Callable[[Expression], int] = lambda expression: 1
     # 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
     monotonicity: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
-    # to_string(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
+    # to_string(expression, write) returns the text and its binding strength; write(argument, level) writes an argument.
     to_string: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
-    # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
+    # expand(expander, expression) returns a `Polynomial`, or None if the result is not a polynomial.
     expand: Callable[..., Any] | None = None
-    # Range, gradient and curvature: bounds(expression, arguments) maps a list of `AbstractValue`, one an argument, to the result.
+    # bounds(expression, arguments) returns an `AbstractValue` for each entry; arguments[k] lists them for argument k.
     bounds: Callable[..., Any]
-    hessian_lower_bound: LeastCurvature | None = None  # of a term of a regularizer
-    # smoothed(expression, args, width) is an expression without the nonsmooth point.
+    hessian_lower_bound: LeastCurvature | None = None  # for terms of a regularizer
+    # smoothed(expression, args, width) returns an expression without nonsmooth points, or None if there is no rule.
     smoothed: Callable[..., Any] | None = None
 
     entrywise: bool = False  # applied entry by entry, to arguments of one shape
-    # Nonsmooth points that no condition avoids: "polyhedral" of a piecewise linear atom, "spectral" of one of eigenvalues.
+    # Nonsmooth points that no condition excludes: "polyhedral" (piecewise linear) or "spectral" (functions of eigenvalues).
     kinks: str = ""
-    # steep(expression) is whether slopes grow without bound towards an end of the domain.
+    # steep(expression) returns whether slopes grow without bound towards an end of the domain.
     steep: Callable[[Expression], bool] = lambda expression: False
-    # A text and a function of CVXPY and a variable with three entries: what the documentation's table of rules shows.
+    # For the documentation's table of rules: a text, and a function(cp, w) of a variable w with three entries.
     example: tuple[str, Callable[[Any, Any], Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -107,11 +107,11 @@ class AtomDefinition:
         return known_atom, (self.name,)
 
     def __call__(self, *args: Any, **options: Hashable) -> Expression:
-        """Return the atom of arguments; of constants, the constant that it is."""
+        """Apply the atom to arguments; constant arguments give a `Constant`, except for broadcast."""
         arguments = [constant(argument) for argument in args]
         shape = tuple(int(n) for n in self.shape(*(argument.shape for argument in arguments), **options))
         made = node(self, arguments, tuple(sorted(options.items())), shape)
-        # A repeated number stays one: rules look for single factors.
+        # A broadcast number stays a broadcast: rules look for scalar factors.
         return made if not made.is_constant or self.name == "broadcast" else constant(made.number)
 
     def keeps_affine(self, args: Sequence[Expression]) -> bool:

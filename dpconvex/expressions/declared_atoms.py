@@ -1,4 +1,4 @@
-"""Atoms that CVXPY has not: a user's own, with declared constants, and the exact logarithm of the normal law's function."""
+"""Atoms that CVXPY lacks: users' functions with declared constants (`Atom`), and the exact `log_normcdf`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,13 +17,13 @@ from dpconvex.util.arguments import require
 from dpconvex.util.arrays import Array
 
 LARGEST = 1e100  # Declared numbers are at most this large, so that their products are finite
-# Slopes are means over stretches of this relative length: a mean keeps every bound of slope and curvature.
+# Relative length of the intervals for difference quotients: these mean slopes obey the bounds on slope and curvature.
 STRETCH = 2.0**-20
-# Slopes between nodes are right to this fraction of the steepest one; differences of values are exact to a tenth of it.
+# Accuracy of slopes between nodes, as a fraction of the steepest slope. Difference quotients are ten times as accurate.
 ACCURACY = 1e-9
-# The stand-in may miss what it stands for by this fraction of the steepest slope; if it must by more, a claim is false.
+# The quadratic pieces may differ from the function by this fraction of the steepest slope; otherwise a constant is false.
 MISSED = 1e-6
-# The function must be finite as far out as this; the table ends at the other, within the range of single precision.
+# The function must be finite on [-FINITE, FINITE]. Nodes end at 10**END, within the range of single precision.
 FINITE, END = 1e9, 30
 MOST_NODES = 1 << 17
 ROUNDS = 60
@@ -35,7 +35,7 @@ REMEDY = (
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseQuadratic:
-    """The convex function with given slopes at given nodes, linear between them."""
+    """A convex piecewise quadratic function: its derivative is linear between nodes and constant outside."""
 
     nodes: Array  # shape (k,): increasing
     values: Array  # shape (k,): at the nodes
@@ -44,12 +44,12 @@ class PiecewiseQuadratic:
 
     @cached_property
     def _pieces(self) -> tuple[Array, Array, Array, Array]:
-        """Anchor, value, slope and curvature of each piece: the left tail, those between nodes, the right tail."""
+        """Return anchor, value, slope and curvature of each piece, from the left tail to the right tail; shapes (k + 1,)."""
         anchor, value, slope = (np.append(part[:1], part) for part in (self.nodes, self.values, self.slopes))
         return anchor, value, slope, np.concatenate([[0.0], self.bends, [0.0]])
 
     def evaluate(self, m: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function, or its first or second derivative; imaginary parts carry the next one."""
+        """Evaluate the function (order 0) or a derivative (1 or 2); imaginary parts of `m` carry the next derivative."""
         place = xp.searchsorted(xp.asarray(self.nodes), xp.real(m), side="right")
         anchor, value, slope, bend = (xp.asarray(part)[place] for part in self._pieces)
         d = m - anchor
@@ -109,7 +109,7 @@ class Atom:
         ):
             if not fits:
                 raise TemplateError(f"Atom {self.name!r}: {what}, not {value!r}.")
-        # Whatever was given may change later.
+        # The given list may change later: store a tuple.
         self.__dict__.update(slope=(lowest, highest), curvature=curvature, lower=lower)
 
     def __call__(self, expression: Any) -> "DeclaredAtom":
@@ -119,11 +119,11 @@ class Atom:
         return received, (self.running, self.name, self.slope, self.curvature, self.lower)
 
     def evaluate(self, value: Any, order: int = 0, xp: Any = np) -> Any:
-        """Evaluate the function that fits use, or its first or second derivative, entry by entry."""
+        """Evaluate the quadratic pieces that fits use instead of the function, or their first or second derivative, entrywise."""
         return self.running.evaluate(value, order, xp)
 
     def attack(self) -> dict[str, float]:
-        """Compare the declared constants with the function, on points from 1e-6 to 1e300, and finer where its slope changes.
+        """Compare the declared constants with the function at points of size 1e-6 to 1e30, denser where its slope changes.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class Atom:
         Raises
         ------
         NotPrivate
-            If a constant is broken, or the function is not convex, finite and continuously differentiable.
+            If the function violates a constant, or is not convex, finite and continuously differentiable.
         """
         found, steepest = self.running, max(map(abs, self.slope))
         slope, bend = float(np.abs(found.slopes).max()), float(found.bends.max(initial=0.0))
@@ -144,7 +144,7 @@ class Atom:
 
     @cached_property
     def running(self) -> PiecewiseQuadratic:
-        """The function that fits use, with the declared constants; raise if the user's function visibly violates them."""
+        """Return the quadratic pieces that fits use; they obey the declared constants. Raise if the sampled function does not."""
         return built(self)
 
     def _sample(self, points: Array) -> Array:
@@ -155,7 +155,7 @@ class Atom:
         except Exception as error:  # whatever the user's function raises
             found, few, said = None, None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         fits = isinstance(found, np.ndarray) and np.isrealobj(found) and found.shape == points.shape
-        # What mixes points is no function of one scalar.
+        # A function of one scalar gives the same values on every seventh point.
         fits = fits and np.array_equal(found[::7], few, equal_nan=True)
         remedy = "must be of one scalar, and take each number of an array by itself; write it with NumPy's functions"
         require(fits, f"Atom {self.name!r}: function {remedy} ({said}).")
@@ -167,7 +167,7 @@ class Atom:
 
 
 def received(running: PiecewiseQuadratic, name: str, *constants: Any) -> Atom:
-    """Return an atom in another process: what runs, without the function that it was read off."""
+    """Rebuild an unpickled atom from its quadratic pieces, without the user's function."""
     found = Atom(name, running.evaluate, *constants)
     vars(found)["running"] = running
     return found
@@ -187,7 +187,7 @@ def built(atom: Atom) -> PiecewiseQuadratic:
     widths = np.diff(nodes)
     steepening = float((np.diff(rising) / widths).max(initial=0.0))
     bounded_below = bool(np.isfinite(lower))
-    if bounded_below:  # the outermost slopes reach 0
+    if bounded_below:  # the outermost slopes must enclose 0
         below = values.min() < lower - ACCURACY * (abs(lower) + steepest * unit) or not slope[0] <= 0 <= slope[1]
         atom._refuse(below, f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}")
         rising[0], rising[-1] = min(rising[0], 0.0), max(rising[-1], 0.0)
@@ -204,7 +204,7 @@ def built(atom: Atom) -> PiecewiseQuadratic:
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
     atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
-    if bounded_below:  # raised, if it falls short by rounding
+    if bounded_below:  # rounding may put the minimum below the bound
         falling = (bound[:-1] < 0) & (bound[1:] > 0)
         depth = found.values[:-1][falling] - bound[:-1][falling] ** 2 / (2 * found.bends[falling])
         short = max(0.0, lower - float(np.min(np.append(depth, found.values.min()))))
@@ -213,14 +213,14 @@ def built(atom: Atom) -> PiecewiseQuadratic:
 
 
 def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Array]:
-    """Return nodes with values and slopes: on all scales and at random, and halfway where the slope is not linear, repeatedly."""
+    """Return nodes, values and slopes: nodes on all scales and at random, with midpoints added until the slope is linear."""
     outer = np.concatenate([np.logspace(-6, END, 8 * END), 10.0 ** np.random.default_rng(0).uniform(-6, 9, 2048)])
     inner = np.concatenate([unit * np.linspace(0, 64, 1025), np.linspace(0, 1e3, 2001)])
     right = np.unique(np.concatenate([inner, outer]))
-    right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # apart, for what rounds
+    right = right[np.diff(right, prepend=0.0) > ACCURACY * (unit + right)]  # drop close nodes
     nodes = np.concatenate([-right[::-1], [0.0], right])
     values, slopes = finite(atom, nodes, unit)
-    # Programs overflow far out, where what runs is affine.
+    # Functions may overflow far out, where the quadratic pieces are affine.
     kept = np.isfinite(values) & np.isfinite(slopes)
     nodes, values, slopes = nodes[kept], values[kept], slopes[kept]
     for _ in range(ROUNDS):
@@ -238,7 +238,7 @@ def sampled(atom: Atom, unit: float, steepest: float) -> tuple[Array, Array, Arr
 
 
 def finite(atom: Atom, nodes: Array, unit: float) -> tuple[Array, Array]:
-    """Return values and slopes, finite ones wherever a user's data may be."""
+    """Return values and mean slopes at the nodes. Raise if one is not finite on [-FINITE, FINITE]."""
     step = STRETCH * (unit + np.abs(nodes))
     values, below, above = np.split(atom._sample(np.concatenate([nodes, nodes - step, nodes + step])), 3)
     with np.errstate(all="ignore"):
@@ -293,8 +293,8 @@ class NegLogNormcdf(DeclaredAtom):
 def log_normcdf(expr: cp.Expression | ArrayLike) -> cp.Expression:
     """Return the exact logarithm of the standard normal distribution function, entry by entry, for probit models.
 
-    `cvxpy.log_normcdf` is an approximation by quadratic pieces that is good between -4 and 4, and has no bounded error beyond.
-    This one is concave and has no conic form.  Slopes grow without bound to the left: mechanisms that rest on a bound on the loss
+    `cvxpy.log_normcdf` is an approximation by quadratic pieces; its error is small between -4 and 4, and unbounded outside.
+    This function is concave and has no conic form.  Slopes grow without bound to the left: mechanisms that need a gradient bound
     need constraints that bound the argument from below.
 
     Parameters

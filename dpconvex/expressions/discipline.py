@@ -1,4 +1,4 @@
-"""Disciplined convexity of core expressions: signs and curvatures by the composition rule, from what each atom says of itself."""
+"""Disciplined convexity of core expressions: signs, and curvatures by the composition rule, from the atoms' definitions."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from dpconvex.util.runtime import once
 
 @once
 def sign(expression: Expression) -> int:
-    """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
+    """Return 1 if all entries are nonnegative, -1 if all are nonpositive, 0 if neither is known."""
     if isinstance(expression, Constant):
         return 1 if (expression.dense >= 0).all() else -1 if (expression.dense <= 0).all() else 0
     if isinstance(expression, Field):
@@ -32,20 +32,20 @@ def is_concave(expression: Expression) -> bool:
 
 @once
 def curvatures(expression: Expression) -> frozenset[int]:
-    """Return the curvatures that are known: 1 for convex, -1 for concave; both for affine expressions."""
+    """Return the provable curvatures: 1 for convex, -1 for concave; both for affine expressions."""
     if expression.is_affine:
         return frozenset({1, -1})
     atom = expression.operation
     signs = [sign(argument) for argument in expression.args]
     straight = {1, -1} if atom.keeps_affine(expression.args) else set()
     own = {atom.curvature(expression)} if atom.affine == "curved" else straight
-    # Every argument is affine, or curved in a way that the atom's slope keeps.
+    # Composition rule: each argument is affine, or its curvature times the atom's monotonicity is the result's curvature.
     bent = [(k, curvatures(a)) for k, a in enumerate(expression.args) if not a.is_affine]
     return frozenset(c for c in own if all(c * atom.monotonicity(expression, k, signs) in known for k, known in bent))
 
 
 def obstacle(expression: Expression) -> Expression:
-    """Return the smallest subexpression that keeps an expression from being convex: the one to show the user."""
+    """Return the smallest subexpression that prevents a proof of convexity, to show to the user."""
     for argument in expression.args:
         if not curvatures(argument):
             return obstacle(argument)
@@ -60,9 +60,10 @@ def obstacle(expression: Expression) -> Expression:
 
 @once
 def direction(expression: Expression, leaf: Field) -> int | None:
-    """Return 1 if nowhere a field makes an entry fall, -1 if none makes one grow, 0 if neither is known; None without one.
+    """Return 1 if all entries are non-decreasing in the field `leaf`, -1 if non-increasing, 0 if unknown; None without `leaf`.
 
-    Slopes are those in an atom's domain: it must never be left, or a solver keeps to it and it grows with the field.
+    An atom is monotone on its domain only. So its argument must be nonnegative, or it grows with the field and contains
+    variables: then the solver enforces the domain, and the feasible set grows with the field.
     """
     if expression is leaf or leaf not in expression.fields:
         return 1 if expression is leaf else None

@@ -1,4 +1,4 @@
-"""Values and slopes of core expressions at given values of their leaves."""
+"""Values and gradients of core expressions at given values of their leaves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,20 +8,20 @@ import numpy as np
 from dpconvex.expressions.expression import Constant, Expression, postorder
 from dpconvex.util.arrays import Array
 
-# At a point this far off the real line, imaginary parts are derivatives: exact, for no two numbers are subtracted from each
-# other (Squire & Trapp, Using complex variables to estimate derivatives of real functions, 1998).
+# Imaginary part for complex-step differentiation: no numbers are subtracted, so no digits cancel
+# (Squire & Trapp, Using complex variables to estimate derivatives of real functions, 1998).
 STEP = 1e-200
 
 
 def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
-    """Evaluate an expression, with leaves given by themselves or by name; NaN or infinite outside its domain."""
+    """Evaluate an expression; keys of `leaves` are leaves or names. Values outside the domain are NaN or infinite."""
     given = {node: value for node, value in leaves.items() if isinstance(node, Expression)}
     given |= {leaf: leaves[leaf.name] for leaf in root.variables | root.fields if leaf.name in leaves}
     return evaluations([root], given)[root][0]
 
 
 def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -> dict[Expression, tuple[Array, float]]:
-    """Return every node's value, and the largest number that occurs in computing it; what `leaves` give is not looked into."""
+    """Return, for each node, its value and the largest absolute number in its computation; `leaves` gives values of nodes."""
     given = {node: np.reshape(np.asarray(value, dtype=float), node.shape)[..., None] for node, value in leaves.items()}
     found: dict[Expression, tuple[Array, float]] = {}
     for node, value in over_records(roots, given).items():
@@ -32,7 +32,7 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -
 
 
 def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], xp: Any = np) -> dict[Expression, Any]:
-    """Return the value of every node of some expressions, for many records: the last axis of all arrays."""
+    """Return the value of every node of the expressions for many records; the last axis of all arrays holds the records."""
     found: dict[Expression, Any] = {}
     with np.errstate(all="ignore"):
         for node in postorder(roots, leaves):
@@ -48,7 +48,7 @@ def over_records(roots: Sequence[Expression], leaves: Mapping[Expression, Any], 
 def slopes(
     order: Sequence[Expression], found: Mapping[Expression, Any], root: Expression, weights: Array | None = None
 ) -> dict[Expression, Any]:
-    """Return the slopes of a weighted sum of an expression's entries by its nodes in `order`, whose values are known."""
+    """Return the gradients of a weighted sum of the entries of `root` in the nodes in `order`; `found` maps nodes to values."""
     known: dict[Expression, Any] = {root: np.ones((*root.shape, 1)) if weights is None else weights}
     for node in reversed(order):
         if node.atom is None or not node.variables or node not in known:

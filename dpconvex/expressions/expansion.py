@@ -1,8 +1,8 @@
 """Affine expressions as polynomials of the record's scalars, and ranges of functions of the record.
 
 Each continuous field is a *base*: consecutive scalars with coordinatewise bounds and a Euclidean norm bound.  An expression that
-is affine in the variables is a `Polynomial`: exactly, whatever way it is written in.  What an atom does to these and to ranges,
-the atom says (`expand` and `rule`).  Functions of the record that are no polynomials (a norm, an exponential) become bases too.
+is affine in the variables is expanded exactly into a `Polynomial`.  Each atom's definition gives its effect on polynomials
+(`expand`) and on ranges (`bounds`).  A function of the record that is not a polynomial (a norm, an exponential) becomes a base.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -29,12 +29,12 @@ from dpconvex.util.runtime import once
 
 T = TypeVar("T")
 Units = tuple[Array, Array]  # s and a > 0, entry by entry: the field is s + x'/a, for scalars x'
-ROUNDING = 16 * float(np.finfo(float).eps)  # A few roundings, relative to what is rounded
+ROUNDING = 16 * float(np.finfo(float).eps)  # Relative error of a few roundings
 
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """Consecutive record scalars with public bounds, on each of them and on the Euclidean norm of all."""
+    """Consecutive scalars of a record, with public bounds on each scalar and on the Euclidean norm."""
 
     name: str
     start: int  # number of the first scalar
@@ -52,13 +52,13 @@ class Base:
 
     @cached_property
     def squared(self) -> tuple[float, float]:
-        """Range of the squared Euclidean norm."""
+        """Return the range of the squared Euclidean norm."""
         near, far = np.maximum(np.maximum(self.lower, -self.upper), 0.0), self.extent
         return self._sum(interval_product((near, near), (near, near))[0], interval_product((far, far), (far, far))[1])
 
     @cached_property
     def paired(self) -> tuple[float, float]:
-        """Range of the inner product of two values of the base."""
+        """Return the range of the inner product of two values of the base."""
         both = self.lower, self.upper
         return self._sum(*interval_product(both, both))
 
@@ -70,7 +70,7 @@ class Base:
 
 
 class RecordVariables:
-    """All bases of a record: bounds of scalars, their bases (`owner`), and fields as polynomials of these, maybe in `units`."""
+    """The bases of a record: bounds on scalars, each scalar's base (`owner`), and fields as polynomials, scaled by `units`."""
 
     def __init__(self, domains: Mapping[str, Ball | Box], units: Mapping[str, Units] = MappingProxyType({})) -> None:
         self.units = units
@@ -102,7 +102,7 @@ class RecordVariables:
         return len(self.owner)
 
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
-        """Bound the entries of a record-only polynomial: the tighter of interval arithmetic and Cauchy-Schwarz by types."""
+        """Return bounds on the entries of a polynomial without theta: the tighter of interval arithmetic and Cauchy-Schwarz."""
         monomial = self.monomial_range(polynomial.monomial)
         largest = np.max(np.abs(monomial), axis=0)
         box = interval_sums(polynomial.entry, *interval_product(monomial, polynomial.ends), polynomial.size)
@@ -123,7 +123,7 @@ class RecordVariables:
         return np.maximum(box[0], centre - radius), np.minimum(box[1], centre + radius)
 
     def norm(self, polynomial: Polynomial) -> float:
-        """Bound the Euclidean norm of all entries of a record-only polynomial together."""
+        """Return a bound on the Euclidean norm of a polynomial without theta."""
         low, high = self.range(polynomial)
         box = norm_up(np.maximum(np.abs(low), np.abs(high)))
         total = 0.0
@@ -138,20 +138,20 @@ class RecordVariables:
         return min(box, total + error * len(polynomial.entry) ** 0.5) * (1 + ROUNDING)
 
     def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
-        """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
+        """Return the row numbers of the monomials by type, the tuple of bases of the factors."""
         types, number = numbered_rows(np.sort(np.append(self.owner, -1)[monomial], axis=1))
         return {tuple(int(b) for b in row if b >= 0): np.flatnonzero(number == k) for k, row in enumerate(types)}
 
     def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
-        """Count the equal entries of the symmetric tensor that each monomial stands for: Cauchy-Schwarz divides by the root."""
+        """Return how many entries of the symmetric tensor equal each monomial: Cauchy-Schwarz divides by the square root."""
         owner, result = np.append(self.owner, -1)[monomial], np.ones(len(monomial))
-        for k in range(monomial.shape[1]):  # how many factors so far are of the same base, and how many are the same
+        for k in range(monomial.shape[1]):  # numbers of factors so far of the same base, and of equal factors
             same_base, same = ((table[:, : k + 1] == table[:, [k]]).sum(axis=1) for table in (owner, monomial))
             result *= same_base / same
         return result
 
     def monomial_range(self, monomial: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Bound each monomial by interval arithmetic: a square is not negative, and keeps the sign of what it multiplies."""
+        """Return bounds on each monomial by interval arithmetic; two equal factors are a square, and so not negative."""
         lower, upper = np.append(self.lower, 1.0), np.append(self.upper, 1.0)
         nearest, farthest = np.maximum(np.maximum(lower, -upper), 0.0), np.maximum(np.abs(lower), np.abs(upper))
         low, high, paired = np.ones(len(monomial)), np.ones(len(monomial)), np.zeros(monomial.shape, dtype=bool)
@@ -164,7 +164,7 @@ class RecordVariables:
 
 
 def for_alike(method: Callable[..., T]) -> Callable[..., T]:
-    """Compute what is asked of an expression, and of bounds on theta, once for all that differ in their variables alone."""
+    """Cache a method of an expression and of bounds on theta; expressions that differ only in their variables share results."""
 
     @wraps(method)
     def known(self: "Expander", expression: Expression, extent: Array | None = None) -> T:
@@ -180,7 +180,7 @@ def for_alike(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class Expander:
-    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
+    """Expands affine expressions over one space and one record; other functions of the record are added to its bases."""
 
     def __init__(self, space: Space, bases: RecordVariables, declared: "Expander | None" = None) -> None:
         self.space, self.bases, self.declared = space, bases, declared
@@ -221,7 +221,7 @@ class Expander:
 
     @once
     def pattern(self, expression: Expression) -> tuple[Hashable, tuple[Variable, ...]]:
-        """Return what expressions share that differ in their variables alone, and these, in the order of their places."""
+        """Return a key, equal for expressions that differ only in their variables, and the variables in order of occurrence."""
         if isinstance(expression, Variable):
             return ("variable", expression.shape, self.space.blocks[expression.name].symmetric), (expression,)
         if not expression.variables:
@@ -233,7 +233,7 @@ class Expander:
         return self._numbers.setdefault(key, len(self._numbers)), tuple(place)
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
-        """Bound the entries, in column order, of an expression of the record alone."""
+        """Return bounds on the entries, in column order, of an expression without variables."""
         return entry_ends(self._ranges(expression))
 
     def _ranges(self, expression: Expression) -> list[AbstractValue]:
@@ -250,7 +250,7 @@ class Expander:
         near = np.maximum(cancelled, added)
         below, above = self.bases.monomial_range(polynomial.monomial)
         terms = interval_product((below, above), polynomial.ends)
-        # Terms of one sign that do not cancel keep it, however they are added up.
+        # Terms of one sign have a sum of that sign, in any order of summation.
         signs = (np.bincount(polynomial.entry, side, polynomial.size) == 0 for side in (terms[0] < 0, terms[1] > 0))
         least, most = (np.where(same & (cancelled == 0), 0.0, np.inf) for same in signs)
         low, high = np.maximum(low - near, -least), np.minimum(high + near, most)
@@ -262,7 +262,7 @@ class Expander:
 
     @for_alike
     def rounding(self, expression: Expression, extent: Array | None = None) -> tuple[Array, Array]:
-        """Bound what rounding does to values of an affine expression, as written: of terms that cancel, and of sums of three."""
+        """Return rounding bounds of entries, as written: 0 unless terms cancel, and 0 for at most two terms; shapes (size,)."""
         extent = np.zeros(self.space.dim) if extent is None else np.where(np.isfinite(extent), extent, 1e150)
         factors = [np.append(0 * extent, 1.0), np.append(extent, 1.0)]
         polynomial, sizes = self.expand(expression), self.sizes.expand(expression)
@@ -270,12 +270,12 @@ class Expander:
         fixed, whole = np.stack([self._added(part, factors) for part in (polynomial, sizes)], axis=1)
         left, written = np.where(moves, whole, fixed)
         count = np.bincount(sizes.entry, minlength=sizes.size)
-        error = np.where(left > 0, EPSILON * (16 + count) * written, 0.0)  # nothing that is left is exact in what runs
+        error = np.where(left > 0, EPSILON * (16 + count) * written, 0.0)  # complete cancellation is exact
         return np.where(written > left * (1 + APART), error, 0.0), np.where(count > 2, error, 0.0)
 
     @for_alike
     def check_rounding(self, expression: Expression, extent: Array | None = None) -> Array:
-        """Refuse an affine expression where rounding decides what is left of terms; else return still sizes and mean slopes."""
+        """Return the size of the terms without theta and the mean slope of each entry. Raise if terms cancel up to rounding."""
         none = np.zeros(self.space.dim)
         extent = none if extent is None else np.where(np.isfinite(extent), extent, 1.0)
         factors = [np.append(part, number) for part, number in ((none, 1.0), (none + 1, 0.0), (extent, 1.0))]
@@ -291,7 +291,7 @@ class Expander:
 
     @for_alike
     def mixed_slopes(self, expression: Expression, extent: Array | None = None) -> Array:
-        """Bound the length of each entry's slope, as written, along coordinates of theta with several terms, which may cancel."""
+        """Return bounds on each entry's gradient norm, as written, along coordinates of theta with terms that may cancel."""
         dim, (written, left) = self.space.dim, [f.expand(expression).part(True) for f in (self.sizes, self)]
         count, keys = len(written.entry), [part.entry * dim + part.coordinate for part in (written, left)]
         places, number = np.unique(np.concatenate(keys), return_inverse=True)
@@ -301,7 +301,7 @@ class Expander:
         return np.sqrt(np.bincount(places // dim, squares, written.size))
 
     def _added(self, polynomial: Polynomial, factors: Sequence[Array]) -> Array:
-        """Add up the sizes of terms, for each entry, with factors for coordinates of theta, the last for terms without any."""
+        """Return sums of the sizes of terms by entry, weighted by each array of factors; the last factor is for no theta."""
         weights = [self._extents(polynomial) * factor[polynomial.coordinate] for factor in factors]
         return np.stack([np.bincount(polynomial.entry, each, polynomial.size) for each in weights])
 
@@ -314,7 +314,7 @@ class Expander:
         return Sizes(self)
 
     def applied(self, expression: Expression, arguments: Sequence[Sequence[AbstractValue]]) -> list[AbstractValue]:
-        """Apply an atom's rule to what is known of its arguments, if they are in its domain for every record and on all of K."""
+        """Return an atom's bounds from the bounds on its arguments. Raise if an argument can leave the atom's domain."""
         atom, inside = expression.operation, []
         for argument, kind, entries in zip(expression.args, atom.domain(expression), arguments, strict=True):
             low, high = entry_ends(entries)
@@ -334,12 +334,12 @@ class Expander:
                 why = f"{atom.name} needs an argument that is {kind}, and it goes down to {least:.4g}"
                 raise NotPrivate(why, expression, f"shift the argument, or {NARROWER}")
         try:
-            with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
+            with np.errstate(over="ignore"):  # infinite bounds raise later, with the name of the expression
                 return list(atom.bounds(expression, inside))
         except NotPrivate as error:
             if error.expression is not None:
                 raise
-            raise type(error)(error.reason, expression, error.remedy) from error  # say where a rule refused
+            raise type(error)(error.reason, expression, error.remedy) from error  # name the expression
 
     @once
     def _function(self, expression: Expression) -> Polynomial:
@@ -354,7 +354,7 @@ class Expander:
 
 
 class Sizes(Expander):
-    """Expands expressions with absolute values for all numbers: into the sizes of terms, of which none cancels."""
+    """Expands expressions with the absolute values of all coefficients, so that no terms cancel."""
 
     def __init__(self, expander: Expander) -> None:
         super().__init__(expander.space, expander.bases)

@@ -1,4 +1,4 @@
-"""The language that everything after the reader speaks, without CVXPY: immutable real arrays, equal expressions one node."""
+"""Core expressions, independent of CVXPY: immutable trees of real arrays, with one object for equal expressions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-# How tightly an operator binds its arguments; so many numbers are written in full; longer parts are left out of a text.
+# Binding strengths of operators. Texts show up to MANY numbers of a constant, and parts of up to LONG nodes.
 SUM, PRODUCT, SIGN, ATOM = 1, 2, 3, 4
 MANY, LONG = 6, 500
 
-# What Python's operators do: the files of atoms, which lie above this one, say.
+# Functions for Python's operators; the files of atoms, which import this one, register them.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 _NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
 
@@ -33,16 +33,16 @@ def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expressi
 
 
 class Expression:
-    """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor."""
+    """A node of an expression. Atoms, `constant`, `Variable.of` and `Field.of` create nodes; never call the constructor."""
 
-    # Of leaves; atoms say otherwise.
+    # Values for leaves; `node` sets others.
     atom: AtomDefinition | None = None
     args: tuple[Expression, ...] = ()
-    options: tuple[tuple[str, Hashable], ...] = ()  # what the atom depends on besides its arguments
+    options: tuple[tuple[str, Hashable], ...] = ()  # parameters of the atom besides its arguments
     shape: Shape
     variables: frozenset[Variable] = frozenset()
     fields: frozenset[Field] = frozenset()
-    is_affine: bool = True  # in the variables jointly, and all that it is made of
+    is_affine: bool = True  # jointly in the variables, as are its arguments
 
     def __init__(self, **parts: Any) -> None:
         self.__dict__.update(parts)
@@ -58,7 +58,7 @@ class Expression:
 
     @property
     def operation(self) -> AtomDefinition:
-        """The atom of an expression that is no leaf."""
+        """Return the atom of an expression that is not a leaf."""
         assert self.atom is not None
         return self.atom
 
@@ -93,7 +93,7 @@ class Expression:
 
     @cached_property
     def weight(self) -> float:
-        """Number of parts when it is written, where shared ones are written again."""
+        """Return the number of nodes in the text; shared nodes count each time."""
         return 1.0 + sum(argument.weight for argument in self.args)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class Expression:
 
 
 class Constant(Expression):
-    """Numbers, finite and real: a read-only array, or a sparse matrix in compressed columns."""
+    """A finite, real constant: a read-only array, or a sparse matrix in compressed columns."""
 
     value: Any
 
@@ -137,7 +137,7 @@ class Variable(Expression):
 
     key: int
     name: str
-    # That restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
+    # Restrictions: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
     attributes: Mapping[str, Any]
 
     @classmethod
@@ -153,7 +153,7 @@ class Variable(Expression):
 
 
 class Field(Expression):
-    """A continuous field of the record; its sign is 1 if no entry is negative over its domain, -1 if none is positive."""
+    """A continuous field of the record; `sign` is 1 if its domain is nonnegative, -1 if nonpositive, 0 otherwise."""
 
     name: str
     sign: int
@@ -210,7 +210,7 @@ def constant(value: Any) -> Expression:
 
 
 def number_key(value: Any) -> Hashable:
-    """Return what equal arrays share."""
+    """Return a hashable key that is equal for equal arrays."""
     if sp.issparse(value):
         return ("sparse", value.shape, value.data.tobytes(), value.indices.tobytes(), value.indptr.tobytes())
     return (value.shape, value.tobytes())
@@ -224,7 +224,7 @@ def _bounds_key(value: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint whose meaning is a closed convex set for suitable arguments."""
+    """A constraint; for arguments of suitable curvature, it defines a closed convex set."""
 
     kind: str  # equality, inequality (of two arguments of one shape), semidefinite or second-order cone
     args: tuple[Expression, ...]
@@ -244,7 +244,7 @@ class Constraint:
 
 
 def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
-    """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
+    """Return every node of the expressions once, arguments first; arguments of nodes in `leaves` are left out."""
     order: dict[Expression, None] = {}
     waiting = [(root, False) for root in reversed(roots)]
     while waiting:
@@ -260,7 +260,7 @@ def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) 
 
 
 def leveled(expression: Expression) -> tuple[str, int]:
-    """Return the text, infix and in the names that CVXPY's users know, and how tightly its outermost operator binds."""
+    """Return the text, with infix operators and CVXPY's names, and the binding strength of its outermost operator."""
     if isinstance(expression, Constant):
         return numbers(expression)
     if isinstance(expression, Variable | Field):
@@ -273,7 +273,7 @@ def leveled(expression: Expression) -> tuple[str, int]:
 
 
 def write(expression: Expression, level: int) -> str:
-    """Write an argument, in parentheses if it binds less tightly than `level`; one of very many parts is left out."""
+    """Return an argument's text, in parentheses if it binds less tightly than `level`; "..." if it is too long."""
     if expression.weight > LONG:
         return "..."
     words, own = leveled(expression)
@@ -281,7 +281,7 @@ def write(expression: Expression, level: int) -> str:
 
 
 def numbers(expression: Constant) -> tuple[str, int]:
-    """Write constants: a number if all are the same, few in full, many by their shape."""
+    """Return the text of a constant: a single number, up to MANY numbers in full, or the shape."""
     array = expression.dense
     if array.size == 1:
         return f"{array.item():.6g}", SIGN if array.item() < 0 else ATOM

@@ -1,4 +1,4 @@
-"""Reads a user's CVXPY trees, once and exactly, or refuses; the only file that looks into CVXPY's expressions."""
+"""Converts CVXPY expressions and constraints exactly, or raises; no other file inspects CVXPY's expression trees."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +22,7 @@ for _atom in ATOMS.values():
         READERS[_atom.from_cvxpy] = lambda node, args, atom=_atom: atom(*args)
     else:
         READERS.update(_atom.from_cvxpy)
-# A real array is its own real part and conjugate; what wrappers assert is decided anew.
+# A real array is its own real part and conjugate; attributes that wrappers assert are ignored.
 WRAPS = [f"affine.wraps.{name}_wrap" for name in ("nonneg", "nonpos", "psd", "nsd", "symmetric")]
 ITSELF = ["affine.real.real", "affine.conj.conj", *WRAPS]
 
@@ -31,13 +31,13 @@ OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
 REWRITE = "write it with atoms that have rules (see docs/rules.md), or register a rule for this one"
 
 
-# Of the matrix in what cp.log_normcdf returns, an approximation by squares: the squared entries.
+# Squared diagonal of the matrix in cp.log_normcdf's approximation by squares, to recognise it.
 NORMCDF = [0.02301291, 0.08070214, 0.16411522, 0.09003495, 0.08200854, 0.01371543, 0.04641081]
 PROBIT = "write dp.log_normcdf, which is exact"
 
 
 class Reader:
-    """Reads expressions and constraints that share variables, each node once.
+    """Converts CVXPY expressions and constraints that share variables; each node is converted once.
 
     >>> w, x = cp.Variable(2, name="w"), cp.Parameter(2, name="x")
     >>> print(Reader([x]).known(cp.sum_squares(w) / 2 + cp.pos(1 - x @ w)))
@@ -47,17 +47,17 @@ class Reader:
     def __init__(self, fields: Iterable[cp.Parameter]) -> None:
         self.fields = {id(symbol): field_of(symbol) for symbol in fields}
         self.variables: dict[int, Variable] = {}
-        self._memory: dict[int, tuple[Any, Expression]] = {}  # the originals are kept, so that their ids stay their own
+        self._memory: dict[int, tuple[Any, Expression]] = {}  # keeping the originals keeps their ids unique
         self._what: str = "the expression"
         self._root: Any = None
 
     def declare(self, roots: Iterable[Any]) -> None:
-        """Make a variable for each that occurs, in the order in which the user made them."""
+        """Convert the variables of the expressions, in the order in which the user created them."""
         found = {variable.id: variable for root in roots for variable in root.variables()}
         self.variables = {key: variable_of(found[key]) for key in sorted(found)}
 
     def expression(self, root: Any, what: str) -> Expression:
-        """Return the core expression of a tree; errors call it `what`."""
+        """Convert a CVXPY expression; errors call it `what`."""
         self._what, self._root = what, root
         return self.known(root)
 
@@ -97,7 +97,7 @@ class Reader:
             raise MissingRule(str(error), node, REWRITE) from error
 
     def _public(self, node: cp.Parameter) -> Expression:
-        """Read a parameter that is no field of the record: a public number, as it is now."""
+        """Return the current value of a CVXPY parameter that is not a field of the record, as a constant."""
         if node.value is None:
             why = f"mentions the parameter {node.name()!r}, which is not a field of this record and has no value"
             remedy = "declare it as a field of the record, or give the parameter its public value before the template is made"
@@ -133,13 +133,13 @@ class Reader:
             )
             raise NotPrivate(why, node, remedy)
         kind, arguments = CONSTRAINTS[name], [self.known(argument) for argument in node.args]
-        if kind in ("equality", "inequality"):  # with zero, if there is one argument
+        if kind in ("equality", "inequality"):  # a single argument is compared with zero
             sides = arguments if len(arguments) == 2 else [*arguments, constant(0.0)]
             return Constraint(kind, tuple(together(*(sides[::-1] if name == "nonpos.NonNeg" else sides))))
         return Constraint(kind, tuple(arguments), (int(node.axis),) if kind == "second-order cone" else ())
 
 
-# Constraints whose meaning is a closed convex set for convex (concave, affine) arguments.
+# Constraints that define a closed convex set if their arguments are convex, concave or affine, as required.
 CONSTRAINTS = {
     "zero.Equality": "equality",
     "zero.Zero": "equality",
@@ -171,7 +171,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
 
 
 def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) -> Expression:
-    """Write a quadratic form with a constant matrix as plus or minus a sum of squares: convex, or concave, as it stands."""
+    """Return a quadratic form with a constant matrix as plus or minus a sum of squares. Raise if eigenvalues have both signs."""
     if not inner.variables:
         return reshape(vec(inner) @ (matrix @ vec(inner)), node.shape)
     if not matrix.is_constant:
@@ -186,7 +186,7 @@ def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) 
 
 
 def square_root(matrix: Array) -> tuple[int, Array] | None:
-    """Return s and R with ``s R'R`` the symmetric part of a matrix, but for rounding; None if eigenvalues have both signs."""
+    """Return s and R such that ``s R'R`` is the matrix's symmetric part, up to rounding; None if eigenvalues have both signs."""
     values, vectors, rounding = np.diag(matrix), np.eye(len(matrix)), 0.0
     if (matrix != np.diag(values)).any():
         values, vectors = np.linalg.eigh(matrix / 2 + matrix.T / 2)

@@ -1,4 +1,4 @@
-"""The parameters as one vector; a symmetric D x D matrix is its `svec`, D(D+1)/2 coordinates that are orthonormal."""
+"""The parameters as one vector; a symmetric D x D matrix is stored as its `svec`, D(D+1)/2 orthonormal coordinates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ UNSUPPORTED = ("diag", "hermitian", "complex", "imag", "integer", "boolean", "sp
 
 @dataclass(frozen=True, eq=False)
 class ParameterBlock:
-    """One variable's `dim` coordinates from `start`; a symmetric matrix has those of its svec."""
+    """The `dim` coordinates of one variable, from `start`; for a symmetric matrix, the coordinates of its svec."""
 
     variable: Variable
     start: int
@@ -31,7 +31,7 @@ class ParameterBlock:
 
     @cached_property
     def lift(self) -> sp.csr_array:
-        """Isometry from coordinates to the entries of the variable in column order, shape (variable.size, dim)."""
+        """Return the isometry from coordinates to the variable's entries in column order, shape (variable.size, dim)."""
         if not self.symmetric:
             return sp.csr_array(sp.eye_array(self.dim))
         side = self.variable.shape[0]
@@ -44,7 +44,7 @@ class ParameterBlock:
 
 
 class Space:
-    """Coordinates for a list of variables: `dim` of them, in blocks by name."""
+    """The `dim` coordinates of a list of variables, in blocks by name."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self.blocks: dict[str, ParameterBlock] = {}
@@ -63,25 +63,25 @@ class Space:
         self.dim = start
 
     def pack(self, values: Mapping[str, Any]) -> Array:
-        """Turn values by name into coordinates, shape (dim,).  Symmetric variables are symmetrised."""
+        """Convert values by name to coordinates, shape (dim,).  Symmetric variables are symmetrised."""
         flat = {name: np.asarray(values[name], dtype=float).reshape(-1, order="F") for name in self.blocks}
         return np.concatenate([np.empty(0), *(block.lift.T @ flat[name] for name, block in self.blocks.items())])
 
     def unpack(self, theta: Array) -> dict[str, Array]:
-        """Turn coordinates, shape (dim,), into values by name, each of its variable's shape."""
+        """Convert coordinates, shape (dim,), to values by name, each in its variable's shape."""
         return {
             name: np.asarray((block.lift @ theta[block.slice]).reshape(block.variable.shape, order="F"))
             for name, block in self.blocks.items()
         }
 
     def leaves(self, theta: Array) -> dict[Expression, Array]:
-        """Return the same by variable."""
+        """Convert coordinates, shape (dim,), to values by variable."""
         values = self.unpack(theta)
         return {block.variable: values[name] for name, block in self.blocks.items()}
 
 
 def entries_matrix(space: Space) -> sp.csr_array:
-    """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
+    """Return the isometry from coordinates to the entries of all variables in column order, shape (entries, dim)."""
     if not space.blocks:
         return sp.csr_array((0, 0))
     return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))

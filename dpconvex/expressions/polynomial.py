@@ -1,4 +1,4 @@
-"""Arrays ``A_z theta + c_z`` as sums of terms: a coefficient times a monomial of the record times a coordinate of theta, or 1."""
+"""Arrays ``A_z theta + c_z`` as sums of terms: a coefficient times a monomial of the record times 1 or a coordinate of theta."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SYMMETRIC = 1e-12  # Entries of a symmetric matrix may differ from their mirror 
 
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """An array whose entries are polynomials in the record, times at most one coordinate of theta."""
+    """An array of polynomials in the record; each term contains at most one coordinate of theta."""
 
     shape: tuple[int, ...]  # entries are numbered in column order
-    entry: Indices  # which entry a term belongs to
-    coordinate: Indices  # which coordinate of theta it multiplies, or -1 for none
-    monomial: Indices  # the record scalars it multiplies, sorted, padded in front with -1; shape (terms, degree)
+    entry: Indices  # entry of each term
+    coordinate: Indices  # coordinate of theta in each term, or -1 for none
+    monomial: Indices  # record scalars in each term, sorted, padded in front with -1; shape (terms, degree)
     coefficient: Array
-    # How far each coefficient may be from what exact arithmetic gives: relative to what was added up, which may have cancelled.
+    # Bound on the absolute rounding error of each coefficient; it stays large where large summands cancelled.
     error: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Polynomial:
         return replace(self, coefficient=product, error=error + abs(factor) * self.error)
 
     def divided(self, divisor: Array) -> Polynomial:
-        """Divide each term by a number."""
+        """Divide each term by its entry of `divisor`, shape (terms,)."""
         low, high = quotient_ends(self.coefficient, divisor)
         error = (high - low) + self.error / np.abs(divisor)
         return replace(self, coefficient=self.coefficient / divisor, error=error).collected()
@@ -85,19 +85,19 @@ class Polynomial:
         return Polynomial(shape, *places, product, error).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
-        """Return the array whose entries are those of this one at `index`: entry numbers."""
+        """Return the entries with the numbers in `index`, in its shape."""
         index = np.asarray(index, dtype=np.int64)
         places = np.arange(index.size), index.reshape(-1, order="F")
         return self.linear(sp.csc_array((np.ones(index.size), places), shape=(index.size, self.size)), index.shape)
 
     def numbers(self) -> Indices:
-        """Return entry numbers laid out as the array is, to be rearranged for `gathered`."""
+        """Return the entry numbers in the array's shape, to rearrange and pass to `gathered`."""
         return np.arange(self.size).reshape(self.shape, order="F")
 
     def product(
         self, other: Polynomial, pairs: tuple[Indices, Indices], entry: Indices, shape: tuple[int, ...]
     ) -> Polynomial:
-        """Multiply term `i` with term `j`, of which one may contain theta, for each pair, and add up in the given entries."""
+        """Multiply term i by term j of `other` for each pair, and add pair k to ``entry[k]``. Raise if both contain theta."""
         i, j = pairs
         if (np.minimum(self.coordinate[i], other.coordinate[j]) >= 0).any():
             raise ValueError("a product of two parameters is not affine in them")
@@ -123,7 +123,7 @@ class Polynomial:
         return self.product(other, pairs, entry, shape)
 
     def collected(self) -> Polynomial:
-        """Add up equal terms, drop exact zeros and unused degrees; a zero with an error is a direction that the data can see."""
+        """Add up equal terms; drop exact zeros and unused degrees. Zeros with a rounding error stay: exactly they may differ."""
         monomial = self.monomial
         while monomial.shape[1] and (monomial[:, 0] < 0).all():
             monomial = monomial[:, 1:]
@@ -143,7 +143,7 @@ class Polynomial:
 
     @property
     def ends(self) -> Ends:
-        """Bounds on the coefficients, without rounding."""
+        """Return bounds on the exact coefficients."""
         sides = [self.coefficient + sign * self.error * (1 + 4 * EPSILON) for sign in (-1, 1)]
         low, high = np.nextafter(sides[0], -np.inf), np.nextafter(sides[1], np.inf)
         return np.where(self.error > 0, low, self.coefficient), np.where(self.error > 0, high, self.coefficient)
@@ -153,7 +153,7 @@ class Polynomial:
         return np.flatnonzero(np.bincount(self.coordinate + 1)[1:])
 
     def part(self, with_theta: bool) -> Polynomial:
-        """Return the terms that contain a coordinate of theta, or those that do not."""
+        """Return the terms that contain a coordinate of theta, or the terms without theta."""
         return self.kept((self.coordinate >= 0) == with_theta)
 
     def kept(self, keep: Any) -> Polynomial:
@@ -162,7 +162,7 @@ class Polynomial:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether a matrix is symmetric for all parameters and records, but for the rounding of its coefficients."""
+        """Return whether a matrix is symmetric for all parameters and records, up to rounding of its coefficients."""
         difference = self + self.gathered(self.numbers().T).scaled(-1.0)
         return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(self.coefficient).max(initial=0.0)).all())
 
@@ -174,7 +174,7 @@ class Polynomial:
 
 
 def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Indices]) -> Polynomial:
-    """Put the terms of several arrays into one, each with the entry numbers given for it."""
+    """Join the terms of several arrays into one array; `entries` gives their new entry numbers."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
     wide = [np.pad(p.monomial, ((0, 0), (degree - p.monomial.shape[1], 0)), constant_values=-1) for p in parts]
     columns = [(p.coordinate, table, p.coefficient, p.error) for p, table in zip(parts, wide, strict=True)]
@@ -182,19 +182,19 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
 
 
 def stacked(parts: Sequence[Polynomial]) -> Polynomial:
-    """Put the entries of several arrays one after another."""
+    """Concatenate the entries of several arrays into one vector."""
     starts = np.cumsum([0, *(part.size for part in parts)])
     entries = [part.entry + start for part, start in zip(parts, starts, strict=False)]
     return concatenate(parts, (int(starts[-1]),), entries) if parts else Polynomial.constant(np.zeros(0))
 
 
 def numbered_rows(table: Indices) -> tuple[Indices, Indices]:
-    """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them."""
+    """Return the distinct rows of an integer table, in lexicographic order, and each row's index in this list."""
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
     keys: list[Indices] = []
     room = 0
-    for column in table.T:  # columns whose numbers fit into one are sorted at once
+    for column in table.T:  # pack columns into one key while they fit into an integer
         least = int(column.min())
         count = int(column.max()) - least + 1
         if count <= room:

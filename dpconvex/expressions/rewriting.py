@@ -1,4 +1,4 @@
-"""Functions rewritten: in one form that proofs see best, as one record's part of a sum over all records, and without kinks.
+"""Rewriting of expressions: normal forms with sharper bounds, splitting an objective into records' losses, smoothing.
 
 ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2,  c logistic(m) - c m = c logistic(-m),  0 m = 0
 -(f (-g) - a) = f g + a,  (-f) (-g) = f g,  c (-g) = (-c) g
@@ -23,7 +23,7 @@ from dpconvex.expressions.expression import Constant, Expression, Shape, constan
 Terms = list[tuple[Fraction, Expression]]
 
 REDUCTIONS = (SUMMED, MAX, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
-# Linear in an argument that is curved.
+# Atoms that are linear in a curved argument.
 PASSING = (ADD, BROADCAST, CONCATENATE, DIVIDE, INDEX, MATMUL, MULTIPLY, RESHAPE, SUMMED, TRANSPOSE)
 REMEDY = (
     "write the objective as a sum over rows of the data, in atoms that treat each row alone, plus terms without data; or declare "
@@ -32,7 +32,7 @@ REMEDY = (
 
 
 def normal(node: Expression) -> Expression:
-    """Return the normal form of an atom whose arguments have theirs: the atom itself, if no identity changes it."""
+    """Return the normal form of a node with arguments in normal form; the node itself if no identity applies."""
     inner = node.args[0] if node.args else node
     squared = node.atom is POWER and node.option("p") == 2
     if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
@@ -50,20 +50,20 @@ def normal(node: Expression) -> Expression:
 
 
 def opposite(node: Expression) -> Expression | None:
-    """Return minus an expression with the negations in it taken off what is curved; None if something curved has none."""
+    """Return minus an expression by removing a negation from each curved term; None if a curved term has no negation."""
     curved = [side for side in node.args if not side.is_affine]
     several = node.atom in (ADD, CONCATENATE)
     if node.is_affine or node.atom is NEGATE:
         return negate(node)
     divides = node.atom is DIVIDE and not node.args[1].is_affine
-    if node.atom not in PASSING or divides or (len(curved) != 1 and not several):  # none: a product of two that vary
+    if node.atom not in PASSING or divides or (len(curved) != 1 and not several):  # none: both factors vary
         return None
     sides = [side if side.is_affine and not several else opposite(side) for side in node.args]
     return None if None in sides else normal(node.operation(*sides, **dict(node.options)))
 
 
 def absorbed(node: Expression) -> Expression:
-    """Put affine terms of a sum into its only curved one, a log-sum-exp or a logistic function of affine entries; 0 m is 0."""
+    """Move affine terms of a sum into its only curved term, a log-sum-exp or logistic function; drop terms with factor 0."""
     curved = [part for part in node.args if not part.is_affine]
     affine = [part for part in node.args if part.is_affine and part.variables]
     moving = [part for part in affine if any(scale for scale, _ in terms(part))]
@@ -89,7 +89,7 @@ def absorbed(node: Expression) -> Expression:
 
 
 def terms(root: Expression) -> Terms:
-    """Take sums and constant factors of a scalar apart; factors are exact."""
+    """Return the terms of a scalar with their constant factors, which are exact."""
     if root.atom is ADD:
         return [term for argument in root.args for term in terms(argument)]
     if root.atom is NEGATE:
@@ -107,25 +107,25 @@ def terms(root: Expression) -> Terms:
 
 
 def together(parts: Terms) -> Expression:
-    """Add terms up, as numbers; nothing is 0."""
+    """Return the sum of terms as a scalar; 0 without terms."""
     return add(*(times(factor, reshape(term, ())) for factor, term in parts)) if parts else constant(0.0)
 
 
 def times(factor: Fraction, term: Expression) -> Expression:
-    """Multiply by a number, which is rounded only here."""
+    """Multiply a term by an exact factor, which is rounded only here."""
     number = float(factor)
     return term if number == 1 else -term if number == -1 else number * term
 
 
 class RecordPart(NamedTuple):
-    """One record's part of an array: `axis`, of length 1, is where the records were, None if they were added up."""
+    """One record's part of an array: `axis`, now of length 1, held the records; None if they are summed."""
 
     expression: Expression
     axis: int | None
 
 
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> tuple[Expression, Expression]:
-    """Write a scalar objective as a mean over records, of what the first result says of one (`rows`), plus a public rest."""
+    """Return one record's loss and the public terms of a scalar objective; `rows` maps each field to that of one record."""
     parts = RowTerms(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):
@@ -207,7 +207,7 @@ def of_totals(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPar
 
 
 def product(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPart:
-    """Multiply matrices: one side's rows are records, or the sum in the product is over records."""
+    """Return one record's part of a matrix product: one factor has records as rows or columns, or they are summed over."""
     (one, two), (left, right) = node.args, parts
     inner = one.ndim - 1
     if (left is None or left.axis == inner) and (right is None or right.axis == 0):
@@ -221,7 +221,7 @@ def product(node: Expression, parts: Sequence[RecordPart | None]) -> RecordPart:
 
 
 def shared(node: Expression, axis: int, where: Expression) -> Expression:
-    """Return one row of an expression without data, if all are the same."""
+    """Return one row, along `axis`, of an expression without data. Raise if the rows differ."""
     if node.atom is BROADCAST:
         place = axis - node.ndim + node.args[0].ndim
         if place < 0 or node.args[0].shape[place] == 1:
@@ -247,9 +247,9 @@ def mixed(term: Expression, why: str) -> NotPrivate:
 
 
 def smoothed(expression: Expression, width: float) -> Expression:
-    """Return an expression whose kinks are rounded off, by atoms (`smooth`) whose gradients are convex combinations of its own.
+    """Return a smooth approximation, by each atom's `smoothed`; its gradients are convex combinations of the expression's.
 
-    It is exactly as sensitive (Nesterov 2005, "Smooth minimization of non-smooth functions"; Beck & Teboulle 2012).
+    So it is exactly as sensitive (Nesterov 2005, "Smooth minimization of non-smooth functions"; Beck & Teboulle 2012).
 
     >>> from dpconvex.expressions.atoms.extremes import pos
     >>> from dpconvex.expressions.expression import Variable
@@ -257,7 +257,7 @@ def smoothed(expression: Expression, width: float) -> Expression:
     huber(pos(1 - x + 0.5), 1) / 2
     """
     done: dict[Expression, Expression] = {}
-    for part in postorder([expression]):  # a part that is shared is rounded off once
+    for part in postorder([expression]):  # shared nodes are smoothed once
         done[part] = rounded(part, done, width)
     return done[expression]
 
@@ -267,7 +267,7 @@ def rounded(expression: Expression, done: Mapping[Expression, Expression], width
         return expression
     atom = expression.operation
     args = [done[argument] for argument in expression.args]
-    # An outer function of slope 0 at 0 has no kink of a positive part.
+    # An outer function of slope 0 at 0 removes the kink of pos: keep it.
     flat = atom in (HUBER, QUAD_OVER_LIN) or (atom is POWER and expression.option("p") >= 2)
     if flat and is_hinge(expression.args[0]):
         hinge = expression.args[0]

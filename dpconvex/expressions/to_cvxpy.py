@@ -1,4 +1,4 @@
-"""Writes core expressions with CVXPY again, for conic solvers and for people: the only way back."""
+"""Converts core expressions and constraints to CVXPY, for conic solvers and for users."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from dpconvex.expressions.parameter_space import Space
 from dpconvex.util.runtime import once
 from dpconvex.util.silence import silence
 
-# What writes each kind of constraint, from its arguments and options.
+# Functions that write each kind of constraint, from its arguments and options.
 KINDS: dict[str, Callable[..., cp.Constraint]] = {
     "equality": operator.eq,
     "inequality": operator.le,
@@ -26,9 +26,9 @@ KINDS: dict[str, Callable[..., cp.Constraint]] = {
 
 @dataclass(eq=False)
 class Writer:
-    """Writes expressions in shared variables; equal nodes become one CVXPY expression."""
+    """Converts expressions that share variables; equal nodes become one CVXPY expression."""
 
-    # What stands for variables and fields; missing ones are made.
+    # CVXPY expressions for variables and fields; missing ones are created.
     leaves: dict[Expression, Any] = field(default_factory=dict)
 
     @once
@@ -61,7 +61,7 @@ def variable_like(variable: Variable) -> cp.Variable:
 
 
 def posed(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) -> tuple[cp.Variable, Writer, list[Any]]:
-    """Pose constraints in coordinates of the parameters in some unit."""
+    """Return coordinates theta, a writer and CVXPY constraints on ``unit * theta``, with the variables' attributes."""
     theta = cp.Variable(space.dim)
     writer = Writer()
     limits: list[Any] = []
@@ -74,9 +74,9 @@ def posed(space: Space, constraints: Sequence[Constraint], unit: float = 1.0) ->
 
 @silence()
 def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Solve without a word, which could depend on the data; returns the program's data, its answer and the solution."""
+    """Solve without output, which could depend on the data; return the solver's input, its raw answer and the solution."""
     given = {name: value for name, value in (options or {}).items() if name not in ("verbose", "solver_verbose")}
-    # CVXPY's default takes twice as long over whole batches.
+    # CVXPY's default backend takes twice as long for whole batches.
     data, chain, inverse = program.get_problem_data(solver, solver_opts=given, canon_backend=cp.SCIPY_CANON_BACKEND)
     found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=given)
     solution = chain.invert(found, inverse)

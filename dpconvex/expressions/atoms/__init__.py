@@ -1,4 +1,4 @@
-"""The atoms, a family in each file.  Importing the package imports every file, and so registers them all."""
+"""The atoms, one family per file.  Importing the package imports every file and so registers all atoms."""
 
 from importlib import import_module
 from pkgutil import iter_modules

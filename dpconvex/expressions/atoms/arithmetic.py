@@ -1,4 +1,4 @@
-"""Sums, products and quotients, entry by entry and of matrices: affine where at most one factor varies."""
+"""Sums, products and quotients of entries and matrices; affine if at most one factor contains variables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from dpconvex.numerics import Interval, quotient_ends
 
 
 def unrepeated(expression: Expression) -> Expression:
-    """Return what is repeated, if all that an expression does is to repeat a scalar."""
+    """Return the scalar that an expression broadcasts; other expressions are returned unchanged."""
     while expression.atom is BROADCAST and expression.args[0].is_scalar:
         expression = expression.args[0]
     return expression
@@ -103,7 +103,7 @@ def infix(symbol: str) -> Callable[[Expression, rules.Write], tuple[str, int]]:
 def combined(
     expression: Expression, arguments: list[rules.Entries], pairs: Iterable[Iterable[tuple[int, int]]]
 ) -> rules.Entries:
-    """Add up products of entries, for each entry of the result; only one factor may vary, the other is of the record."""
+    """Return, for each entry of the result, the sum of products over its pairs; at most one factor contains variables."""
     one, two = arguments
     if expression.args[0].variables:
         return [rules.added_up([one[i].scaled(two[j].value) for i, j in group]) for group in pairs]
@@ -153,7 +153,7 @@ def divided(expression: Expression, arguments: list[rules.Entries]) -> rules.Ent
 
 
 def over(entry: AbstractValue, by: Interval) -> AbstractValue:
-    """Divide by numbers away from zero.  The slack of gradients covers the rounding of a single inverse."""
+    """Divide by an interval without zero.  The slack of gradients covers the rounding of a single inverse."""
     inverse = Interval(float(quotient_ends(1.0, by.high)[0]), float(quotient_ends(1.0, by.low)[1]))
     factor = Interval(1.0 / by.low, 1.0 / by.low) if by.low == by.high else inverse
     return replace(entry.scaled(factor), value=entry.value * inverse)
@@ -182,7 +182,7 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
 
 
 def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
-    """Sum products over the axis that both factors have and the result has not, one by one, for all records at once."""
+    """Multiply two arrays and sum over their shared axis, for all records at once."""
     return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
 
 
@@ -192,7 +192,7 @@ def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
 
 
 def factors(expression: Expression) -> list[list[tuple[int, int]]]:
-    """Return the pairs of entries whose products make each entry of a matrix product."""
+    """Return, for each entry of a matrix product, the pairs of entries to multiply and add."""
     one, two = (np.arange(a.size).reshape(a.shape, order="F") for a in expression.args)
     rows, columns = np.atleast_2d(one).tolist(), np.atleast_2d(two.T).tolist()
     return [list(zip(row, column, strict=True)) for column in columns for row in rows]
@@ -276,7 +276,7 @@ def diag_matrix(a: Any, k: int = 0) -> Expression:
 
 
 def cumsum(a: Any, axis: int | None) -> Expression:
-    """Cumulative sum: times a triangle of ones; without an axis, over all entries row by row."""
+    """Return the cumulative sum, a product with a triangle of ones; without an axis, over all entries row by row."""
     a = constant(a)
     if axis is None:
         a, axis = vec(transpose(a)), 0

@@ -26,7 +26,7 @@ def together(*arguments: Any) -> list[Expression]:
 
 @once
 def places(expression: Expression) -> NDArray[np.int64]:
-    """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through."""
+    """Return, for each entry of a rearrangement, its entry number in the concatenated arguments."""
     starts = np.cumsum([0, *(argument.size for argument in expression.args)])
     numbers = [
         (start + np.arange(argument.size)).reshape((*argument.shape, 1), order="F")
@@ -51,7 +51,7 @@ def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
 
 @once
 def adding_back(expression: Expression) -> sp.csr_array:
-    """Return the matrix that adds up the entries of a rearrangement where they come from, for all arguments together."""
+    """Return the 0-1 matrix that adds each entry of a rearrangement to its place in the concatenated arguments."""
     shape = sum(argument.size for argument in expression.args), expression.size
     return sp.csr_array((np.ones(shape[1]), (places(expression), np.arange(shape[1]))), shape=shape)
 
@@ -63,7 +63,7 @@ def put_back(expression: Expression, value: Any, slope: Any, *arguments: Any) ->
 
 
 def slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a normal key as NumPy takes it: numbers, and triples as slices."""
+    """Return a key for NumPy: integers as they are, triples (start, stop, step) as slices."""
     return tuple(k if isinstance(k, int) else slice(k[0], None if k[1] < 0 else k[1], k[2]) for k in key)
 
 
@@ -145,7 +145,7 @@ RESHAPE = rearrangement(
     },
     to_cvxpy=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
     to_string=lambda e, write: (
-        (write(e.args[0], ATOM), ATOM)  # axes of length 1 are understood
+        (write(e.args[0], ATOM), ATOM)  # axes of length 1 are not written
         if [n for n in e.shape if n > 1] == [n for n in e.args[0].shape if n > 1]
         else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
@@ -192,14 +192,14 @@ def concatenated(*shapes: Shape, axis: int) -> Shape:
 
 
 def joined(xp: Any, expression: Expression, *parts: Any) -> Any:
-    """Join arrays, repeated where they are the same for all records."""
+    """Concatenate arrays; arrays shared by all records are repeated for each record."""
     records = max(part.shape[-1] for part in parts)
     whole = [xp.broadcast_to(part, (*part.shape[:-1], records)) for part in parts]
     return xp.concatenate(whole, axis=expression.option("axis"))
 
 
 def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:
-    """Join arrays with CVXPY, by the functions that its compiled code knows where there is one."""
+    """Concatenate in CVXPY by hstack or vstack, which its compiled code knows, if there are at most two axes."""
     if expression.ndim > 2:
         return cp.concatenate(args, axis=expression.option("axis"))
     return (cp.hstack if expression.ndim == 1 or expression.option("axis") else cp.vstack)(args)

@@ -16,11 +16,11 @@ from dpconvex.expressions.atoms.arrangement import together
 from dpconvex.expressions.expression import Expression
 from dpconvex.numerics import TINY, Interval
 
-LARGEST_EXPONENT = 300.0  # exp of this is finite, and so are products of a few of them with anything reasonable
+LARGEST_EXPONENT = 300.0  # so that products of a few exponentials with usual numbers are finite
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    """Bound the values of a growing function that is positive, also where they underflow."""
+    """Return bounds on an increasing positive function, also where its values underflow."""
     found = Interval(float(function(interval.low)), float(function(interval.high))).rounded()
     return Interval(found.low if found.low > TINY else 0.0, max(found.high, TINY))
 
@@ -89,7 +89,7 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def logistic_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
-    """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
+    """Bound the logistic function: slope s(m), s the sigmoid; second derivative s(m)(1 - s(m)), largest at the m nearest 0."""
     nearest = min(max(0.0, entry.value.low), entry.value.high)
     slope, other = (image(expit, end) for end in (entry.value, Interval(-nearest, -nearest)))
     slope = Interval(slope.low, min(slope.high, 1.0))
@@ -129,7 +129,7 @@ def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: An
 
 
 def relative_entropy(m: AbstractValue, y: AbstractValue) -> AbstractValue:
-    """Bound one entry of m log(m/y), whose Hessian is the square of ``g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
+    """Bound one entry of m log(m/y). The Hessian is v v' with ``v = g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
     low_m, low_y = (rules.positive(entry, "relative entropy") for entry in (m, y))
     high_m, high_y = (rules.bounded(entry, "relative entropy").high for entry in (m, y))
     if not (m.is_affine and y.is_affine):
@@ -188,8 +188,8 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
-    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
-    if len(group) == 2:
+    """Bound log-sum-exp: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j`` with softmax weights p."""
+    if len(group) == 2:  # a constant c and m: c + logistic(m - c)
         for base, other in ([*group], [*group][::-1]):
             if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
                 still = AbstractValue(base.value)
@@ -204,7 +204,7 @@ def softmax_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    """Return `slope` times the softmax weights; exponents are shifted by the value, so that none overflows."""
     weights = np.exp(a - value)
     return [weights * (slope / np.sum(weights, axis=expression.option("axis"), keepdims=True))]
 

@@ -1,4 +1,4 @@
-"""Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
+"""Maxima of arguments and of entries, and sums of the largest entries.  A minimum is minus a maximum of negated terms."""
 
 import operator
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from dpconvex.expressions.atoms.powers import huber
 from dpconvex.expressions.expression import ATOM, Expression, Shape, constant
 from dpconvex.numerics import APART, Interval, intervals
 
-LARGEST_CHOICE = 256  # So many sums of k entries are enumerated
+LARGEST_CHOICE = 256  # At most this many sums of k entries are enumerated
 
 
 def largest(expression: Expression, group: rules.Entries) -> AbstractValue:
-    """Bound the maximum of several entries, without those that stay below another: if one is left, there is no kink."""
+    """Bound the maximum of several entries. Entries that stay below another are dropped; a single entry has no kink."""
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
-    # Also as computed.
+    # The margin covers rounding: dropped entries are not the computed maximum either.
     alive = [e for e in group if not e.value.high < floor - APART * (abs(e.value.high) + abs(floor))]
     if len(alive) == 1:
         return replace(alive[0], value=value, behind=None, together=None)
@@ -57,7 +57,7 @@ def is_zero(expression: Expression) -> bool:
 
 
 def rounded_maximum(expression: Expression, args: list[Expression], width: float) -> Expression:
-    """Largest of several: a smoothed hinge against zero, else a log-sum-exp."""
+    """Return a smoothed maximum: a smoothed hinge for the maximum with zero, otherwise a log-sum-exp."""
     if is_hinge(expression):
         (other,) = (a for a in args if not is_zero(a))
         return huber(pos(other + width), 2 * width) / (4 * width)
@@ -132,7 +132,7 @@ largest_entry: Callable[..., Expression] = partial(rules.along, MAX)
 
 
 def choices(expression: Expression) -> np.ndarray | None:
-    """Return the ways to choose k entries, as rows of zeros and ones; None if they are too many."""
+    """Return all choices of k entries, as rows of zeros and ones; None if there are more than LARGEST_CHOICE."""
     count, k = expression.args[0].size, expression.option("k")
     if comb(count, k) > LARGEST_CHOICE:
         return None
@@ -140,7 +140,7 @@ def choices(expression: Expression) -> np.ndarray | None:
 
 
 def sum_largest_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
-    """The largest of all sums of k entries; if they are too many, weights of at most 1 that add up to k are a ball's."""
+    """Bound the largest of all sums of k entries; for too many sums, the weights of entries lie in a ball of radius sqrt(k)."""
     entries, k = arguments[0], expression.option("k")
     low, high = (np.sort(ends)[-k:] for ends in rules.entry_ends(entries))
     value = rules.in_any_order(reduce(operator.add, parts := intervals(low, high)), parts)
@@ -173,7 +173,7 @@ def counted(shape: Shape, k: int) -> Shape:
 
 
 def largest_sum(node: Any, args: list[Expression]) -> Expression:
-    """Read a sum of largest entries; CVXPY interpolates between whole numbers, and sums along axes."""
+    """Convert CVXPY's sum of largest entries. Raise for a fractional k or an axis, which CVXPY allows."""
     count = float(node.k)
     if getattr(node, "axis", None) is not None or not count.is_integer():
         raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")

@@ -25,12 +25,12 @@ def of_square(shape: Shape) -> Shape:
 
 
 def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
-    """Apply a function of a stack of matrices to matrices that have the records last."""
+    """Return an atom's `value`: move records from the last axis to the first, and apply a function of a stack of matrices."""
     return lambda xp, expression, a: function(xp, xp.moveaxis(a, -1, 0))
 
 
 def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
-    """Apply a decomposition to matrices one by one; results are NaN where LAPACK raises, or would not end."""
+    """Apply a decomposition to a stack of matrices; NaN for matrices with entries that are not finite or where LAPACK raises."""
     if xp is not np:
         return function(stack)
     good = np.isfinite(stack).all(axis=(-2, -1))
@@ -41,7 +41,7 @@ def apart(function: Callable[[Any], Any], xp: Any, stack: Any) -> Any:
 
 
 def decomposed(function: Callable[[Any], Any], stack: Any) -> list[Any]:
-    """Return the parts of a decomposition; if LAPACK raises, those of each matrix by itself, or NaN for one alone."""
+    """Return the parts of a decomposition. If LAPACK raises, decompose each matrix by itself, with NaN for failures."""
     try:
         found = function(stack)
     except np.linalg.LinAlgError:
@@ -53,12 +53,12 @@ def decomposed(function: Callable[[Any], Any], stack: Any) -> list[Any]:
 
 
 def eigenvalues(xp: Any, a: Any) -> Any:
-    """Eigenvalues of the symmetric parts of a stack of matrices, in rising order."""
+    """Return the eigenvalues of the symmetric parts of a stack of matrices, in increasing order."""
     return apart(xp.linalg.eigvalsh, xp, symmetric(xp, xp.real(a)))
 
 
 def singular_values(xp: Any, a: Any) -> Any:
-    """Singular values of a stack of matrices, in falling order."""
+    """Return the singular values of a stack of matrices, in decreasing order."""
     return apart(partial(xp.linalg.svd, compute_uv=False), xp, xp.real(a))
 
 
@@ -67,7 +67,7 @@ def symmetric(xp: Any, a: Any) -> Any:
 
 
 def logarithm_of_determinant(xp: Any, a: Any) -> Any:
-    """Minus infinity where a matrix is not positive definite."""
+    """Return the log-determinants of a stack of matrices; minus infinity for matrices that are not positive definite."""
     values = eigenvalues(xp, a)
     result = xp.where((values > 0).all(axis=-1), xp.sum(xp.log(xp.where(values > 0, values, 1.0)), axis=-1), -np.inf)
     if xp is not np or np.isrealobj(a):
@@ -80,7 +80,7 @@ def frobenius(low: Any, high: Any) -> float:
 
 
 def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
-    """Bound the eigenvalues of a matrix's symmetric part: those of the ranges' middles, give or take the half widths' norm."""
+    """Bound the eigenvalues of a symmetric part: by the eigenvalues of the midpoints, plus or minus the norm of half widths."""
     size = frobenius(low, high)
     if not np.isfinite(size):
         return Interval(-np.inf, np.inf)
@@ -95,7 +95,7 @@ never_smooth = always(None)
 
 
 def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
-    """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2.
+    """Bound log det: with eigenvalues >= l, the gradient X^-1 has norm at most sqrt(side)/l, the Hessian is at most 1/l^2.
 
     The value is at least the side times log l, and at most the sum of the logarithms of the diagonal (Hadamard).
     """
@@ -115,19 +115,19 @@ def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rule
 
 
 def log_det_bend(expression: Expression, weights: Any, reach: ArgumentRange) -> Any:
-    """No eigenvalue exceeds the Frobenius norm."""
+    """Return a lower bound on the curvature of -log det: no eigenvalue exceeds the Frobenius norm, ``reach.norm``."""
     known = np.isfinite(reach.norm) and reach.norm > 0
     least = -weights[0] / reach.norm / reach.norm * (1 - 4 * EPSILON)
     return np.full(expression.args[0].size, least) if known else None
 
 
 def eigenpairs(a: Any) -> Any:
-    """Return eigenvalues and eigenvectors, records first.  They are held fixed where derivatives are carried along."""
+    """Return eigenvalues and eigenvectors of symmetric parts, records first.  Imaginary parts (derivatives) are ignored."""
     return apart(np.linalg.eigh, np, symmetric(np, np.moveaxis(a.real, -1, 0)))
 
 
 def outer(vectors: Any, others: Any) -> Any:
-    """Sum of the outer products of columns, for each of a stack, with the records last again."""
+    """Return the sum of outer products of columns for each pair of matrices; records move to the last axis."""
     return np.moveaxis(np.matmul(vectors, np.swapaxes(others, -1, -2)), 0, -1)
 
 
@@ -137,7 +137,7 @@ def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) 
 
 
 def singular_pairs(a: Any, largest: bool = False) -> Any:
-    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest."""
+    """Return the sum of u v' over the singular vectors of all nonzero singular values, or of the largest only."""
     left, values, right = apart(partial(np.linalg.svd, full_matrices=False), np, np.moveaxis(a.real, -1, 0))
     kept = values > 1e-12 * values[..., :1]
     kept[..., 1 if largest else kept.shape[-1] :] = False
@@ -158,7 +158,7 @@ def spectral(
     ends: Callable[[Shape, Any, Any], Interval] | None = None,
     **slots: Any,
 ) -> AtomDefinition:
-    """Return a function of a matrix, gradients of norm `steepest` at most; without `ends`, 0 at 0 and nowhere negative."""
+    """Return an atom of a matrix with gradients of norm at most `steepest`; without `ends` it is nonnegative, and 0 at 0."""
 
     def rule(expression: Expression, arguments: list[rules.Entries]) -> rules.Entries:
         shape, entries = expression.args[0].shape, arguments[0]

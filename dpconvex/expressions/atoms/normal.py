@@ -14,12 +14,12 @@ from dpconvex.expressions.expression import PRODUCT, Expression
 from dpconvex.numerics import EPSILON, TINY, Interval
 from dpconvex.util.arrays import Array
 
-ROUNDINGS = 64  # within so many of them, relative, are the values of SciPy; tests compare them with exact bounds
+ROUNDINGS = 64  # relative error of SciPy's values, in units of EPSILON; tests compare them with exact bounds
 FAR = 1e3  # values underflow long before
 
 
 def hazard(m: Any) -> Any:
-    """Return the normal density over its distribution function at m: minus the slope; no difference cancels in it."""
+    """Return the normal density divided by its distribution function at m: minus the slope. No digits cancel."""
     return np.sqrt(2 / np.pi) / erfcx(-m / np.sqrt(2))
 
 
@@ -39,7 +39,7 @@ def log_normcdf_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    """Bound values of a falling positive function whose relative errors grow as squares to the right, where it vanishes."""
+    """Return bounds on a decreasing positive function; relative errors grow with the square of positive arguments."""
     low, high = (float(function(end)) for end in (interval.high, interval.low))
     slack = [ROUNDINGS * EPSILON * (1 + max(min(end, FAR), 0.0) ** 2) for end in (interval.high, interval.low)]
     return Interval(low * (1 - slack[0]) if low > TINY and slack[0] < 1 else 0.0, max(high * (1 + slack[1]), TINY))
@@ -50,7 +50,7 @@ def log_normcdf_rule(expression: Expression, entry: AbstractValue) -> AbstractVa
         why = "log_normcdf is Lipschitz only where its argument has a lower bound, and nothing bounds it"
         raise NotPrivate(why, None, rules.BOUND_IT)
     steep, low = image(hazard, entry.value), entry.value.low
-    # h (h + m) falls in m, between 0 and 1 (Sampford 1953); far to the left, numbers cancel.
+    # h (h + m) decreases in m from 1 to 0 (Sampford 1953); far to the left, digits of h + m cancel.
     slack = ROUNDINGS * EPSILON * (1 + max(low, 0.0) ** 2)
     most = float(bend(low)) + slack * steep.high * (steep.high + abs(low))
     return entry.through(image(lambda m: -log_ndtr(m), entry.value), Interval(-steep.high, -steep.low), min(1.0, most))

@@ -24,11 +24,11 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
     if p == 2:
         square = xp.sum(a * a, axis=axis, keepdims=True)
-        large = square > SMALLEST  # else too little is left of its digits to divide by it
+        large = square > SMALLEST  # smaller squares have too few digits to divide by
         return xp.where(large, xp.sqrt(xp.where(large, square, 1.0)), 0.0)
     size = xp.maximum(a, -a)
     top = xp.max(size, axis=axis, keepdims=True)
-    # Divided by its largest entry, so that no power overflows.
+    # Divide by the largest entry, so that no power overflows.
     large = top > SMALLEST
     scale = xp.where(large, top, 1.0)
     powers = xp.where(a != 0, xp.where(a != 0, size / scale, 1.0) ** p, 0.0)
@@ -37,7 +37,7 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
 
 
 def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    """A point of the dual norm's unit ball; 0 at 0."""
+    """Return `slope` times a subgradient of the norm; 0 at 0."""
     p, side = expression.option("p"), np.sign(np.real(a))
     share = a / np.where(value > 0, value, 1.0)
     return [slope * (share if p == 2 else side * (side * share) ** (p - 1))]
@@ -52,7 +52,7 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
 
 
 def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
-    """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
+    """Bound a p-norm: for p >= 2 the Hessian is at most (p - 1)/norm away from zero; there is a kink at zero."""
     order = expression.option("p")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
     rows, term = rules.affine_rows(group, "a norm"), rules.ball_of(group, "a norm", size)
@@ -74,7 +74,7 @@ def norm_rule(expression: Expression, group: rules.Entries) -> AbstractValue:
 
 
 def length(sizes: Array, order: float = 2.0) -> float:
-    """Return a norm but for a few roundings: no power of an entry overflows, nor do all underflow."""
+    """Return the norm of `sizes` up to a few roundings; no power of an entry overflows, and not all powers underflow."""
     top = float(sizes.max(initial=0.0))
     return top * float(np.linalg.norm(sizes / top, ord=order)) if 0 < top < INFINITE else top
 
@@ -103,7 +103,7 @@ NORM = rules.reduction(
         "norm_inf.norm_inf": lambda node, args: norm(args[0], INFINITE, *rules.axes_of(node)),
         **dict.fromkeys(
             [f"pnorm.{name}" for name in ("Pnorm", "PnormApprox", "pnorm")],
-            lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as its user gave it
+            lambda node, args: norm(args[0], float(node.original_p), *rules.axes_of(node)),  # as the user gave it
         ),
     },
     to_cvxpy=lambda cp, e, a: cp.pnorm(a[0], e.option("p"), **rules.axis_for(e)) if e.args[0].ndim else cp.abs(a[0]),
@@ -118,17 +118,17 @@ NORM = rules.reduction(
 
 
 def norm(a: Any, p: float = 2.0, axis: Shape | None = None, keepdims: bool = False) -> Expression:
-    """Norm of entries; of order 1 and infinity, the sum and the largest of absolute values."""
+    """Return the p-norm; orders 1 and infinity are the sum and the maximum of absolute values."""
     if p in (1, INFINITE) and constant(a).ndim:
         return (total if p == 1 else largest_entry)(absolute(a), axis, keepdims)
     return absolute(a) if p in (1, INFINITE) else rules.along(NORM, a, axis, keepdims, p=float(p))
 
 
 def squares_over(expression: Expression, group: rules.Entries, divisor: AbstractValue) -> AbstractValue:
-    """Bound a sum of squares over an entry that keeps away from zero.
+    """Bound ``||m||^2/y``, a sum of squares divided by an entry that keeps away from zero.
 
-    With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
-    The square of pos(m) has the slope 2 pos(m) times m's: there is no kink.
+    With affine m the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, minus ``||m||^2/y^2`` times y's Hessian.
+    The gradient of pos(m)^2 is 2 pos(m) times the gradient of m: there is no kink.
     """
     low, y = rules.positive(divisor, "quad_over_lin", "divisor"), divisor.value
     ranges = [rules.bounded(entry, "a square") for entry in group]

@@ -16,9 +16,9 @@ from dpconvex.expressions.polynomial import Polynomial
 from dpconvex.numerics import Interval
 from dpconvex.util.arrays import Array
 
-# Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
+# Largest logarithm of a power: so that products of a few powers with usual numbers are finite.
 LARGEST_LOGARITHM = 300.0
-# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
+# CVXPY defines these powers on the whole line, and all other powers for nonnegative arguments only.
 CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
@@ -27,19 +27,19 @@ def even_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
 
 
 def number(option: Any) -> float:
-    """Return an option of a CVXPY atom, which may be an expression of public numbers, as a number."""
+    """Return an option of a CVXPY atom, a number or an expression of public numbers, as a float."""
     return float(np.asarray(getattr(option, "value", option)))
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
-    """a^2 up to M, 2M|a| - M^2 beyond; as c(2a - c) with c the clipped argument, it needs no case distinction."""
+    """Return a^2 for |a| <= M and 2M|a| - M^2 beyond, computed as c(2a - c) with c the clipped argument."""
     threshold = expression.option("M")
     clipped = xp.clip(a, -threshold, threshold)
     return clipped * (2 * a - clipped)
 
 
 def huber_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
-    """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
+    """Bound Huber's function: its slope is 2m clipped to [-2M, 2M].  It is 0 at 0, so `huber(pos(m))` is differentiable."""
     threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
     ends = np.array([low, high])
     slopes, values = (2 * np.clip(ends, -threshold, threshold)).tolist(), clipped_product(np, expression, ends).tolist()
@@ -73,7 +73,7 @@ HUBER = AtomDefinition(
 
 def absolute_value(expression: Expression, entry: AbstractValue) -> AbstractValue:
     low, high = entry.value.low, entry.value.high
-    moves = any(term.rows.any() for term in entry.terms)  # to 0, perhaps, where the computed slope is 0
+    moves = any(term.rows.any() for term in entry.terms)  # may reach 0, where the computed slope is 0
     if low > 0 or (low == 0 and not moves):
         return entry
     if high < 0 or (high == 0 and not moves):
@@ -81,7 +81,7 @@ def absolute_value(expression: Expression, entry: AbstractValue) -> AbstractValu
     remedy = f"cp.huber(m, M) rounds the corner off; {rules.NO_SMOOTHNESS}"
     kink = NonsmoothPoint("the absolute value is not differentiable at 0", expression, remedy)
     found = entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
-    return replace(found, together=entry.together)  # which is no longer
+    return replace(found, together=entry.together)  # its norm is the same
 
 
 ABS = AtomDefinition(
@@ -105,7 +105,7 @@ def is_whole_line(p: float) -> bool:
 
 
 def written_power(cp: Any, expression: Expression, args: list[Any]) -> Any:
-    """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
+    """Return a power in CVXPY; an even power is taken of the absolute value if CVXPY would restrict its argument."""
     p = expression.option("p")
     return cp.power(cp.abs(args[0]) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else args[0], p)
 
@@ -122,12 +122,12 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
         return a ** int(p)
     if p == 0.5:
         return xp.sqrt(a)
-    # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
+    # Replacing the base at 0 keeps the derivative finite there if p > 1.
     return xp.where(a == 0, 0.0 if p > 0 else np.inf, xp.where(a == 0, 1.0, a) ** p)
 
 
 def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
-    """Positive powers grow on the positive numbers; those of the whole line are even."""
+    """Return the monotonicity: powers on the whole line are even, other powers increase if p > 0 and decrease if p < 0."""
     p = expression.option("p")
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
@@ -138,10 +138,10 @@ def expanded_power(expander: Any, expression: Expression) -> Polynomial | None:
 
 
 def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
-    """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
+    """Bound a power on the range of its argument. Raise if the range leaves the domain, is unbounded, or overflows."""
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
-    steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
+    steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, the value or a derivative is infinite
     if steep and not even and rules.shrunk(value) <= 0:
         why = f"the power {p:g} needs an argument bounded away from zero, and it goes down to {value.low:.4g}"
         raise NotPrivate(why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all")
@@ -162,7 +162,7 @@ def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
 
 
 def power_bend(expression: Expression, weights: Array, reach: ArgumentRange) -> Array | None:
-    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    """Return lower bounds on the curvature of weighted powers: at the argument nearest to 0 (p >= 2) or farthest (p < 2)."""
     p = expression.option("p")
     nearest = rules.sizes(reach.low, reach.high)[0] if is_whole_line(p) else np.maximum(reach.low, 0.0)
     return rules.claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else rules.at_most(reach.high) ** (p - 2))
@@ -224,7 +224,7 @@ def square(a: Any) -> Expression:
 
 
 def tried(expression: Expression) -> Any:
-    """Return the declaration of a user's function; one that the function visibly breaks is refused."""
+    """Return the declaration of a user's function. Raise if the sampled function violates it."""
     declaration = expression.option("declaration")
     try:
         declaration.attack()

@@ -1,4 +1,4 @@
-"""What several atoms share: reductions over axes, ranges that rules can use or must refuse, groups of entries."""
+"""Functions for several atoms: reductions over axes, checks of ranges, bounds on groups of entries."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ def refused(what: str, *shapes: Shape) -> NoReturn:
 def reduction(
     name: str, value: Callable[..., Any], vjp: Callable[..., list[Any]], one: Callable[..., AbstractValue], **slots: Any
 ) -> AtomDefinition:
-    """Return an atom of entries along axes, which `value` keeps and `vjp` sees; `one` is the rule for one line of entries."""
+    """Return an atom that reduces axes; in `value` and `vjp` these have length 1. `one` bounds the result of one line."""
     usual: dict[str, Any] = {
         "shape": reduced,
         "to_string": lambda e, write: called(name, e, *(write(argument, 0) for argument in e.args)),
@@ -78,7 +78,7 @@ def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
 
 
 def axes_of(node: Any) -> tuple[tuple[int, ...], bool]:
-    """Return the axes over which an atom of CVXPY reduces (all of them if it names none), and whether it keeps them."""
+    """Return the axes that a CVXPY atom reduces (all if it names none), and whether the result keeps these axes."""
     count = len(node.args[0].shape)
     axes = range(count) if node.axis is None else np.atleast_1d(node.axis)
     return tuple(sorted(int(k) % count for k in axes)), bool(getattr(node, "keepdims", False))
@@ -91,7 +91,7 @@ def axis_for(expression: Expression) -> dict[str, Any]:
 
 
 def lines(expression: Expression) -> NDArray[np.int64]:
-    """Return the entries (of the first argument) that make each entry of a reduction, in column order, as the rows of a table."""
+    """Return a table with a row per entry of a reduction: the numbers of the argument's entries in it, in column order."""
     inner, axis = expression.args[0], expression.option("axis")
     rest = tuple(k for k in range(inner.ndim) if k not in axis)
     table = np.arange(inner.size).reshape(inner.shape, order="F").transpose(rest + axis)
@@ -99,7 +99,7 @@ def lines(expression: Expression) -> NDArray[np.int64]:
 
 
 def sum_matrix(expression: Expression) -> sp.csc_array:
-    """Return the matrix, of zeros and ones, that adds up what a reduction reduces; entries are in column order."""
+    """Return the 0-1 matrix that sums the entries of each line of a reduction; entries are in column order."""
     table = lines(expression)
     places = np.repeat(np.arange(len(table)), table.shape[1]), table.ravel()
     return sp.csc_array((np.ones(table.size), places), shape=(expression.size, expression.args[0].size))
@@ -129,12 +129,12 @@ def positive(entry: AbstractValue, what: str, part: str = "argument") -> float:
 
 
 def shrunk(value: Interval) -> float:
-    """Return a lower end less what rounding may have added to it: near zero it may be the difference of large numbers."""
+    """Return the lower end minus a bound on its rounding error: near zero it may be a difference of large numbers."""
     return value.low - BOUND_SLACK * abs(value.high) if np.isfinite(value.high) else value.low
 
 
 def sizes(low: Array, high: Array) -> tuple[Array, Array]:
-    """Bound the absolute values of numbers in intervals from below and above."""
+    """Return lower and upper bounds on the absolute values of numbers in intervals."""
     return np.maximum(np.maximum(low, -high), 0.0), np.maximum(np.abs(low), np.abs(high))
 
 
@@ -145,12 +145,12 @@ def entry_ends(group: Sequence[AbstractValue]) -> tuple[Array, Array]:
 
 
 def at_most(high: Array) -> Array:
-    """Return upper bounds of arguments that are positive where their atom is defined; infinite where no argument is."""
+    """Return upper bounds on arguments of an atom with a positive domain; infinite if `high` is not positive."""
     return np.where(high > 0, high, np.inf)
 
 
 def claimed(weights: Array, curvature: Array) -> Array | None:
-    """Return least curvatures of weighted (concave: negatively) entries, 0 where nothing finite is known; None if all are."""
+    """Return lower bounds on the curvature of weighted entries, 0 where none is finite; None if all are 0."""
     with np.errstate(all="ignore"):
         rounded = np.where(curvature == 1, 1.0, 1 - BOUND_SLACK)
         bend = np.nan_to_num(np.abs(weights) * curvature * rounded, nan=0.0, posinf=0.0, neginf=0.0)
@@ -163,7 +163,7 @@ def cancelled(size: float, where: Expression | None = None) -> NotPrivate:
 
 
 def added_up(entries: Sequence[AbstractValue]) -> AbstractValue:
-    """Add up entries, in whatever order their sum is computed."""
+    """Return the sum of entries, with a range that holds for every order of summation."""
     if not entries:
         return AbstractValue(ZERO)
     total = reduce(operator.add, entries)
@@ -171,19 +171,19 @@ def added_up(entries: Sequence[AbstractValue]) -> AbstractValue:
 
 
 def in_any_order(total: Interval, parts: Sequence[Interval]) -> Interval:
-    """Widen the range of a sum by its rounding; refuse one of parts that cancel, so that rounding decides what is left."""
+    """Widen the range of a sum by its rounding error. Raise if the parts cancel up to rounding."""
     size = sum(part.size for part in parts)
     if APART * total.size < EPSILON * size < np.inf:
         raise cancelled(size)
     if len(parts) < 3:
         return total
     value = total.rounded(size, len(parts))
-    low = 0.0 if min(part.low for part in parts) >= 0 else -np.inf  # what has a sign keeps it
+    low = 0.0 if min(part.low for part in parts) >= 0 else -np.inf  # the computed sum keeps a common sign
     return Interval(max(value.low, low), min(value.high, 0.0 if max(part.high for part in parts) <= 0 else np.inf))
 
 
 def pieces_of(group: Sequence[AbstractValue]) -> tuple[HessianTerm, ...]:
-    """Return pieces whose bounds hold for every convex combination of Hessians: all of them."""
+    """Return all Hessian terms of the entries: their sum bounds every convex combination of the entries' Hessians."""
     return () if isinstance(group, AffineEntries) else tuple(piece for entry in group for piece in entry.pieces)
 
 
@@ -211,7 +211,7 @@ def ball_of(group: Entries, what: str, size: float) -> GradientSet:
 
 
 def length_of(entries: Sequence[AbstractValue]) -> float:
-    """Bound the Euclidean norm of entries of one array, or of their positive parts, by what is known of it; else infinite."""
+    """Return a bound on the Euclidean norm of entries, or of their positive parts; infinite unless all are of one array."""
     found = [entry.together for entry in entries if entry.together is not None]
     if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
         return np.inf
