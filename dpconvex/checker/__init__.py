@@ -100,7 +100,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
             losses, rows = bounded(proof, template, claim, feasible)
         except Rejected as error:
             if feasible.unread or Steps.coarse:
-                raise Unreplayed(f"{error}, by what is read of the constraints, or of many numbers") from None
+                raise Unreplayed(f"the bounds of the checker are too wide for this: {error}") from None
             raise
         (root,) = indices([proof["regularizer"]], len(template.nodes))
         require(not template.nodes[root].private, "the regularizer reads the record")

@@ -79,6 +79,7 @@ def curvature(
     first, affine = args[0], all(a.entries is not None for a in args)
     if node.name in LINEAR or node.name == "negate":
         counted = node.name == "add" or (len(args) == 1 and is_whole(node, first))
+        feasible.uncounted |= not counted and weight > 0
         return [(a, convex != (node.name == "negate"), weight if counted else ZERO) for a in node.args]
     if node.name in ("multiply", "divide"):
         by, moving = factor(node, *args)
@@ -92,22 +93,31 @@ def curvature(
         plain |= node.name == "power" and exponent > 0 and exponent % 2 == 0
         if plain and min(divisors, default=ONE) > 0 and (node.name != "lambda_max" or is_symmetric(first)):
             bend = 2 * weight / divisors[0] if node.name == "quad_over_lin" else 2 * weight
-            curved = node.name in ("quad_over_lin", "power") and exponent == 2 and is_whole(node, first)
+            square = node.name in ("quad_over_lin", "power")
+            curved = square and exponent == 2 and is_whole(node, first)
             found += [(entry, bend) for entry in first.entries or []] if curved and bend else []
+            feasible.uncounted |= square and not curved and weight > 0
             return []
     elif affine and node.name in CONCAVE and not convex and (node.name == "log" or is_symmetric(first)):
         most = feasible.largest_eigenvalue(first) if node.name == "log_det" and weight else None
         found += [(entry, weight / most**2) for entry in first.entries or [] if most]  # its curvature is 1/u^2
+        feasible.uncounted |= not most and weight > 0
         return []
-    raise Unreplayed(f"node {k}: the curvature of {node.name}")
+    raise Unreplayed(f"node {k}: there is no rule for the curvature of {node.name}")
 
 
 def is_modulus(
     template: TemplateGraph, feasible: Feasible, regularizer: int, size: int, added: Fraction, mu: Fraction
 ) -> bool:
-    """Return whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is proved convex by its squares alone."""
+    """Return whether ``size * regularizer + (added - mu)/2 ||theta||^2`` is proved convex by its squares alone.
+
+    Raises
+    ------
+    Unreplayed
+        If it is not, and a term has more curvature than its squares.
+    """
     if template.nodes[regularizer].size != 1:
-        raise Unreplayed("a regularizer that is no number")
+        raise Unreplayed("the regularizer is no number")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
@@ -118,7 +128,10 @@ def is_modulus(
             first, by = matrix[c], weight * a
             for d, b in row:
                 first[d] += by * b
-    return all(pivots(block) is not None for block in blocks(matrix))
+    proved = all(pivots(block) is not None for block in blocks(matrix))
+    if feasible.uncounted and not proved:
+        raise Unreplayed("there is no rule for how strongly some term of the regularizer curves")
+    return proved
 
 
 class Feasible:
@@ -130,8 +143,9 @@ class Feasible:
         self.balls: list[tuple[set[int], Fraction]] = []
         # Coordinates that are weights, with absolute sum at most 1, times a number between these ends.
         self.simplices: list[tuple[set[int], Range]] = []
-        self.matrices: list[Node] = []
+        self.matrices: list[tuple[list[int], list[Entry]]] = []  # semidefinite ones: shapes and entries
         self.unread = False  # whether some constraint is not fully used
+        self.uncounted = False  # whether a term of the regularizer has more curvature than its squares
         given = [(item["kind"], indices(item["args"], len(template.nodes))) for item in constraints]
         sides = [(k, side == 0) for kind, args in given for side, k in enumerate(args) if kind != "semidefinite"]
         squares(template, self, dict.fromkeys(sides, ZERO))
@@ -141,13 +155,13 @@ class Feasible:
             affine = all(node.entries is not None for node in nodes)
             require(not any(node.private for node in nodes), "a constraint reads the record")
             if kind == "semidefinite" and len(nodes) == 1 and is_symmetric(nodes[0]):
-                self.matrices += nodes
+                self.matrices.append((nodes[0].shape, nodes[0].entries or []))
             elif len(nodes) == 2 and (kind == "inequality" or (kind == "equality" and affine)):
                 sizes = {node.size for node in nodes}
                 require(len(sizes) == 1 or min(sizes) == 1, "the sides of a constraint have other shapes")
                 self.read(kind, *nodes)
             else:
-                raise Unreplayed(f"a constraint of kind {kind}")
+                raise Unreplayed(f"there is no rule for a constraint of kind {kind}")
             self.unread |= known == len(self.balls) + len(self.simplices)
 
     def read(self, kind: str, node: Node, other: Node) -> None:
@@ -160,6 +174,11 @@ class Feasible:
         if other.entries is None or inner.entries is None:
             return
         limits = other.entries
+        if node.name == "lambda_max":
+            ends = [limits[0] if k % (inner.shape[0] + 1) == 0 else {} for k in range(inner.size)]
+            self.matrices.append(
+                (inner.shape, [total((end, scaled(a, -ONE))) for end, a in zip(ends, inner.entries, strict=True)])
+            )
         if absolute and node.name == "max":
             limits = limits * inner.size
         elif absolute or (node.name in ("norm", "norm_nuc") and whole):
@@ -187,15 +206,20 @@ class Feasible:
 
     def largest_eigenvalue(self, matrix: Node) -> Fraction | None:
         """Return u such that ``u I - matrix`` is semidefinite on K, or None if no constraint implies it."""
-        for other in self.matrices:
+        entries, side = matrix.entries or [], matrix.shape[0] + 1
+        for shape, other in self.matrices:
             spend(10 * matrix.size)
-            both = [total(pair) for pair in zip(matrix.entries or [], other.entries or [], strict=False)]
-            side = matrix.shape[0] + 1
+            both = [total(pair) for pair in zip(entries, other, strict=False)]
             ends = {number_of(entry) for entry in both[::side]}
             flat = all(set(entry) <= ({CONSTANT} if k % side == 0 else set()) for k, entry in enumerate(both))
-            if other.shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:
+            if shape == matrix.shape and flat and len(ends) == 1 and min(ends) > 0:
                 return ends.pop()
-        return None
+        places = Counter(c for entry in entries for (c, _), a in entry.items() if len(entry) == 1 and a == 1)
+        whole = places.total() == matrix.size and all(
+            c >= 0 and k <= self.template.weights[c] for c, k in places.items()
+        )
+        square = self.squared_radius({*places}) if whole else None
+        return root(square)[1] if square else None  # no eigenvalue is larger than the norm of all entries
 
     def squared_radius(self, touched: set[int]) -> Fraction | None:
         """Bound the squared norm of some coordinates, by balls for parts and by intervals for the rest; None if unbounded."""

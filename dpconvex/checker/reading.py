@@ -42,7 +42,7 @@ class Steps:
 def spend(count: int) -> None:
     Steps.left -= count
     if Steps.left < 0:
-        raise Unreplayed("the rest of it, for it takes too many steps")
+        raise Unreplayed("it takes too many steps")
 
 
 def remembered(function: F) -> F:
@@ -152,7 +152,7 @@ def variant(prefix: str, key: str, found: Any) -> dict[str, Any]:
     require(isinstance(name, str), f"{prefix}: {key} is missing")
     if f"{prefix}{name}" not in TABLES:
         require(prefix == "node ", f"{prefix}{name!r:.50}: nothing is known of it")
-        raise Unreplayed(f"a rule for {name:.50}")
+        raise Unreplayed(f"there is no rule for {name:.50}")
     return dict(reader(f"{prefix}{name}")(found))
 
 

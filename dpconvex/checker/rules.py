@@ -159,7 +159,7 @@ class Rules:
             lambda a, factor: a.times((factor, factor)),
         )
         if found is None:
-            raise Unreplayed(f"node {k}: a rule for {node.name}")
+            raise Unreplayed(f"node {k}: there is no rule for {node.name}")
         return found
 
     def squares(self, group: list[ScalarBound], entries: list[Entry]) -> ScalarBound:
@@ -256,7 +256,7 @@ def even_power(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     p = options["p"]
     if p not in range(2, 18, 2):
         raise Unreplayed("a power that is not even, or above 16")
-    require(max(map(abs, s.value)) ** (p // 2) < FAR / 2, "a power of what nothing bounds")
+    require(max(map(abs, s.value)) ** (p // 2) < FAR / 2, "no bound is known for the argument of a power")
     value, slope, bend = (power(s.value, int(p) - k) for k in range(3))
     return (s.behind or s).through(value, times(slope, (p, p)), p * (p - 1) * bend[1])
 
@@ -270,7 +270,7 @@ def declared(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
 
 def exponential(s: ScalarBound, options: object) -> ScalarBound:
     """Bound an exponential: its slope and its curvature equal its value."""
-    require(s.value[1] <= LARGEST_EXPONENT, "an exponential of what nothing bounds")
+    require(s.value[1] <= LARGEST_EXPONENT, "no bound is known for the argument of an exponential")
     value = exp(s.value[0])[0], exp(s.value[1])[1]
     return s.through(value, value, value[1])
 
@@ -278,7 +278,7 @@ def exponential(s: ScalarBound, options: object) -> ScalarBound:
 def neg_log_normcdf(s: ScalarBound, options: object) -> ScalarBound:
     """Bound -log Phi(m): slope -h, the normal hazard rate at -m; curvature h (h + m), decreasing in m and below 1."""
     low, high = s.value
-    require(low > -FAR, "the logarithm of a normal distribution function of what nothing bounds below")
+    require(low > -FAR, "no lower bound is known for the argument of log_normcdf")
     steep, flat = hazard(-low)[1], hazard(-high)[0] if high < FAR else ZERO
     most = up(low * low / 2 + log(root(2 * PI[1])[1] * steep))  # h is the density over the distribution function
     return s.through((ZERO, most), (-steep, -flat), min(ONE, steep * (steep + low)))

@@ -285,6 +285,29 @@ def test_norms_are_no_constants_inside_of_other_functions():
     assert check(json.dumps(false).encode()).unreplayed == ("functions of norms",)
 
 
+# Constraints beside P >> I / 2, and whether the checker reads off them how strongly -log_det(P) curves.
+LIMITS = {
+    "largest eigenvalue": (lambda P: cp.lambda_max(P - np.eye(2)) <= 4, True),
+    "norm": (lambda P: cp.norm(P, "fro") <= 5, True),
+    "entries": (lambda P: cp.abs(P) <= 5, True),
+    "trace": (lambda P: cp.trace(P) <= 5, False),
+    "singular value": (lambda P: cp.sigma_max(P) <= 5, False),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_barriers_with_limits_that_are_not_read_are_not_rejected(name):
+    limit, read = LIMITS[name]
+    P = cp.Variable((2, 2), symmetric=True)
+    constraints = [limit(P), P >> np.eye(2) / 2]
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: x @ P @ x, -cp.log_det(P), constraints)
+    proof = dp.verify(template, PURE, SIZE, dp.ObjectivePerturbation()).proof
+    assert bool(check(proof).unreplayed) != read
+    if name == "norm":
+        assert follows(proof)
+        assert not follows(mutated(proof, "modulus", 1.01))
+
+
 def test_half_of_a_symmetric_matrix_bounds_no_norm():
     """Off the diagonal an entry stands for two."""
     record, X = dp.Record(x=dp.Ball(2), y=dp.Box(-1, 1)), cp.Variable((2, 2), symmetric=True, name="X")
