@@ -13,11 +13,11 @@ from dpconvex.accounting.events import Pure
 from dpconvex.data.learnt import Learnt
 from dpconvex.errors import TemplateError
 from dpconvex.fitting.files import StatedNumbers
-from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESIDUALS, ROUGHLY, Cells
+from dpconvex.mechanisms.cell_counts import CLEAR, DEVIANCES, PREDICTIONS, RESIDUALS, Cells
 from dpconvex.model.privacy import MOST_ROWS, Privacy
 from dpconvex.numerics import TAIL_SLACK
 from dpconvex.selection import measures
-from dpconvex.selection.measures import Curve, Estimate, between, bins, curve, estimate, ratio, share, whole
+from dpconvex.selection.measures import Curve, Estimate, bins, curve, estimate, ratio, share, whole
 from dpconvex.util.arguments import Kind, require
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
@@ -291,23 +291,23 @@ class Evaluation(StatedNumbers):
 
     def residual_quantile(self, level: float) -> Estimate:
         """Return the quantile of label minus prediction at a level between 0 and 1."""
-        found = measures.quantiles(self._table("residuals"), RESIDUALS, level)
-        return estimate(self._range * found, self._range, -np.inf)
+        found, blur = measures.unblurred(self.cells, "residuals", self._table("residuals"), measures.quantiles(level))
+        return estimate(self._range * found, self._range, -np.inf, self._range * blur)
 
     def coverage(self, lower: float, upper: float) -> Estimate:
         """Return the share of records whose label minus prediction lies between two numbers: inside a prediction interval."""
-        table = self._table("residuals")
-        places, found = measures.cumulated(table, RESIDUALS)
-        first, last = (between(end / self._range, places, found) for end in (lower, upper))
-        return share(last - first, table)
+        read = measures.shares(lower / self._range, upper / self._range)
+        found, blur = measures.unblurred(self.cells, "residuals", self._table("residuals"), read)
+        return estimate(found, blur=blur)
 
     def residuals(self, level: float = 0.5) -> Curve:
         """Return a quantile of label minus prediction (y) by prediction (x); `at` are shares of records. NaN where few are."""
         table, said = self._table("by_prediction"), measures.middles(np.array([0.0, *PREDICTIONS, 1.0]))
-        found = [measures.quantiles(table[:, k], ROUGHLY, level) for k in range(table.shape[1])]
+        read, cells = measures.quantiles(level), np.moveaxis(table, 1, 0)
+        found, blur = zip(*(measures.unblurred(self.cells, "by_prediction", part, read) for part in cells), strict=True)
         records = ratio(table.sum(axis=2), whole(table)[:, None])
         values = np.where(measures.clear(records, RARE), self._range * np.stack(found, axis=1), np.nan)
-        return curve(self.bounds[0] + self._range * said, values, records[0], np.inf)
+        return curve(self.bounds[0] + self._range * said, values, records[0], np.inf, self._range * np.array(blur))
 
     @property
     def deviance(self) -> Estimate:

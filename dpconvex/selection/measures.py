@@ -3,14 +3,14 @@
 Arrays have the estimate first, and then the replicates; cells lie along the last axes, between edges.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
-from dpconvex.mechanisms.cell_counts import CLEAR
+from dpconvex.mechanisms.cell_counts import CLEAR, Cells
 from dpconvex.util.arguments import FRACTION, require, within
 from dpconvex.util.arrays import Array
 from dpconvex.util.markup import digits
@@ -87,17 +87,17 @@ class Curve(NamedTuple):
         return (max(low - 0.1 * (high - low), 0.0), min(high + 0.1 * (high - low), 1.0)) if low < high else (0.0, 1.0)
 
 
-def estimate(values: Array, most: float = 1.0, least: float = 0.0) -> Estimate:
+def estimate(values: Array, most: float = 1.0, least: float = 0.0, blur: float = 0.0) -> Estimate:
     """Return the first value less its bias, as values of records that were drawn anew show it, and its interval.
 
-    It is undetermined if the interval is longer than half of what it may be.
+    The interval allows for a blur.  It is undetermined if it is longer than half of what it may be.
     """
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn) or not np.isfinite(values[0]):
         return Estimate(np.nan, (np.nan, np.nan))
     middle = float(np.median(drawn))  # a few see records far out in the noise
     bias, spread = middle - values[0], np.quantile(np.abs(drawn - middle), LEVEL)
-    reach = np.hypot(spread, WITHIN * bias)
+    reach = np.hypot(np.hypot(spread, WITHIN * bias), blur)
     low, value, high = np.clip(values[0] - bias + np.array([-reach, 0.0, reach]), least, most).tolist()
     return Estimate(value, (low, high), (most - least) / 2)
 
@@ -115,10 +115,10 @@ def share(part: Array, table: Array, most: float = 1.0) -> Estimate:
     return estimate(ratio(part, whole(table)), most)
 
 
-def curve(x: Array, values: Array, at: Array, most: float = 1.0) -> Curve:
-    """Return a curve with pointwise intervals, from values of shape (1 + replicates, points)."""
+def curve(x: Array, values: Array, at: Array, most: float = 1.0, blur: ArrayLike = 0.0) -> Curve:
+    """Return a curve with pointwise intervals, from values of shape (1 + replicates, points), and how much they are blurred."""
     known = np.where(np.isfinite(values[0]), values[1:], 0.0)
-    reach, least = WITHIN * np.nanstd(known, axis=0), 0.0 if most == 1 else -most
+    reach, least = np.hypot(WITHIN * np.nanstd(known, axis=0), blur), 0.0 if most == 1 else -most
     return Curve(x, values[0], np.maximum(values[0] - reach, least), np.minimum(values[0] + reach, most), at)
 
 
@@ -300,11 +300,14 @@ def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, A
     return agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1)
 
 
-def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:
-    """Return places between knots, and the records below each, spread over gaps in the likeliest way (Richardson and Lucy)."""
+def cumulated(table: Array, knots: Array, on: Array) -> tuple[Array, Array]:
+    """Return places between knots, and the records below each, spread over gaps in the likeliest way (Richardson and Lucy).
+
+    Knots share records by their distances `on` a ruler: of the numbers, or of their squares with signs.
+    """
     places = np.interp(np.arange(FINER * (len(knots) - 1) + 1) / FINER, np.arange(len(knots)), knots)
-    known = squares(middles(places)), squares(np.array(knots))
-    hats = np.stack([np.interp(*known, hat) for hat in np.eye(len(knots))], axis=1)
+    far = middles(places)
+    hats = hats_of(on, far if np.array_equal(on, knots) else squares(far))
     even = hats * np.diff(places)[:, None]
     found = table @ (even / even.sum(axis=0)).T
     for _ in range(SWEEPS):
@@ -312,9 +315,36 @@ def cumulated(table: Array, knots: Sequence[float]) -> tuple[Array, Array]:
     return places, np.cumsum(np.pad(found, ((0, 0), (1, 0))), axis=1)
 
 
-def quantiles(table: Array, knots: Sequence[float], level: float) -> Array:
-    """Return a quantile of each replicate, shape (1 + replicates,)."""
+def hats_of(knots: Array, places: Array) -> Array:
+    """Return the shares of knots in records at places, shape (places, knots)."""
+    return np.stack([np.interp(places, knots, hat) for hat in np.eye(len(knots))], axis=1)
+
+
+def unblurred(cells: Cells, name: str, table: Array, read: Callable[[Array, Array], Array]) -> tuple[Array, float]:
+    """Return what is read off places and records below them, (1 + replicates,), and by how much its first may be blurred.
+
+    Knots do not show what lies between them.  So it is read from every second knot, too: those between share their records with
+    these, exactly.  It may be off by as much as it moves then, beyond chance.
+    """
+    known, on = np.array(cells.knots[name]), np.array(cells.rulers[name])
+    found, apart = read(*cumulated(table, known, on)), [0.0]
+    for first in (1, 2):
+        kept = np.unique([0, *range(first, len(known), 2), len(known) - 1])
+        moved = read(*cumulated(table @ hats_of(on[kept], on), known[kept], on[kept])) - found
+        apart.append(float(moved[0] ** 2 - moved[1:].var()))
+    return found, float(np.sqrt(max(apart)))
+
+
+def quantiles(level: float) -> Callable[[Array, Array], Array]:
+    """Return a function from places and records below them, of each replicate, to a quantile."""
     FRACTION.check("", level=level)
-    places, found = cumulated(table, knots)
-    found = found + 1e-9 * np.arange(len(places))
-    return np.array([np.interp(level * row[-1], row, places) for row in found])
+
+    def read(places: Array, below: Array) -> Array:
+        return np.array([np.interp(level * row[-1], row, places) for row in below + 1e-9 * np.arange(len(places))])
+
+    return read
+
+
+def shares(lower: float, upper: float) -> Callable[[Array, Array], Array]:
+    """Return a function from places and records below them, of each replicate, to the share of records between two numbers."""
+    return lambda places, below: ratio(between(upper, places, below) - between(lower, places, below), below[:, -1])

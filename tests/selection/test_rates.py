@@ -1,8 +1,8 @@
-"""Rates at thresholds between the cuts of an evaluation."""
+"""What counts do not show: between the cuts of an evaluation, and between its knots."""
 
 import numpy as np
 import pytest
-from judged_models import FUNCTIONS, LOGISTIC
+from judged_models import FUNCTIONS, HUBER, LINE, LOGISTIC
 from scipy.special import expit
 
 import dpconvex as dp
@@ -22,3 +22,18 @@ def test_rates_between_cuts_follow_how_records_slope_within_a_cell():
     found = dp.evaluate(LOGISTIC, model, {"x": x, "y": np.where(yes, 1, -1)}, dp.Privacy(40.0), seed=0).rates(0.37)
     assert found["sensitivity"] == pytest.approx(np.mean(second[yes] > 0.37), abs=0.003)
     assert found["specificity"] == pytest.approx(np.mean(second[~yes] <= 0.37), abs=0.003)
+
+
+def test_intervals_hold_what_knots_do_not_show():
+    """Residuals begin sharply between two knots: intervals were a quarter as long as errors."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.uniform(-1, 1, 8000), np.zeros(8000)])
+    apart = 0.13 * (rng.exponential(size=8000) - 1)
+    found = dp.evaluate(HUBER, LINE, {"x": x, "y": np.clip(0.5 * x[:, 0] + apart, -1, 1)}, dp.Privacy(40.0))
+    for level in (0.02, 0.1, 0.25, 0.9):
+        low, high = found.residual_quantile(level).interval
+        assert low <= 0.13 * (-np.log1p(-level) - 1) <= high, level
+    low, high = found.coverage(0.13 * (-np.log(0.95) - 1), 1.0).interval
+    assert low <= 0.95 <= high
+    tail = 0.13 * (np.log(10) - 1)  # By the prediction, records are shared by their distances from knots
+    assert found.residuals(0.9).y[1:4] == pytest.approx(np.full(3, tail), abs=0.01)
