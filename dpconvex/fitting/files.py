@@ -194,9 +194,9 @@ class Released(Stated):
         except Exception as error:
             what = f"the file is damaged, or is not a {cls.form.partition(' ')[2]} that this version of dpconvex saved"
             raise DPConvexError(f"{name}: {what} ({type(error).__name__}: {error}).") from error
-        return found if template is None else found._with(template)
+        return found if template is None else found.with_template(template)
 
-    def _with(self, template: Any) -> Self:
+    def with_template(self, template: Any) -> Self:
         """Return a copy with the functions of a template; raise if the template does not match."""
         raise TemplateError(f"{type(self).__name__}: it is read without a template.")
 

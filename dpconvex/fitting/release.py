@@ -234,7 +234,7 @@ class Release(Released, Mapping[str, Array]):
         width = widths if known is None else len(known)
         export(path, self.status, functions, self.labels, width, self.schema, self.scaled)
 
-    def _with(self, template: Any) -> Self:
+    def with_template(self, template: Any) -> Self:
         if callable(template):
             if self.source is None:
                 raise TemplateError(f"Release: no shipped problem is known that declared it. {REMEDY}")

@@ -119,7 +119,7 @@ class Statistics(Released):
             raise TemplateError(f"fit: statistics are of {self.fields}, and the template declares {fields_of(chosen)}.")
         return chosen
 
-    def _with(self, template: Any) -> Self:
+    def with_template(self, template: Any) -> Self:
         return replace(self, template=self.matching(template))
 
 

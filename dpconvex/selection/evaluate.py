@@ -28,7 +28,7 @@ from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
 from dpconvex.selection.record_counter import RecordCounter, says_survival
-from dpconvex.util.arguments import FRACTION, instance, one_of, require
+from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require
 from dpconvex.util.arrays import Indices
 from dpconvex.util.plain_data import is_whole
 from dpconvex.util.runtime import quietly
@@ -68,7 +68,8 @@ def evaluate(
     template : Template
         The template of the release; it declares the domain of a record.
     release : Release
-        The release.  Its prediction function must treat every record alone.
+        The release, or a model from elsewhere as a `Release` with a `predictor`.  Without one, the template's functions predict.
+        The functions must treat every record alone.
     privacy : Privacy
         Guarantee of the counts; its delta is not used.  With a unit, docs/unit.md states the effect of a person's records.
     features, label : str
@@ -107,6 +108,10 @@ def evaluate(
     instance(Release).check("evaluate", "Pass its `release`." * hasattr(release, "release"), release=release)
     protected, data = privacy.adjacency == "add-remove", settled(data)
     fields = dict(for_promise(template, privacy).record.fields)
+    release = release if release.predictor else release.with_template(template)
+    release = replace(release, labels=release.labels or getattr(fields.get(label), "values", None))
+    TEXT.or_none.check("evaluate", group=group)
+    require(groups is None or group is not None, "evaluate: groups are values of a column; name the column by group=.")
     if group is not None and groups is not None:
         require(group not in fields, f"evaluate: {group!r} is a field of the record; rename the column of groups.")
         fields[group] = Choice(groups)

@@ -144,7 +144,7 @@ def test_learnt_schemas_and_the_units_of_their_target(tmp_path):
     fit = dp.Release(
         {"w": [0.9, -0.8]}, not_private_because="made up", source=("ridge_regression", {"features": 2}), schema=schema
     )
-    fit._with(dp.load).to_onnx(tmp_path / "model.onnx")
+    fit.with_template(dp.load).to_onnx(tmp_path / "model.onnx")
     inputs = {"age": np.array(table["age"])[:, None], "ward": np.array(table["ward"], dtype=object)[:, None]}
     found = run(tmp_path / "model.onnx", inputs)["prediction"]
     near(found, schema.decode_target(np.asarray(rows) @ [0.9, -0.8]))

@@ -158,9 +158,24 @@ def test_predictions_use_the_fields_that_they_name():
     refused(dp.TemplateError, "predict needs 'z'", template, predict=lambda p, x, z: z)
     bare = dp.Release(dict(model), not_private_because="a test")
     with pytest.raises(dp.TemplateError, match="declares no `predict` or `decision`"):
-        dp.evaluate(learner, bare, data, dp.Privacy(1.0), budget=budget)
+        dp.evaluate(template(), bare, data, dp.Privacy(1.0), budget=budget)
+    for said, given in {
+        "by group=": {"groups": ["a"]},
+        "must be a text": {"group": ["g", "off"], "groups": ["a"]},
+    }.items():
+        with pytest.raises(dp.TemplateError, match=said):
+            dp.evaluate(learner, model, data, dp.Privacy(1.0), budget=budget, **given)
     refused(dp.TemplateError, "predicts from x alone", model.to_onnx, "model.onnx")
     assert budget.entries == ()
+
+
+def test_a_model_from_elsewhere_predicts_as_the_template_says():
+    model = dp.Release({"w": [9.0, 0.0]}, not_private_because="a test")
+    assert dp.evaluate(LOGISTIC, model, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "probabilities"
+    own = dp.Release(dict(model), not_private_because="a test", predictor=LOGISTIC.predict, decision=LOGISTIC.decision)
+    assert dp.evaluate(LOGISTIC, own, {"x": X, "y": Y}, dp.Privacy(1.0), seed=1).cells.kind == "scores"
+    with pytest.raises(dp.TemplateError, match="released were"):
+        dp.evaluate(LOGISTIC, dp.Release({"w": [9.0]}, not_private_because="a test"), {"x": X, "y": Y}, dp.Privacy(1.0))
 
 
 def test_one_of_several_targets_is_evaluated():
