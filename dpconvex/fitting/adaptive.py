@@ -14,11 +14,11 @@ from dpconvex.errors import DomainError, DPConvexError
 from dpconvex.fitting.release import Release, functions_of
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.optim.adaptive_descent import model_of
+from dpconvex.optim.adaptive_descent import score_model
 from dpconvex.optim.class_descent import take_steps
 from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
-from dpconvex.optim.noisy_metrics import whole_rows
-from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.noisy_metrics import row_metric
+from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.optim.vertex_steps import descend_on_vertices
 from dpconvex.sensitivity.loss_form import LossForm
@@ -50,16 +50,16 @@ def estimate_with_covariance(
     """
     basis, identified = form.basis, form.identified  # before own fields, which do not say that a record has one level
     form, batch = in_own_fields(form, batch)
-    level, (scores, public) = certificate.settings["level"], known_of(form)
+    level, (scores, public) = certificate.settings["level"], public_facts(form)
     looks = PrivateLooks(scores, batch, certificate.privacy, Queries(level, source.seeded), people)
     fit = Fit(looks, public, level, certificate.size)
     with overflows():
         if start is None:
-            table, hessian, _, longer, *_ = model_of(replace(fit, level=fit.level_of(STEPS)))
+            table, hessian, _, longer, *_ = score_model(replace(fit, level=fit.level_of(STEPS)))
             left = 1 - STEPS
         else:
             table = longer = scores.table(form.space.pack(start)) / looks.units
-            inverse = np.linalg.inv(whole_rows(fit, MOMENT, EDGE)[0].matrix)
+            inverse = np.linalg.inv(row_metric(fit, MOMENT, EDGE)[0].matrix)
             hessian = public.curvature * inverse @ inverse.T
             left = 1 - MOMENT
         fit = replace(fit, level=fit.level_of(left), size=max(fit.size, 1.0))
@@ -86,7 +86,7 @@ def release_steps(
 ) -> Release:
     """Take the certified steps, after the charge, and return the release of their last point."""
     template, (form, batch) = form.template, in_own_fields(form, batch)
-    settings, size, (scores, public) = certificate.settings, certificate.size, known_of(form)
+    settings, size, (scores, public) = certificate.settings, certificate.size, public_facts(form)
     seen = scores, batch, certificate.privacy, Queries(settings["level"], source.seeded)
     with overflows():
         if "vertices" in settings:
@@ -141,7 +141,7 @@ def has_own_rows(form: LossForm) -> bool:
 
 def told_share(form: LossForm) -> float:
     """Return the share of informative records, relative to a median: 2 min(q, 1 - q) for a quantile q, 1 for other losses."""
-    public = known_of(own_form(form)[0])[1]
+    public = public_facts(own_form(form)[0])[1]
     if not public.vanishes:  # with a link, slopes of all records are informative
         return 1.0
     down, up = (np.ravel(side) for side in public.longest)  # for one score, or for each score

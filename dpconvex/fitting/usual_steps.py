@@ -19,7 +19,7 @@ from dpconvex.mechanisms.recipe import (
     worth_clipping,
 )
 from dpconvex.model.privacy import Privacy
-from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.row_metrics import in_natural_units
 from dpconvex.sensitivity.analysis import Analysis
 from dpconvex.sensitivity.loss_form import LossForm
@@ -45,9 +45,9 @@ def are_usual(
         if not usual and bends:
             usual = (scores.monomials is not None and scores.shape[0] > 1) or not weighs_features(form)
         if not usual and (bends or not scores.is_shared):
-            public = known_of(own_form(form)[0])[1]
-            usual = public.metric is not None or not (public.has_labels and (public.is_flat or any(public.sides)))
+            public = public_facts(own_form(form)[0])[1]
+            usual = public.metric is not None or not (public.has_labels and (public.is_lipschitz or any(public.sides)))
             none = lacks_minimiser(analysed) or not bounded(analysed)
             usual = usual or (none and not worth_clipping(analysed(), privacy, size))
-        return usual and not scores.is_too_large and not (has_ends(form) and not known_of(form)[1].begins)
+        return usual and not scores.is_too_large and not (has_ends(form) and not public_facts(form)[1].is_finite)
     return True

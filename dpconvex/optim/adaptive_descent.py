@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.constant_first import last_steps
+from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
-from dpconvex.optim.noisy_metrics import CURVATURES, metric_of, shorten_rows
+from dpconvex.optim.noisy_metrics import CURVATURES, fit_metrics, truncate_rows
 from dpconvex.optim.noisy_quadratic import least_point
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, USUAL, Fit, LengthHistograms
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, NOISE_COST, RISING, USUAL, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -39,9 +39,9 @@ SELDOM = 4  # Curvature that does not depend on scores is asked for in each so m
 LENGTH, REACH, LONGEST = 0.04, 1.5, 5.0
 # By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
 FALLING, STEADY = 2**0.25, 2.0
-HELD_NOISE = 0.25  # What noise of steps counts where K holds some of it back, unless K bounds parameters
+BINDING_NOISE = 0.25  # What noise of steps counts where K holds some of it back, unless K bounds parameters
 # What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
-SMALLEST_KEPT, FEWER = 1e-3, 24.0
+MIN_SIGNAL, FEWER = 1e-3, 24.0
 # The least clip next to the curvature where the constant begins, where slopes balance.
 LEAST_CLIP = 0.5
 # Records for each direction and unit of the level, below which constraints hold steps of targets; and how far they move one, next
@@ -66,68 +66,69 @@ class ScoreModel(NamedTuple):
     pull: Array | None = None
 
 
-def descend(fit: Fit, form: LossForm) -> tuple[Array, Array]:
+def descend_adaptively(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    start, held = fit.public.start, form if ridge_of(form) is None else None
+    start, late = fit.public.start_table, form if ridge_of(form) is None else None
     pulled = pulls(form) or start is not None
-    table, hessian, noise, _, pull = model_of(fit, 0.0 if start is None else start, form if pulled else None, held)
-    return fit.looks.parameters(table) if pulled else regularized(fit, form, table, hessian, pull), noise
+    table, hessian, noise, _, pull = score_model(fit, 0.0 if start is None else start, form if pulled else None, late)
+    return fit.looks.parameters(table) if pulled else regularize(fit, form, table, hessian, pull), noise
 
 
-def model_of(
-    fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, held: LossForm | None = None
+def score_model(
+    fit: Fit, begin: Array | float = 0.0, form: LossForm | None = None, late: LossForm | None = None
 ) -> ScoreModel:
-    """Take all steps, from the table `begin`; `form` and `held` are those of `Steps`."""
-    steps = Steps(fit, begin, form, held)
+    """Take all steps, from the table `begin`; `form` and `late` are those of `AdaptiveDescent`."""
+    steps = AdaptiveDescent(fit, begin, form, late)
     for t in range(steps.rounds):
-        steps.take(t)
-    return steps.end()
+        steps.take_step(t)
+    return steps.model()
 
 
-class Steps:
+class AdaptiveDescent:
     """Noisy gradient steps in a metric in which rows are about round; they update their clip, curvature and noise.
 
-    A proximal step of the regularizer and the constraints of `form` follows each step.  Where `held` is given in its place, one
-    follows if curvatures differ, labels are classes or records are few.
+    A proximal step of the regularizer and the constraints of `form` follows each step.  Where `late` is given in its
+    place, one follows if curvatures differ, labels are classes or records are few.
     """
 
-    def __init__(self, fit: Fit, begin: Array | float, form: LossForm | None, held: LossForm | None) -> None:
+    def __init__(self, fit: Fit, begin: Array | float, form: LossForm | None, late: LossForm | None) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.looks, self.public, scores = fit.looks, fit.public, fit.looks.scores
-        self.columns, spent = float(np.trace(scores.onto_columns)), shorten_rows(fit)
+        self.columns, spent = float(np.trace(scores.onto_columns)), truncate_rows(fit)
         begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
-        begin[-1:] += fit.public.middle if fit.looks.constant else 0.0
+        begin[-1:] += fit.public.center if fit.looks.constant else 0.0
         begin /= fit.looks.units
-        told = scores.is_shared and fit.public.start is None and fit.public.of_labels
-        if told:
-            begin, spent = shared_constants(fit, told)
-        self.metric, self.matrix, self.number, left, self.cut, self.start = metric_of(fit, begin, spent, form is None)
+        losses_by_label = scores.is_shared and fit.public.start_table is None and fit.public.of_labels
+        if losses_by_label:
+            begin, spent = shared_constants(fit, losses_by_label)
+        found = fit_metrics(fit, begin, spent, form is None)
+        self.metric, self.matrix, self.num_records, left, self.truncation, self.start = found
         self.inverse = np.asarray(np.linalg.inv(self.matrix), dtype=float)
-        self.form = None if form is None else weighed(form, self.number / fit.size)
-        self.unit = math.sqrt(self.metric.directions / self.number)  # The root mean square of leverages
+        self.form = None if form is None else weighed(form, self.num_records / fit.size)
+        self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square of leverages
         # Records for each direction and unit of the level
-        self.many = self.number * fit.level / (fit.looks.sides * self.metric.directions * self.columns)
+        self.many = self.num_records * fit.level / (fit.looks.sides * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
-        self.keeps_inside = held is not None and ridge_of(held, free=False) is not None  # Constraints beside squares
+        self.constrained = late is not None and ridge_of(late, free=False) is not None  # Constraints beside squares
         # Of few records for each feature, noise on the second moment hides how long scores are.
-        alone = form is None and (held is None or self.keeps_inside) and self.columns == 1
-        self.seeks_length = fit.has_few and alone and not fit.public.is_bent
-        self._share_level(left - LENGTH * self.seeks_length)
-        self._set_start(begin, bool(told))
+        alone = form is None and (late is None or self.constrained) and self.columns == 1
+        self.fits_length = fit.has_few and alone and not fit.public.curvature_varies
+        self._share_level(left - LENGTH * self.fits_length)
+        self._set_start(begin, bool(losses_by_label))
         # Where curvatures differ, one model at the end is none of what penalties do; of few records, it shortens noise.
-        differ = self.public.is_bent or self.looks.scores.width > 0
+        differ = self.public.curvature_varies or self.looks.scores.width > 0
         # Without constraints, steps of classes go ever farther out.  They shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
-        self.held = held if (lasting if self.keeps_inside else self.many >= ENOUGH and differ) else None
+        self.late = late if (lasting if self.constrained else self.many >= ENOUGH and differ) else None
         self.binds = False
-        bounded = held is not None and np.isfinite(held.feasible.upper - held.feasible.lower).mean() > 0.5
-        self.held_noise = 0.0 if bounded else HELD_NOISE
+        bounded = late is not None and np.isfinite(late.feasible.upper - late.feasible.lower).mean() > 0.5
+        self.binding_noise = 0.0 if bounded else BINDING_NOISE
         self.pull: Array | None = None
 
     def _step_count(self) -> int:
         """Return how many steps are taken: fewer where records are few, and at least some where curvature varies."""
-        fit, bent = self.fit, self.public.is_bent
-        single = self.number * fit.level / (self.looks.sides * SINGLE)
+        fit, bent = self.fit, self.public.curvature_varies
+        single = self.num_records * fit.level / (self.looks.sides * SINGLE)
         usual = ROUNDS * min(1.0, self.many / (BENT_ENOUGH if bent else ENOUGH))
         usual = max(usual, BENT_FEWEST) if bent else max(min(usual, single), 1.0)
         return int(round(usual) if fit.rounds is None else fit.rounds)
@@ -136,101 +137,103 @@ class Steps:
         """Divide the remaining squared level among histograms, curvatures and gradients."""
         fit, looks, start = self.fit, self.looks, self.start
         histograms = HISTOGRAMS / sum(t < self.rounds for t in LOOKS)
-        left += histograms - start.spent - (start.last and start.last + start.share) if start else 0.0
-        self.each = 1 if self.public.is_bent else SELDOM
+        if start:
+            left += histograms - start.spent - (start.last_share and start.last_share + start.histogram_share)
+        self.period = 1 if self.public.curvature_varies else SELDOM
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
-        self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.each))
-        self.loud = (LOUD * looks.sides / fit.level) ** 2 / left * self.metric.directions * self.columns
-        edges, signed = self.public.edges_near(math.inf), len(looks.scores.onto_kinds) == 1
-        lengths = LengthHistograms(edges, 0.0, fit.people(self.number), signed, self.public.uneven_sides)
+        self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
+        self.noise_cost = (NOISE_COST * looks.sides / fit.level) ** 2 / left * self.metric.effective_dim * self.columns
+        edges, signed = self.public.histogram_edges(math.inf), len(looks.scores.onto_kinds) == 1
+        lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = looks.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
 
-    def _set_start(self, begin: Array, told: bool) -> None:
+    def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
         looks, public, start = self.looks, self.public, self.start
-        self.clip, self.bend = USUAL * public.slope, public.most_curvature if public.vanishes else public.curvature
-        self.full, balances = BENT_RATE if public.is_bent else RATE, bool(start and start.lengths.longest)
+        self.clip, self.curvature = USUAL * public.slope, public.smoothness if public.vanishes else public.curvature
+        self.full_rate, balances = BENT_RATE if public.curvature_varies else RATE, bool(start and start.lengths.longest)
         if balances:
-            self.full *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
+            self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
         # Rows that share scores may have constants
         if public.vanishes and not (looks.constant or looks.scores.is_shared):
             apart, widest = TOLD_APART[self.leaps]
-            wider = min(max(looks.counted(apart, 1.0) / (self.curvature_level * self.number), 1.0), widest)
+            wider = min(max(looks.counted(apart, 1.0) / (self.curvature_level * self.num_records), 1.0), widest)
             looks.scores = replace(looks.scores, width=wider * looks.scores.width)
-            self.bend /= wider
-        self.constant = constant_in(self.fit, self.matrix)
+            self.curvature /= wider
+        self.constant = constant_direction(self.fit, self.matrix)
         self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
-        self.least_clip = LEAST_CLIP * start.bend if start and balances else 0.0
+        self.min_clip = LEAST_CLIP * start.curvature if start and balances else 0.0
         # The part of slopes that the clip leaves, of distances that are left, and by how much steps are slower
-        self.unclipped, self.still, self.slow = 1.0, 1.0, 1.0
+        self.unclipped, self.contraction, self.slowdown = 1.0, 1.0, 1.0
         if start and self.constant is not None:
-            self.point = self.point + np.outer(self.constant, start.place / looks.constant)
-            self.bend, self.clip = start.bend, max(start.clip(self.loud * 4), self.least_clip)
-            self.unclipped = min(1.0, self.clip / max(start.hidden, 1e-300))
-        together = start and len(start.place) > 1 and not np.ptp(start.place)
-        self.first = self.point if told or together or (start and not public.is_bent) else None
-        self.lowest = 0.0 if public.is_bent else public.curvature / RISING
-        self.lowest = (start.least if start else public.curvature) if public.vanishes else self.lowest
+            self.point = self.point + np.outer(self.constant, start.constants / looks.constant)
+            self.curvature, self.clip = start.curvature, max(start.clip(self.noise_cost * 4), self.min_clip)
+            self.unclipped = min(1.0, self.clip / max(start.hidden_length, 1e-300))
+        together = start and len(start.constants) > 1 and not np.ptp(start.constants)
+        self.anchor = self.point if by_labels or together or (start and not public.curvature_varies) else None
+        self.min_curvature = 0.0 if public.curvature_varies else public.curvature / RISING
+        if public.vanishes:
+            self.min_curvature = start.min_curvature if start else public.curvature
         # The last gradient and step, what is ahead of each direction, and the variance of noise, as kept and as likely
-        self.gradient, self.way = np.zeros(looks.scores.shape), np.zeros(looks.scores.shape)
-        self.ahead = np.ones(len(self.metric.kept))
-        self.variance, self.likely = np.zeros((2, len(self.ahead)))
+        self.gradient, self.last_step = np.zeros(looks.scores.shape), np.zeros(looks.scores.shape)
+        self.remaining = np.ones(len(self.metric.signal))
+        self.variance, self.denoised = np.zeros((2, len(self.remaining)))
 
-    def take(self, t: int) -> None:
+    def take_step(self, t: int) -> None:
         """Ask for the noisy gradient, and take step `t`, with a proximal step where one follows."""
         if t in LOOKS[bool(self.start) :]:
             self._set_clip(t)
         leap, here, before = self.leaps and not t, self.point, self.gradient
-        clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.middle))) if leap else self.clip
+        clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.center))) if leap else self.clip
         gradient = self.gradient = self._noisy_gradient(t, clip)
-        deviation = self.looks.sides * clip * self.unit / self.level
+        deviation = self.looks.sides * clip * self.leverage / self.level
         # Beside a regularizer gradients may be nothing but noise.
-        heard = self.form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
-        self.slow *= SLOWER if heard and opposed(gradient, before) else 1.0
-        deviation /= self.bend
+        above_noise = self.form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
+        self.slowdown *= SLOWER if above_noise and is_opposed(gradient, before) else 1.0
+        deviation /= self.curvature
         rate = self._rate(t, deviation)
         if leap:  # To the middle, where the sum of rows tells it: it is the gradient, next to the slope at 0
             secant = self.public.secant
-            self.point = self.first = here - gradient / np.where(secant > 0, self.cut * secant, self.bend)
+            self.point = self.anchor = here - gradient / np.where(secant > 0, self.truncation * secant, self.curvature)
         else:
-            self.point = here - rate / self.bend * gradient
+            self.point = here - rate / self.curvature * gradient
         if self.form is not None:
-            self.point, _ = self._proximal_step(self.form, self.bend / rate)
+            self.point, _ = self._proximal_step(self.form, self.curvature / rate)
             # The regularizer and K hold most of a gradient back
-            self.slow *= SLOWER if opposed(self.point - here, self.way) else 1.0
-            self.way = self.point - here
-        elif self.held is not None and (self.keeps_inside or t >= self.rounds // 2):
+            self.slowdown *= SLOWER if is_opposed(self.point - here, self.last_step) else 1.0
+            self.last_step = self.point - here
+        elif self.late is not None and (self.constrained or t >= self.rounds // 2):
             free = self.point
-            self.point, self.pull = self._proximal_step(self.held, self.bend / rate)
+            self.point, self.pull = self._proximal_step(self.late, self.curvature / rate)
             moved = float(np.linalg.norm(self.point - free))
-            self.binds |= self.keeps_inside and moved > BINDING * float(np.linalg.norm(free))
-        self.still *= abs(1 - rate * self.unclipped)
-        self.variance = (1 - rate * self.metric.kept) ** 2 * self.variance + (rate * deviation) ** 2
-        stays = 1 - np.minimum(rate * self.metric.likely, 1.0)
-        self.likely, self.ahead = stays**2 * self.likely + (rate * deviation) ** 2, stays * self.ahead
+            self.binds |= self.constrained and moved > BINDING * float(np.linalg.norm(free))
+        self.contraction *= abs(1 - rate * self.unclipped)
+        self.variance = (1 - rate * self.metric.signal) ** 2 * self.variance + (rate * deviation) ** 2
+        stays = 1 - np.minimum(rate * self.metric.denoised, 1.0)
+        self.denoised, self.remaining = stays**2 * self.denoised + (rate * deviation) ** 2, stays * self.remaining
 
     def _set_clip(self, t: int) -> None:
         """Ask for a noisy histogram of lengths of slopes, and choose the clip by it."""
-        asked: dict[str, Any] = {"edges": self.lengths.edges * self.unit, "histogram_level": self.histogram_level}
-        counts = self.looks.look(self.matrix.T @ self.point, **asked).histogram
-        loud = self.loud * (4 if t < self.rounds / 2 else 1)
+        options: dict[str, Any] = {"edges": self.lengths.edges * self.leverage, "histogram_level": self.histogram_level}
+        counts = self.looks.look(self.matrix.T @ self.point, **options).histogram
+        noise_cost = self.noise_cost * (4 if t < self.rounds / 2 else 1)
         # Without bounds on slopes, or a constant that is found first, a usual clip is as wide as bounds of targets are.
-        usual = self.clip if self.start or self.public.is_flat else self.lengths.together(counts, self.clip)
-        found, last = self.lengths.clip(counts, loud, usual, self.clip if t else 0.0), self.clip
-        self.clip = max(min(found, RISING * last) if t else found, self.least_clip)
+        usual = self.clip if self.start or self.public.is_lipschitz else self.lengths.together(counts, self.clip)
+        found, last = self.lengths.clip(counts, noise_cost, usual, self.clip if t else 0.0), self.clip
+        self.clip = max(min(found, RISING * last) if t else found, self.min_clip)
         self.unclipped = min(1.0, self.clip / max(self.lengths.hidden(counts, last)[1], 1e-300))
 
     def _noisy_gradient(self, t: int, clip: float) -> Array:
-        """Return a noisy gradient by the columns; every `each` steps, update the curvature along the last one."""
+        """Return a noisy gradient by the columns; every `period` steps, update the curvature along the last one."""
         probe: dict[str, Any] = {}
-        if not t % self.each:
-            probe["probe"] = probe_of(self.looks.scores, t, self.gradient)
-            probe |= {"cap": RISING * self.bend, "along_level": self.curvature_level}
-        answer = self.looks.look(self.matrix.T @ self.point, clip, self.unit, self.level, **probe)
+        if not t % self.period:
+            probe["probe"] = probe_direction(self.looks.scores, t, self.gradient)
+            probe |= {"cap": RISING * self.curvature, "along_level": self.curvature_level}
+        answer = self.looks.look(self.matrix.T @ self.point, clip, self.leverage, self.level, **probe)
         if probe:
-            self._update_curvature(t, float(answer.along[0]) / self.number)
+            self._update_curvature(t, float(answer.along[0]) / self.num_records)
         gradient, along = np.asarray(answer.gradient @ self.looks.scores.onto_columns), self.constant
         if along is not None and self.unclipped < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - self.unclipped) * np.outer(along, along @ gradient) / (along @ along)
@@ -238,54 +241,55 @@ class Steps:
 
     def _update_curvature(self, t: int, seen: float) -> None:
         """Move the curvature to the interval that the noisy one, `seen`, leaves for it, and by no large factor down."""
-        public, doubt = self.public, 1.0 if self.public.is_bent else STEADY
-        doubt *= self.looks.counted(RISING * self.bend, 1.0) / (self.curvature_level * self.number)
-        least = self.lowest if public.vanishes and not t else max(self.bend / FALLING**self.each, self.lowest)
-        if not t and self.start is None and RISING * (max(seen, 0.0) + STEADY * doubt) < self.bend:
-            least = max(STEADY * doubt, self.lowest)  # Records of the declared domain bend far more
-        self.bend = max(min(max(self.bend, seen - doubt), seen + doubt), least)
+        public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
+        doubt *= self.looks.counted(RISING * self.curvature, 1.0) / (self.curvature_level * self.num_records)
+        falls = 0.0 if public.vanishes and not t else self.curvature / FALLING**self.period
+        least = max(falls, self.min_curvature)
+        if not t and self.start is None and RISING * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
+            least = max(STEADY * doubt, self.min_curvature)  # Records of the declared domain bend far more
+        self.curvature = max(min(max(self.curvature, seen - doubt), seen + doubt), least)
 
     def _rate(self, t: int, deviation: float) -> float:
         """Return the part of a Newton step to take; it limits how far scores move where curvature depends on them."""
         public = self.public
-        rate = self.full / self.slow * min(1.0, (self.rounds - t) / (DECAY * self.rounds + 1))
-        if not public.is_bent:
+        rate = self.full_rate / self.slowdown * min(1.0, (self.rounds - t) / (DECAY * self.rounds + 1))
+        if not public.curvature_varies:
             return rate
-        change = rate / self.bend * self._spread(self.gradient)
-        directions = self.metric.directions * self.columns
-        noise = rate * deviation * math.sqrt(directions / self.number) * public.is_balanced
-        most = min(public.farthest(self.bend), public.unit if self.leaps else math.inf)
+        change = rate / self.curvature * self._spread(self.gradient)
+        effective_dim = self.metric.effective_dim * self.columns
+        noise = rate * deviation * math.sqrt(effective_dim / self.num_records) * public.has_log_link
+        most = min(public.max_step(self.curvature), public.score_unit if self.leaps else math.inf)
         return rate * min(1.0, most / max(change / TRUSTED, noise / NOISY, 1e-300))
 
     def _spread(self, point: Array) -> float:
         """Return the root mean square of the scores at a point."""
-        return math.sqrt(float((self.metric.kept[:, None] * point**2).sum()) / self.number)
+        return math.sqrt(float((self.metric.signal[:, None] * point**2).sum()) / self.num_records)
 
     def _proximal_step(self, form: LossForm, curvature: float) -> tuple[Array, Array | None]:
         """Return the point after a proximal step, and the pull of the regularizer and K; the same point and None if it fails."""
         scores, units, point = self.looks.scores, self.looks.units, self.point
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
-            table = scores.table(regularized(self.fit, form, self.matrix.T @ point, hessian)) / units
+            table = scores.table(regularize(self.fit, form, self.matrix.T @ point, hessian)) / units
             moved = (hessian @ (self.matrix.T @ point - table) / units) @ scores.onto_columns.T
             return np.asarray(np.linalg.solve(self.matrix.T, table)), scores.reading.T @ moved.T.ravel()
         return point, None
 
-    def end(self) -> ScoreModel:
+    def model(self) -> ScoreModel:
         """Return the last point, shrunk for the noise of the steps, as a model of the scores."""
         metric, matrix, whole = self.metric, self.matrix, self.point
-        part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.directions * self.columns))
-        weights = np.maximum(metric.likely, SMALLEST_KEPT)
-        done, shorter = float(weights @ (1 - self.ahead) / weights.sum()), 1.0
+        part = min(1.0, FEWER / self.many) * (1 - 1 / (2 * metric.effective_dim * self.columns))
+        weights = np.maximum(metric.denoised, MIN_SIGNAL)
+        done, shorter = float(weights @ (1 - self.remaining) / weights.sum()), 1.0
         if self.form is None:
-            noise = part * self.columns * self.likely * (self.held_noise if self.binds else 1.0)
-            self.point, shorter = shortened(whole, noise, weights, self.constant, self.first, done)
-        if self.seeks_length:
-            moving = whole - (0 if self.constant is None else centre(whole, metric.kept, self.constant))
+            noise = part * self.columns * self.denoised * (self.binding_noise if self.binds else 1.0)
+            self.point, shorter = james_stein(whole, noise, weights, self.constant, self.anchor, done)
+        if self.fits_length:
+            moving = whole - (0 if self.constant is None else centre(whole, metric.signal, self.constant))
             more = self._growth(moving, self._spread(moving))
             more = min(max(more, -shorter), LONGEST)
             self.point, shorter = self.point + more * moving, shorter + more
-        hessian = self.bend * self.cut * self.inverse @ self.inverse.T
+        hessian = self.curvature * self.truncation * self.inverse @ self.inverse.T
         noise = shorter * matrix.T * np.sqrt(self.variance)
         return ScoreModel(self._with_last_steps(), hessian, noise, matrix.T @ whole, self.pull)
 
@@ -297,44 +301,44 @@ class Steps:
         looks.in_metric((self.matrix.T @ moving).T / spread)
         moved = looks.counted(1.0, math.sqrt(2)) * REACH**2
         slope = float(looks.look(table, clip, REACH, each).gradient[0, 0])
-        curved = self.bend * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
+        curved = self.curvature * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
         doubt = looks.sides * clip * REACH / each
         return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
     def _with_last_steps(self) -> Array:
         """Return the table of the point; the constant takes its last steps, alone, where some level is kept for them."""
-        table, start, constant, kept = self.matrix.T @ self.point, self.start, self.constant, self.metric.kept
-        if start is None or constant is None or not start.last:
+        table, start, constant, signal = self.matrix.T @ self.point, self.start, self.constant, self.metric.signal
+        if start is None or constant is None or not start.last_share:
             return table
-        fixed, scale = centre(self.point, kept, constant), self.looks.constant
-        place = float((self.matrix.T @ fixed)[-1, 0]) * scale - float(np.ravel(self.public.middle)[0])
-        along = kept * constant
+        fixed, scale = centre(self.point, signal, constant), self.looks.constant
+        place = float((self.matrix.T @ fixed)[-1, 0]) * scale - float(np.ravel(self.public.center)[0])
+        along = signal * constant
         away = math.sqrt(float(along**2 @ self.variance)) / max(float(along @ constant), 1e-300) * scale
-        away /= max(1 - self.still, 1e-9)
+        away /= max(1 - self.contraction, 1e-9)
         spread = self._spread(self.point - fixed)
-        return last_steps(self.fit, start, table, spread, place, away, self.clip, self.bend)
+        return refine_constant(self.fit, start, table, spread, place, away, self.clip, self.curvature)
 
 
-def opposed(one: Array, other: Array) -> bool:
+def is_opposed(one: Array, other: Array) -> bool:
     return bool((one * other).sum() < OPPOSED * np.linalg.norm(one) * np.linalg.norm(other))
 
 
-def probe_of(scores: LinearScores, number: int, before: Array | None = None) -> Array:
+def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:
     """Return a direction of length 1 of the columns, in the space that scores depend on; of single rows, the last gradient's."""
     random = np.random.default_rng(number).normal(size=len(scores.onto_kinds))
     found = scores.onto_kinds @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
     return np.asarray(found / np.linalg.norm(found))
 
 
-def shortened(
-    point: Array, variance: Array, weights: Array, constant: Array | None, first: Array | None, done: float
+def james_stein(
+    point: Array, variance: Array, weights: Array, constant: Array | None, anchor: Array | None, done: float
 ) -> tuple[Array, float]:
     """Shorten the steps by what noise made them longer, by one James-Stein factor; return the answer with the factor.
 
     Where they are only a part `done` of what they would be without end, they are so much shorter already.
     """
-    fixed = np.zeros_like(point) if first is None else first
-    if constant is not None and first is None:
+    fixed = np.zeros_like(point) if anchor is None else anchor
+    if constant is not None and anchor is None:
         fixed = centre(point, weights, constant)
     moving = point - fixed
     signal, noise = float((weights[:, None] * moving**2).sum()), float((weights * variance).sum())
@@ -342,7 +346,7 @@ def shortened(
     return np.asarray(fixed + factor * moving), factor
 
 
-def constant_in(fit: Fit, matrix: Array) -> Array | None:
+def constant_direction(fit: Fit, matrix: Array) -> Array | None:
     """Return the direction of the constant among rows that the matrix turns, if there is one."""
     return np.asarray(np.linalg.solve(matrix.T, np.eye(len(matrix))[-1])) if fit.looks.constant else None
 
@@ -354,14 +358,14 @@ def centre(point: Array, weights: Array, constant: Array) -> Array:
     return np.asarray(np.outer(constant, along @ point / (along @ constant)))
 
 
-def alike(table: Array) -> Iterator[tuple[Indices, Array]]:
+def equal_columns(table: Array) -> Iterator[tuple[Indices, Array]]:
     """Yield the numbers of columns that are equal, and their entries."""
     kinds, owner = np.unique(table, axis=1, return_inverse=True)
     for k, entries in enumerate(kinds.T):
         yield np.flatnonzero(owner.ravel() == k), entries
 
 
-def regularized(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
+def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Array | None = None) -> Array:
     """Minimise a quadratic model of the loss about the end of steps, which a `pull` has held, with the regularizer."""
     scores, units, ridge, size = fit.looks.scores, fit.looks.units, ridge_of(form), fit.size
     theta = fit.looks.parameters(table)
@@ -371,7 +375,7 @@ def regularized(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Ar
     if ridge is not None and not scores.is_implied:
         found = table * units
         pulled = block @ found
-        for own, more in alike(size * scores.squares(ridge)):
+        for own, more in equal_columns(size * scores.squares(ridge)):
             found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return scores.coordinates(found)
     whole = sp.csr_array(scores.reading.T @ sp.kron(scores.onto_columns, block, format="csr") @ scores.reading)

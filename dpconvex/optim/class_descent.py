@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_in, descend, regularized
+from dpconvex.optim.adaptive_descent import ScoreModel, centre, constant_direction, descend_adaptively, regularize
 from dpconvex.optim.constant_models import LabelShares, shared_constants
 from dpconvex.optim.implicit_steps import ImplicitSteps, slopes_of, stiffness
-from dpconvex.optim.noisy_metrics import shorten_rows, whole_rows
-from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.noisy_metrics import row_metric, truncate_rows
+from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls
@@ -60,64 +60,64 @@ PLENTY = 150.0  # Records and unit of the level for each parameter, from which s
 
 def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
     """Return where steps end, in coordinates, and what noise moved the table's columns by at most; unlike ones step alone."""
-    each, found = [known_of(form)], list[tuple[Array, Array]]()
+    each, found = [public_facts(form)], list[tuple[Array, Array]]()
     if each[0][1].is_uneven and not pulls(form) and ridge_of(form) is not None:
-        each = [known_of(form, column) for column in range(each[0][0].shape[1])]
+        each = [public_facts(form, column) for column in range(each[0][0].shape[1])]
     level, rounds = settings["level"] / math.sqrt(len(each)), settings.get("rounds")
     for scores, public in each:
         classes = (tells_classes(form, scores.fields) or public.has_one_side) and not pulls(form)
         # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
         # curvature that nonsmooth points have by their width is none to step by, where records are many.
-        alone = not scores.is_shared or public.most_curvature >= CHOICE * public.most_slope**2
+        alone = not scores.is_shared or public.smoothness >= CHOICE * public.lipschitz**2
         alone = alone or (scores.width > 0 and size * level > PLENTY * form.basis.shape[1])
         # One second moment says little of rows of products, unless slopes have one sign alone.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
-        take = descend_for_classes if public.is_flat and classes and alone else descend
+        take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
         found.append(take(Fit(PrivateLooks(scores, *seen), public, level, size, rounds), form))
     return np.sum([theta for theta, _ in found], axis=0), max((noise for _, noise in found), key=np.linalg.norm)
 
 
 def descend_for_classes(fit: Fit, form: LossForm) -> tuple[Array, Array]:
     """Return the parameters that the steps end at, in coordinates, shape (dim,), and what noise moved the table's columns by."""
-    table, hessian, moved, _, pull = class_model_of(fit, form)
+    table, hessian, moved, _, pull = class_score_model(fit, form)
     theta, ridge = fit.looks.parameters(table), ridge_of(form, free=False)
     if ridge_of(form) is not None:
         return theta, moved
     if pull is None and ridge is not None:
         pull = fit.size * ridge * theta
-    return regularized(fit, form, table, hessian, pull), moved
+    return regularize(fit, form, table, hessian, pull), moved
 
 
-def class_model_of(fit: Fit, form: LossForm) -> ScoreModel:
+def class_score_model(fit: Fit, form: LossForm) -> ScoreModel:
     """Take all steps; the Hessian is about that of the loss, without regularizer."""
-    steps = ClassSteps(fit, form)
+    steps = ClassDescent(fit, form)
     for t in range(steps.rounds):
-        steps.take(t)
-    return steps.end()
+        steps.take_step(t)
+    return steps.model()
 
 
-class ClassSteps:
+class ClassDescent:
     """Clipped noisy gradient steps with implicit steps of the regularizer and K; the last points are averaged."""
 
     def __init__(self, fit: Fit, form: LossForm) -> None:
         self.fit, self.form, self.looks, self.public, scores = fit, form, fit.looks, fit.public, fit.looks.scores
-        spent = shorten_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
+        spent = truncate_rows(fit) if ridge_of(form) is None and scores.monomials is not None else 0.0
         begin = np.zeros(scores.shape)
         if scores.is_shared and self.public.of_labels is not None:
             # With many rows, steps are short, and end near where they begin.
             begin, more = shared_constants(fit, self.public.of_labels)
             spent += more
         edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *EDGE))
-        self.metric, *_ = whole_rows(fit, MOMENT, edge, denoised=True)
+        self.metric, *_ = row_metric(fit, MOMENT, edge, denoised=True)
         self.matrix = fit.looks.in_metric(self.metric.matrix)
-        self.along, self.columns = constant_in(fit, self.matrix), float(np.trace(scores.onto_columns))
-        self.many = fit.size * fit.level / (fit.looks.sides * self.metric.directions)
+        self.along, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.onto_columns))
+        self.many = fit.size * fit.level / (fit.looks.sides * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
         # Twice the weights of squares of the table
         self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
         self.rounds = int(ROUNDS if fit.rounds is None else fit.rounds)
-        unlikely = self.public.slope >= MARGIN * self.public.most_slope  # Scores say no probabilities
+        unlikely = self.public.slope >= MARGIN * self.public.lipschitz  # Scores say no probabilities
         told = None if self.along is None else self.public.of_labels
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
@@ -133,16 +133,16 @@ class ClassSteps:
         noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, MANY)
         part = self._relative_clip()
         wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
-        bound = public.slope < FLAT * public.most_slope and self.squares is not None and not self.implicit.is_plain
+        bound = public.slope < FLAT * public.lipschitz and self.squares is not None and not self.implicit.is_plain
         part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
         widest = math.sqrt(looks.rows.squared_norm(looks.scores.radius)) * looks.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
-        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.directions / fit.size), longest)
+        self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
         self.noise = self.unit * looks.sides * self.clip / self.level * math.sqrt(self.rounds)
-        step = LONGEST / max(wider * public.most_curvature, public.most_slope**2 / 4)
+        step = LONGEST / max(wider * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
-            left = metric.kept / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.kept)
+            left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
             step = min(step, moved / max(self.noise * math.sqrt(float(left.sum()) / fit.size), 1e-300))
         self.step = step
 
@@ -150,61 +150,61 @@ class ClassSteps:
         """Return the clip divided by the largest slope: it is wider where the regularizer is stiff."""
         fit, public, metric, most = self.fit, self.public, self.metric, 1.0
         if self.squares is not None:
-            squares = self.squares.max() * float((metric.kept / metric.root**2).sum())
-            stiff = squares / (metric.directions * public.curvature)
+            squares = self.squares.max() * float((metric.signal / metric.root**2).sum())
+            stiff = squares / (metric.effective_dim * public.curvature)
         else:
             stiff, most = stiffness(fit, self.form, metric, self.matrix) / public.curvature, HELD
-        least, most = (1.0, WIDEST) if public.slope >= FLAT * public.most_slope else (PART, most)
+        least, most = (1.0, WIDEST) if public.slope >= FLAT * public.lipschitz else (PART, most)
         return float(min(least * (1 + STIFFER * stiff), most))
 
-    def take(self, t: int) -> None:
+    def take_step(self, t: int) -> None:
         """Ask for the noisy gradient, and take step `t`; halve steps where it turns back the last one."""
         answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
         gradient, noise, along = answer.gradient @ self.looks.scores.onto_columns, self.noise, self.along
         if self.shares is not None and along is not None:
-            weights, mean = self.metric.kept * along, along / (self.looks.constant * self.fit.size)
-            place = weights @ self.point / (self.metric.kept @ along**2)
+            weights, mean = self.metric.signal * along, along / (self.looks.constant * self.fit.size)
+            place = weights @ self.point / (self.metric.signal @ along**2)
             heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
             self.shares.learn(place * self.looks.constant, mean @ gradient, heard, self.clip)
-        way = self.implicit.direction(self.point, gradient, self.pace * self.step)
-        back, far = -float((way * self.last).sum()), float(np.linalg.norm(self.last))
+        step = self.implicit.direction(self.point, gradient, self.pace * self.step)
+        back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
         if back > far * max(TURNED * far, SURE * noise / math.sqrt(self.rounds)):
             self.pace /= 2
-            way = self.implicit.direction(self.point, gradient, self.pace * self.step)
-        self.point, self.last = self.point + self.pace * self.step * way, way
+            step = self.implicit.direction(self.point, gradient, self.pace * self.step)
+        self.point, self.last = self.point + self.pace * self.step * step, step
         averaged = math.ceil(self.averaged_part * self.rounds)
         weight = (t >= self.rounds - averaged) / averaged
         self.average += self.point * weight
         self.slopes += self.implicit.pull * weight
         self.held += self.implicit.inside * weight
 
-    def end(self) -> ScoreModel:
+    def model(self) -> ScoreModel:
         """Return the average of the last points, with its length and its constants set by more noisy sums."""
         fit, scores, public, metric = self.fit, self.looks.scores, self.public, self.metric
         average = self._shortened()
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
-        spread = math.sqrt(float((metric.kept[:, None] * average**2).sum()) / fit.size)
+        spread = math.sqrt(float((metric.signal[:, None] * average**2).sum()) / fit.size)
         # With what no score reads.
         read = scores.coordinates(scores.table(self.held) @ scores.onto_columns)
         theta = scores.coordinates(table * self.looks.units) + self.held - read
         slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
-        factor = length(fit, table, spread, slopes_at, ends)
+        factor = length_factor(fit, table, spread, slopes_at, ends)
         found = table * factor
         if self.shifts:
-            found = balanced(fit, found, factor * spread, *self._pulls_on_constants())
+            found = balance_constants(fit, found, factor * spread, *self._pulls_on_constants())
         hessian, moved = public.curvature * inverse @ inverse.T, factor * self.step * self.noise * self.matrix.T
         return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.slopes)
 
     def _shortened(self) -> Array:
         """Return the average of the last points, shrunk for the noise in it."""
-        fit, public, kept = self.fit, self.public, self.metric.kept
+        fit, public, signal = self.fit, self.public, self.metric.signal
         curved = WEAK if self.looks.scores.is_shared else CURVED
         holds = 2 * curved * self.rounds * public.curvature * self.step
-        lost = (self.step * self.noise) ** 2 * kept / (1 + holds * kept) * self.columns
+        lost = (self.step * self.noise) ** 2 * signal / (1 + holds * signal) * self.columns
         best = None if self.shares is None else self.shares.best() / self.looks.constant
         moved = max(math.sqrt(float(lost.sum()) / fit.size), 1e-300)
         least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST), 1.0)
-        return self.first + shorter(self.average - self.first, kept, lost, self.along, best, least)
+        return self.first + james_stein_of_classes(self.average - self.first, signal, lost, self.along, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
         """Return the regularizer's pull on the constants, by record: the factors of linear pulls, and fixed pulls."""
@@ -215,7 +215,7 @@ class ClassSteps:
         return ridges / size, fixed / size
 
 
-def shorter(
+def james_stein_of_classes(
     point: Array, weights: Array, lost: Array, constant: Array | None, best: Array | None, least: float
 ) -> Array:
     """Shorten the steps by what noise made them longer, by one James-Stein factor.
@@ -237,7 +237,7 @@ def shorter(
     return np.asarray(fixed + factor * moving)
 
 
-def length(
+def length_factor(
     fit: Fit, table: Array, spread: float, slopes_at: Callable[[float], tuple[float, float]], ends: tuple[float, float]
 ) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
@@ -262,16 +262,16 @@ def length(
     return found
 
 
-def balanced(fit: Fit, table: Array, spread: float, ridge: Array, pull: Array) -> Array:
+def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull: Array) -> Array:
     """Return scores whose constants make slopes add up to about 0, but for a ridge and what else pulls them.
 
     A Kalman filter of noisy mean slopes.
     """
     looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LOOKS)
     assert public.of_labels is not None
-    table, most = table.copy(), public.most_slope * math.sqrt(looks.privacy.most)
+    table, most = table.copy(), public.lipschitz * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
-    curved, variance = public.most_slope / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
+    curved, variance = public.lipschitz / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
     noise = looks.sides * most / (level * size)
     looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
     for _ in range(LOOKS):

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.optim.constant_models import ASKED, DEVIATION, WEIGHTS, Sought, search
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, LOUD, RISING, Fit, LengthHistograms, Public
+from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, NOISE_COST, RISING, Fit, LengthHistograms, PublicFacts
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
@@ -44,30 +44,30 @@ LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and t
 WIDER, FURTHER = 1.5, 2.0
 
 
-def constant_alone(looks: PrivateLooks) -> Array:
+def measure_constant(looks: PrivateLooks) -> Array:
     """Measure rows by their constant from now on; return the matrix."""
     only = np.zeros((1, looks.rows.count))
     only[0, -1] = 1 / looks.constant
     return looks.in_metric(only)
 
 
-class Start(NamedTuple):
+class ConstantStart(NamedTuple):
     """The constant before anything else moves, the curvature there, its cost, and the clip for a loudness."""
 
-    place: Array  # By column
-    bend: float
-    least: float  # That of later places at least, where slopes settle
+    constants: Array  # By column
+    curvature: float
+    min_curvature: float  # That of later places at least, where slopes settle
     spent: float  # Of the squared level
-    share: float  # Of the squared level, that a histogram of slopes needs
+    histogram_share: float  # Of the squared level, that a histogram of slopes needs
     clip: Callable[[float], float]
-    last: float  # Of the squared level, for the last steps of a constant, if there is one
-    hidden: float  # The least length of slopes that nothing is seen of
+    last_share: float  # Of the squared level, for the last steps of a constant, if there is one
+    hidden_length: float  # The least length of slopes that nothing is seen of
     lengths: LengthHistograms  # With public slopes there, where slopes balance
-    belief: "Belief"
-    number: float  # Of records, about
+    posterior: "BalancePosterior"
+    num_records: float  # Of records, about
 
 
-def find_constant(fit: Fit, number: float, begin: Array | float, most: float) -> Start | None:
+def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float) -> ConstantStart | None:
     """Move the constant alone until slopes are on both sides: wide bounds of targets cost nothing.
 
     Mean slopes tell where it is, which cost little if there are many records.  If they are few, all later steps may turn out to
@@ -75,53 +75,55 @@ def find_constant(fit: Fit, number: float, begin: Array | float, most: float) ->
     of `most` of the squared level is spent.  Several constants are searched together, unless records are too few to tell them.
     """
     looks, public, people = fit.looks, fit.public, fit.people(number)
-    turn, bend, columns = constant_alone(looks), public.curvature, looks.scores.shape[1]
+    matrix, curvature, columns = measure_constant(looks), public.curvature, looks.scores.shape[1]
     probe = np.full(columns * public.vanishes, columns**-0.5)
-    belief, law = Belief(public.least_part), 0.0
+    belief, law = BalancePosterior(public.least_part), 0.0
     share = max(min((1 / (FINE * people * fit.level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
-    last = LAST if public.is_bent and columns == 1 else 0.0
-    if public.is_balanced:
-        one, bend, spent = balanced(fit, number, begin, turn, belief)
+    last = LAST if public.curvature_varies and columns == 1 else 0.0
+    if public.has_log_link:
+        one, curvature, spent = balance_constant(fit, number, begin, matrix, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
         most = PART * most - share * (1 + public.vanishes) - (last and last + share)
-        found = searched(fit, number, begin, turn, most)
+        found = search_constants(fit, number, begin, matrix, most)
         if found is None:
             return None
         place, usual, spent, law = found
     own, spent = fit.level_of(share), spent + share * (1 + public.vanishes)
-    edges, least = public.edges_near(usual if public.is_balanced else math.inf), 0.0
-    longest = public.both_sides(float(place[0])) if public.is_balanced else None
+    edges, least = public.histogram_edges(usual if public.has_log_link else math.inf), 0.0
+    longest = public.both_sides(float(place[0])) if public.has_log_link else None
     lengths = LengthHistograms(edges, looks.deviation_of_counts(own), people, columns == 1, longest)
-    cap = public.most_curvature
+    cap = public.smoothness
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
-    answer = looks.look(begin + np.outer(turn.T, place), probe=probe, **asked)
+    answer = looks.look(begin + np.outer(matrix.T, place), probe=probe, **asked)
     if len(probe):
-        bend = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
-        bend = max(bend, LEAST_BEND * law)  # Between targets of few values it is 0, but not where scores spread
-        least = min(bend, TIED * law)
+        curvature = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
+        curvature = max(curvature, LEAST_BEND * law)  # 0 between targets of few values, but not where scores spread
+        least = min(curvature, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
 
-    def clip(loud: float) -> float:
+    def clip(noise_cost: float) -> float:
         # Slopes far longer than the search says are those of another law.
-        is_told = public.is_balanced or size > TOO_LONG * usual
-        return near(loud) if is_told else max(min(near(loud), usual), usual / 2)
+        is_told = public.has_log_link or size > TOO_LONG * usual
+        return near(noise_cost) if is_told else max(min(near(noise_cost), usual), usual / 2)
 
     hidden = lengths.hidden(answer.histogram, size)[1]
-    return Start(place, bend, least or bend, spent, share, clip, last, hidden, lengths, belief, number)
+    return ConstantStart(
+        place, curvature, least or curvature, spent, share, clip, last, hidden, lengths, belief, number
+    )
 
 
-def searched(
-    fit: Fit, number: float, begin: Array | float, turn: Array, most: float
+def search_constants(
+    fit: Fit, number: float, begin: Array | float, matrix: Array, most: float
 ) -> tuple[Array, float, float, float] | None:
     """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature found."""
     looks, public, people = fit.looks, fit.public, fit.people(number)
     columns, few = looks.scores.shape[1], people * fit.level / looks.sides
-    if (mixed := parts_of(looks.scores)).size:
+    if (mixed := loss_directions(looks.scores)).size:
         apart = np.linalg.inv(mixed)
     # Each record has one of them: they move together.
-    elif len(looks.scores.form.labels) > 1 and are_apart(looks.scores):
+    elif len(looks.scores.form.labels) > 1 and are_separate(looks.scores):
         mixed, apart = np.ones((1, 1)), np.ones((1, columns))
     else:
         return None
@@ -139,12 +141,12 @@ def searched(
     each, own = number / people, fit.level_of(spent / ASKED)
 
     def ask(tried: Array, clip: float) -> Array:
-        here = begin + np.outer(turn.T, tried @ apart)
+        here = begin + np.outer(matrix.T, tried @ apart)
         return np.asarray(apart @ looks.look(here, clip * wider, 1.0, own).gradient[0]) / people
 
-    most_clip = public.most_slope / wider if len(mixed) > 1 else math.inf
-    half = public.reach or public.slope / public.curvature / 2
-    sharp = each * apart.shape[1] / len(mixed) * (public.most_curvature if public.vanishes else public.curvature)
+    most_clip = public.lipschitz / wider if len(mixed) > 1 else math.inf
+    half = public.saturation or public.slope / public.curvature / 2
+    sharp = each * apart.shape[1] / len(mixed) * (public.smoothness if public.vanishes else public.curvature)
     ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
     down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
     sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
@@ -159,8 +161,8 @@ def searched(
     return np.array([one.balance for one in every]) @ apart, usual, spent, law
 
 
-def balanced(
-    fit: Fit, number: float, begin: Array | float, turn: Array, belief: "Belief"
+def balance_constant(
+    fit: Fit, number: float, begin: Array | float, matrix: Array, belief: "BalancePosterior"
 ) -> tuple[float, float, float]:
     """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
     looks, public, spent = fit.looks, fit.public, 0.0
@@ -170,45 +172,45 @@ def balanced(
     bears = few * math.sqrt(sum(SHARES))
     widest = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW)  # that noise allows
 
-    def bends(cost: float, wider: float) -> tuple[float, float]:
+    def noisy_curvature(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
         own, cap = fit.level_of(cost), wider * public.short_side(place)
-        answer = looks.look(begin + turn.T * place, probe=np.ones(1), cap=cap, along_level=own)
+        answer = looks.look(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
         return float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
 
     if public.least_part < ALIKE:
-        (told, doubt), unit = bends(PREDICTED, 1.0), public.short_side(place)
-        belief.learn_bend(place, told / unit, doubt / unit, public.short_bend(place))
+        (told, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
+        belief.learn_curvature(place, told / unit, doubt / unit, public.short_curvature(place))
         spent += PREDICTED
     for count, most in enumerate(SHARES):
-        place, part = seen_from(belief.middle, place, public), belief.part
+        place, part = nearest_defined(belief.middle, place, public), belief.part
         unit = public.short_side(place)
         wider = math.exp(min(max(-place, 0.0), FARTHEST) / 2)  # Below 0 targets are rarer, and slopes fall slower
         allowed = min(widest * wider, max(public.slope / (part * unit), ENOUGH))
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
         narrow = min(NARROW * wider, allowed)  # It tells which way to go, and wide ones where to stay
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
-        slope = float(looks.look(begin + turn.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
+        slope = float(looks.look(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
-    place = seen_from(belief.middle, place, public)
-    told, doubt = bends(BENDS, RISING)
+    place = nearest_defined(belief.middle, place, public)
+    told, doubt = noisy_curvature(BENDS, RISING)
     return place, max(min(public.short_side(place), max(told, 0.0) + doubt), told - doubt), spent + BENDS
 
 
-def seen_from(place: float, before: float, public: Public) -> float:
+def nearest_defined(place: float, before: float, public: PublicFacts) -> float:
     """Return a place, nearer to one before where slopes are no numbers."""
     while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
         place = (before + place) / 2
     return place
 
 
-def are_apart(scores: LinearScores) -> bool:
+def are_separate(scores: LinearScores) -> bool:
     """Say whether no score is one of two columns."""
     return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
 
 
-def parts_of(scores: LinearScores) -> Array:
+def loss_directions(scores: LinearScores) -> Array:
     """Return what losses are functions of, by columns, shape (columns, parts); an empty table if these are not as many."""
     if scores.shape[1] == 1:
         return np.eye(1)
@@ -221,7 +223,7 @@ def parts_of(scores: LinearScores) -> Array:
     return parts if len(parts) == len(parts.T) == np.linalg.matrix_rank(parts) else np.zeros((0, 0))
 
 
-class Belief:
+class BalancePosterior:
     """How likely each constant is the one where slopes balance.
 
     At any other place the mean slope is about ``r (1 - exp(constant - place))``, next to the largest slope on the short side: so
@@ -240,7 +242,7 @@ class Belief:
         missed = np.maximum(told - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
         self.log = self.log - missed**2 / (noise**2 + (WRONG * told) ** 2) / 2
 
-    def learn_bend(self, place: float, bend: float, noise: float, alone: float) -> None:
+    def learn_curvature(self, place: float, bend: float, noise: float, alone: float) -> None:
         """Learn from a noisy mean curvature, cut to the short side; `alone` is that of a record there, next to its slope."""
         told = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, FARTHEST))), 1.0)
         self.log = self.log - (told - bend) ** 2 / (noise**2 + (WRONG * told) ** 2) / 2
@@ -262,31 +264,31 @@ class Belief:
         return float(self.places[np.searchsorted(likely, likely[-1] / 2)])
 
 
-def last_steps(
-    fit: Fit, start: Start, table: Array, spread: float, place: float, away: float, clip: float, bend: float
+def refine_constant(
+    fit: Fit, start: ConstantStart, table: Array, spread: float, place: float, away: float, clip: float, bend: float
 ) -> Array:
     """Return the table with the constant moved once more, alone: its noise is small, so the clip is wide.
 
     Scores have the root mean square `spread` about their mean, which is `place`, with noise `away`.
     """
-    looks, public, last, number = fit.looks, fit.public, start.last, start.number
-    only = constant_alone(looks).T
+    looks, public, last, number = fit.looks, fit.public, start.last_share, start.num_records
+    only = measure_constant(looks).T
     # The clip for the constant: that of all directions loses what is far out on one side.
-    own = fit.level_of(start.share)
+    own = fit.level_of(start.histogram_share)
     counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
     there = replace(start.lengths, deviation=looks.deviation_of_counts(own))
-    asked = there.clip(counts, (LOUD * looks.sides / fit.level) ** 2 / last, clip, clip)
+    asked = there.clip(counts, (NOISE_COST * looks.sides / fit.level) ** 2 / last, clip, clip)
     wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
     if there.longest is None:
         own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.
         step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
-        return table - math.copysign(min(abs(step), public.farthest(bend)), step) * only
-    belief, more = start.belief, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
+        return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
+    belief, more = start.posterior, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
     belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
     for part in (EARLY, 1 - EARLY):
-        before, place = place, seen_from(belief.middle, place + more, public) - more
+        before, place = place, nearest_defined(belief.middle, place + more, public) - more
         table, unit = table + (place - before) * only, public.short_side(place + more)
         own = fit.level_of(part * last)
         slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)

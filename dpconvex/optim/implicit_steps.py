@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.errors import NotConverged
 from dpconvex.expressions.evaluate import evaluate
-from dpconvex.optim.adaptive_descent import alike
+from dpconvex.optim.adaptive_descent import equal_columns
 from dpconvex.optim.noisy_quadratic import by_cone
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.optim.slope_histograms import Fit
@@ -42,8 +42,8 @@ def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> t
 def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
     """Return how steep the regularizer is where scores have a root mean square of 1: of squares, their curvature."""
     looks, size = fit.looks, fit.size
-    points = np.random.default_rng(0).normal(size=(8, *looks.scores.shape)) * np.sqrt(metric.kept)[:, None]
-    points *= np.sqrt(size / np.einsum("k,skc->s", metric.kept, points**2))[:, None, None]
+    points = np.random.default_rng(0).normal(size=(8, *looks.scores.shape)) * np.sqrt(metric.signal)[:, None]
+    points *= np.sqrt(size / np.einsum("k,skc->s", metric.signal, points**2))[:, None, None]
     slopes = [slopes_of(form, looks.parameters(matrix.T @ point), size)[0] for point in points]
     return float(np.mean(slopes)) / size
 
@@ -62,7 +62,7 @@ class ImplicitSteps:
         self.inside, self.off, self.pull = np.zeros((3, form.space.dim))
         self.stiff: list[Any] = []
         if ridge is not None and not is_bound(form, scores, many):
-            every = alike(size * scores.squares(ridge) * units**2)
+            every = equal_columns(size * scores.squares(ridge) * units**2)
             self.stiff = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
             return
         rest, kinks = split_kinks(K, regularizer)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.optim.adaptive_descent import probe_of
+from dpconvex.optim.adaptive_descent import probe_direction
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.util.arrays import Array
 
@@ -51,7 +51,7 @@ class NewtonStep:
 
     fit: Fit
     basis: sp.csc_array  # of directions along which the loss changes, orthonormal, shape (dim, p)
-    table: Array  # Where the step begins, as `model_of` returns it, shape (rows, columns)
+    table: Array  # Where the step begins, as `score_model` returns it, shape (rows, columns)
     hessian: Array  # About the Hessian by one of the columns, shape (rows, rows)
     longer: Array  # The table as it was before the steps shortened it for its noise, shape (rows, columns)
     identified: tuple[Array, Array]  # As of the form
@@ -128,7 +128,7 @@ class NewtonStep:
     @property
     def is_steep(self) -> bool:
         """Whether slopes have no bound, so that a few wrong scores far out may say where the loss is least."""
-        return math.isinf(self.public.most_slope)
+        return math.isinf(self.public.lipschitz)
 
     def gradient(self, length_level: float, level: float, counts: bool = False) -> tuple[Array, float, float]:
         """Return the noisy gradient in coordinates of the subspace, how long parts of it may be, and its error.
@@ -139,7 +139,7 @@ class NewtonStep:
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
         clip = self.length("gradients", length_level, wide, ROOM if self.is_steep else NARROW)
-        most_long = self.longest_row * self.public.most_slope * most
+        most_long = self.longest_row * self.public.lipschitz * most
         clip = min(clip * ROOM / NARROW if FAR * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
@@ -193,7 +193,7 @@ class NewtonStep:
     def longest_root(self, level: float, room: float = ROOM) -> float:
         """Return how long roots may be: no longer than those of the domain, if the largest curvature is known."""
         most = self.looks.privacy.most
-        bent = self.longest_row * math.sqrt(self.public.most_curvature * len(self.table.T) * most)
+        bent = self.longest_row * math.sqrt(self.public.smoothness * len(self.table.T) * most)
         return min(self.length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
 
     def length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
@@ -208,13 +208,13 @@ class NewtonStep:
 
     def check_curvature(self, around: Array) -> None:
         """Refuse where curvature is hidden, or not the same on both sides of the estimate, as far away as it may err."""
-        if not self.public.is_bent:
+        if not self.public.curvature_varies:
             return
         values, axes = np.linalg.eigh(around)
         signs = np.random.default_rng(0).choice([-1, 1], len(values))
         away = self.to_table(axes @ (np.sqrt(np.maximum(values, 0.0)) * signs))
         cap, own = CAP * self.public.curvature, self.fit.level_of(STAYS / 4)
-        probe: Any = {"probe": probe_of(self.scores, 0), "cap": cap, "along_level": own}
+        probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
         doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from dpconvex.optim.constant_first import Start, find_constant
+from dpconvex.optim.constant_first import ConstantStart, estimate_constant
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
 from dpconvex.optim.slope_histograms import HISTOGRAMS, RISING, Fit
 from dpconvex.util.arrays import Array
@@ -22,7 +22,7 @@ COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sq
 LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 
 
-def whole_rows(
+def row_metric(
     fit: Fit, part: float, ridge: float, most: float = math.inf, denoised: bool = False
 ) -> tuple[Metric, float, float]:
     """Return the metric of the noisy second moment of whole rows, its number of records (0 without a constant) and deviation."""
@@ -41,7 +41,7 @@ def whole_rows(
     return metric, float(along @ moment @ along), float(along @ along) * deviation
 
 
-def shorten_rows(fit: Fit) -> float:
+def truncate_rows(fit: Fit) -> float:
     """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
     looks, size = fit.looks, fit.size
     share = min((1 / (COUNTED * size * fit.level)) ** 2, COSTLY)
@@ -56,13 +56,13 @@ def shorten_rows(fit: Fit) -> float:
     return share
 
 
-def metric_of(
+def fit_metrics(
     fit: Fit, begin: Array, spent: float, starts: bool
-) -> tuple[Metric, Array, float, float, float, Start | None]:
+) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
     looks, public, size = fit.looks, fit.public, fit.size
     most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
-    alone = fit.has_few or (looks.scores.is_shared and public.is_straight)  # Roots at 0 would be noise
+    alone = fit.has_few or (looks.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
     share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
@@ -70,18 +70,18 @@ def metric_of(
         alone, share = True, LEVELS
         rough, counted, deviation = level_metric(looks, fit.level_of(share), size, ridge, most), size, 0.0
     else:
-        rough, counted, deviation = whole_rows(fit, share, ridge, most)
+        rough, counted, deviation = row_metric(fit, share, ridge, most)
     number, left = size, 1 - share - HISTOGRAMS - CURVATURES - spent
     if looks.constant:
         # Its square, summed, is a noisy number of records: believed where the nominal one cannot be right.
         wide = 4 * deviation
         number = counted if abs(counted - size) > wide and counted > wide else size
     searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
-    start = find_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
+    start = estimate_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
-    second, longest = fit.level_of(SECOND), LEVERAGE * math.sqrt(rough.directions / number)
+    second, longest = fit.level_of(SECOND), LEVERAGE * math.sqrt(rough.effective_dim / number)
     if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
         bent = RISING * public.curvature
         fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
@@ -89,7 +89,7 @@ def metric_of(
     else:
         fine, moved = looks.second_moment_in_metric(longest, second), looks.counted(1.0, math.sqrt(2))
     edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Of its noise
-    cut = max(float(rough.kept.sum()) / max(float(np.trace(fine)), edge), 1.0)
+    cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
     return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.adaptive_steps import tells_classes
 from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
-from dpconvex.optim.adaptive_descent import probe_of
-from dpconvex.optim.constant_first import are_apart, parts_of
+from dpconvex.optim.adaptive_descent import probe_direction
+from dpconvex.optim.constant_first import are_separate, loss_directions
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
-from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, Public, are_lopsided
+from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_lopsided
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import slopes_change
@@ -53,19 +53,19 @@ NEARBY = 16.0  # Of half the scores that have both signs: where their largest sl
 
 
 @dataclass(frozen=True, eq=False)
-class Slopes:
+class DomainSlopes:
     """Slopes by the columns of records of the domain, as a function of forms: those around a place, in a unit of scores."""
 
     block: Block
     scores: LinearScores
     begin: Array | None = None  # A table that forms are next to; then slopes are NaN where losses are no numbers
     like: Any = ...  # Which record of the block has the slopes of each
-    middle: Array | float = 0.0  # By column
-    unit: float = 1.0
+    center: Array | float = 0.0  # By column
+    score_unit: float = 1.0
 
     def __call__(self, forms: Any) -> Any:
         """Return slopes, shape (columns, records), at forms, shape (forms, records or one)."""
-        forms = np.repeat(self.away + self.unit * forms, self.block.size // forms.shape[1], axis=1)
+        forms = np.repeat(self.center_forms + self.score_unit * forms, self.block.size // forms.shape[1], axis=1)
         if self.begin is None:
             return (self.scores.kinds @ self.block.slopes(forms)[1])[:, self.like]
         forms = forms + self.block.forms(self.scores.coefficients(self.begin))
@@ -73,10 +73,10 @@ class Slopes:
         return self.scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
 
     @cached_property
-    def away(self) -> Array:
+    def center_forms(self) -> Array:
         """The forms in the middle, shape (forms, 1)."""
         kinds = self.scores.kinds
-        return np.asarray(kinds.T @ np.broadcast_to(self.middle, kinds.shape[0]))[:, None]
+        return np.asarray(kinds.T @ np.broadcast_to(self.center, kinds.shape[0]))[:, None]
 
     def alone(self, place: float) -> Array:
         """Return slopes by the first column at one score, shape (records,)."""
@@ -84,7 +84,7 @@ class Slopes:
 
     @property
     def probe(self) -> Array:
-        return np.asarray(self.scores.kinds.T @ probe_of(self.scores, 0))
+        return np.asarray(self.scores.kinds.T @ probe_direction(self.scores, 0))
 
     def of_labels(self, place: Array) -> tuple[Array, Array]:
         """Return losses of the block's records at constants, shape (labels,), and slopes, shape (labels, columns)."""
@@ -92,15 +92,15 @@ class Slopes:
         losses, slopes = self.block.slopes(forms, valued=True)
         return losses, (self.scores.kinds @ slopes).T
 
-    def bend_far_away(self, side: int) -> float:
+    def curvature_far_away(self, side: int) -> float:
         """Return the mean curvature far away on a side of the probe, or 0 where it is not the same everywhere."""
-        along, probe = probe_of(self.scores, 0), side * self.probe[:, None]
+        along, probe = probe_direction(self.scores, 0), side * self.probe[:, None]
         near, half, far = (float(np.mean(along @ self(part * FAR * probe))) for part in (0.25, 0.5, 1.0))
         bend = 2 * abs(far - half) / FAR
         return bend if abs(abs(far - half) - 2 * abs(half - near)) < SETTLED * abs(far - half) < math.inf else 0.0
 
     @cached_property
-    def middles(self) -> tuple[Array, Array, NDArray[np.bool_]]:
+    def sign_intervals(self) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The middles of scores at which slopes have both signs, half the widths, and where 0 is none, by column."""
 
         def seen(places: Array, sign: int) -> Array:
@@ -115,10 +115,10 @@ class Slopes:
                 far = seen(sign * np.sinh(tried), sign) > RARE
                 low, high = np.where(far, low, tried), np.where(far, tried, high)
             ends.append(np.where(np.abs(high) < ENDLESS * FARTHEST, sign * np.sinh(high), np.nan))
-        middle, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
+        center, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
         # Bounds may be targets, where slopes jump.
         near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]
-        return middle, half, (np.minimum(*near) < SIDED) & (half > 0)
+        return center, half, (np.minimum(*near) < SIDED) & (half > 0)
 
     def has_targets(self, group: Indices) -> bool:
         """Say whether slopes of records of one label have both signs at a score, as those of targets have, weights have not."""
@@ -129,32 +129,32 @@ class Slopes:
                 return True
         return False
 
-    def rises_slowly(self) -> float:
+    def power_law_width(self) -> float:
         """Return half the width of scores at which slopes have both signs, if slopes far away are those of a power, or 0."""
-        middle, half, _ = self.middles
+        center, half, _ = self.sign_intervals
         if not (half > 0).all():
             return 0.0
         columns = self.scores.kinds.T
         near, far = (
-            max(float(np.abs(self((columns @ (middle + side * far * half))[:, None])).max()) for side in (-1, 1))
+            max(float(np.abs(self((columns @ (center + side * far * half))[:, None])).max()) for side in (-1, 1))
             for far in (1.0, FAR)
         )
         return float(half.max()) if FAR ** POWERS[0] * near < far <= FAR ** POWERS[1] * near else 0.0
 
-    def unit_of_link(self) -> float:
+    def link_unit(self) -> float:
         """Return a power of two, the unit of a score in which the largest slopes on both sides change by about e.
 
         So do those of counts, ``exp(score) - y``.  Units are negative where records slope alike at low scores, not at high ones.
         """
-        middle, near = float(self.middles[0][0]), float(self.middles[1][0] or 1.0) / NEARBY
-        ends = np.array([self.alone(middle + side * near) for side in (-1, 1)])
+        center, near = float(self.sign_intervals[0][0]), float(self.sign_intervals[1][0] or 1.0) / NEARBY
+        ends = np.array([self.alone(center + side * near) for side in (-1, 1)])
         rate = np.diff(np.log(ends.max(axis=1) / -ends.min(axis=1)))[0] / (2 * near)
-        unit = float(2.0 ** -np.rint(np.log2(rate)))
-        unit = unit if 0 < unit < math.inf else 1.0
-        low, high = (self.least_part(side * LARGE * unit) for side in (-1, 1))
-        return -unit if low > max(high, TURNED) else unit
+        score_unit = float(2.0 ** -np.rint(np.log2(rate)))
+        score_unit = score_unit if 0 < score_unit < math.inf else 1.0
+        low, high = (self.least_part(side * LARGE * score_unit) for side in (-1, 1))
+        return -score_unit if low > max(high, TURNED) else score_unit
 
-    def balances_at(self, usual: bool) -> float:
+    def balance_score(self, usual: bool) -> float:
         """Return a score far below 0 at which the largest slopes on both sides are equal, or as many usual ones, or 0."""
         low, high = -FARTHEST, 0.0
         for _ in range(HALVES):
@@ -165,22 +165,22 @@ class Slopes:
 
     def units_of_columns(self) -> list[float]:
         """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
-        (middle, half, _), kinds = self.middles, self.scores.kinds
-        if len(half) == 1 or not are_apart(self.scores) or not np.all(half > 0):
+        (center, half, _), kinds = self.sign_intervals, self.scores.kinds
+        if len(half) == 1 or not are_separate(self.scores) or not np.all(half > 0):
             return []
-        away, bends = (kinds.T @ middle)[:, None], list[float]()
+        center_forms, bends = (kinds.T @ center)[:, None], list[float]()
         for j, far in enumerate(half / 4):
             probe = far * kinds.T[:, [j]].toarray()
-            bends.append(float((self(away + probe)[j] - self(away - probe)[j]).mean()) / (2 * far))
+            bends.append(float((self(center_forms + probe)[j] - self(center_forms - probe)[j]).mean()) / (2 * far))
         bent = np.array(bends)
         if not (bent > 0).all() or bent.max() < ALIKE**2 * bent.min():
             return []
-        return [float(unit) for unit in 2.0 ** np.rint(np.log2(bent / bent.max()) / -2)]
+        return [float(score_unit) for score_unit in 2.0 ** np.rint(np.log2(bent / bent.max()) / -2)]
 
-    def are_uneven(self) -> bool:
+    def has_unlike_columns(self) -> bool:
         """Say whether losses are sums of functions of one column each, some of all, unlike in slopes or width, or far from 0."""
         scores, kinds = self.scores, self.scores.kinds.T.toarray()
-        if scores.is_shared or scores.shape[1] == 1 or not are_apart(scores):
+        if scores.is_shared or scores.shape[1] == 1 or not are_separate(scores):
             return False
         place = np.random.default_rng(0).normal(size=scores.shape[1])
         slopes = self((kinds @ place)[:, None])
@@ -194,9 +194,9 @@ class Slopes:
         # Constants of links are far from 0, those of targets in the middle.
         far = (most > LINKED * least) & (np.abs(np.subtract(*rises)) > BENT * np.add(*rises))
         steep = np.abs([low, here, high]).max(axis=(0, 2))
-        return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, self.middles[1]))
+        return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, self.sign_intervals[1]))
 
-    def farthest_kink(self, probe: Array, power: int = 0) -> float:
+    def settling_score(self, probe: Array, power: int = 0) -> float:
         """Return the scores beyond which slopes of nearly all records, by a power of the distance, hardly change, or 1."""
         ends = [self(side * 2.0 ** KINKS[-1] * probe[:, None]) / 2.0 ** (KINKS[-1] * power) for side in (-1, 1)]
         usual = max(float(np.abs(end).mean()) for end in ends)
@@ -207,12 +207,12 @@ class Slopes:
         return 1.0
 
     @property
-    def of_links(self) -> dict[str, Any]:
+    def link_facts(self) -> dict[str, Any]:
         """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
         # Slopes differ at the first by targets, at one end by censoring, at all by weights; targets are far within the ends.
         ends = LARGE, 4.0 ** KINKS[-1], -(4.0 ** KINKS[-1])
         part = max(map(self.least_part, ends)) if len(self.scores.onto_kinds) == 1 else 0.0
-        return {"both_sides": self.both_sides, "short_bend": self.short_bend, "least_part": part}
+        return {"both_sides": self.both_sides, "short_curvature": self.short_curvature, "least_part": part}
 
     def least_part(self, place: float) -> float:
         """Return the least slope at one score far away, towards that side, next to the largest, or 0."""
@@ -226,7 +226,7 @@ class Slopes:
         up, down = (max(side[side < 1e100].max(initial=0.0), 1e-12) for side in (slopes, -slopes))
         return float(up), float(down)
 
-    def short_bend(self, place: float) -> float:
+    def short_curvature(self, place: float) -> float:
         """Return the curvature at one score of the record with the largest slope there, next to that: from 0 to 1 for links."""
         down, here, up = (self.alone(place + side * STEP) for side in (-1, 0, 1))
         own = int(np.argmax(np.where(here < 1e100, here, -math.inf)))
@@ -236,100 +236,100 @@ class Slopes:
 
 @once
 @np.errstate(all="ignore")
-def known_of(form: LossForm, column: int | None = None) -> tuple[LinearScores, Public]:
+def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScores, PublicFacts]:
     """Return the scores, or one column, and what records of the domain say of slopes and curvatures; no data are read."""
     scores, one = linear_scores(form), slice(column, None if column is None else column + 1)
     own: Any = {"places": scores.places[:, one], "scale": scores.scale[:, one], "kinds": scores.kinds[one]}
     scores = scores if column is None else replace(scores, **own)
     scores, batch, is_level = records_of_domain(form, scores)
     engine = RecordSums(scores.form, batch)
-    every = Slopes(engine.read(np.arange(batch.size)), scores)
+    every = DomainSlopes(engine.read(np.arange(batch.size)), scores)
     if scores.is_shared:
         every = replace(every, scores=(scores := within(scores, every, batch.size)))
     some, label = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
-    by_label = Slopes(engine.read(some), scores, like=label)
+    by_label = DomainSlopes(engine.read(some), scores, like=label)
     # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
     alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
     slopes_at = by_label if alike else every
-    tied = has_nonsmooth_loss(form) and slopes_at.farthest_kink(slopes_at.probe) == 2.0 ** KINKS[0]
+    tied = has_nonsmooth_loss(form) and slopes_at.settling_score(slopes_at.probe) == 2.0 ** KINKS[0]
     labels = tied or (bool(form.template.record.discrete) and (alike or not slopes_at.has_targets(batch.group)))
-    measured: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
-    measured |= slopes_at.of_links | {"is_tied": tied, "is_uneven": slopes_at.are_uneven()}
-    begin, unit = start_of(form, every) if has_ends(form) else (None, 1.0)
+    facts: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
+    facts |= slopes_at.link_facts | {"is_tied": tied, "is_uneven": slopes_at.has_unlike_columns()}
+    begin, unit = finite_start(form, every) if has_ends(form) else (None, 1.0)
     if begin is not None:
-        return seen_from(form, replace(every, begin=begin, unit=unit), measured | {"start": begin})
-    measured["begins"] = unit > 0
-    plain, public = seen_from(form, replace(slopes_at, unit=unit_within(form, every) if tied else 1.0), measured)
+        return facts_near(form, replace(every, begin=begin, score_unit=unit), facts | {"start_table": begin})
+    facts["is_finite"] = unit > 0
+    plain, public = facts_near(form, replace(slopes_at, score_unit=unit_within(form, every) if tied else 1.0), facts)
     if tells_classes(form, scores.fields):
         return plain, replace(public, of_labels=by_label.of_labels if len(some) <= LABELS else None)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
-    return in_own_units(form, slopes_at, measured, plain, public)
+    return facts_in_own_units(form, slopes_at, facts, plain, public)
 
 
-def in_own_units(
-    form: LossForm, slopes_at: Slopes, measured: dict[str, Any], plain: LinearScores, public: Public
-) -> tuple[LinearScores, Public]:
+def facts_in_own_units(
+    form: LossForm, slopes_at: DomainSlopes, facts: dict[str, Any], plain: LinearScores, public: PublicFacts
+) -> tuple[LinearScores, PublicFacts]:
     """Return scores, and what is known of slopes, in units and about middles of their own, where 1 and 0 would not do."""
-    scores, labels = slopes_at.scores, measured["has_labels"]
-    rises = slopes_at.rises_slowly()
-    is_link = public.is_balanced and not rises and not (plain.width if scores.shape[1] == 1 else public.is_flat)
-    if is_link and not (labels and public.is_flat and not are_lopsided(public.longest, LINKED)):
+    scores, labels = slopes_at.scores, facts["has_labels"]
+    rises = slopes_at.power_law_width()
+    is_link = public.has_log_link and not rises and not (plain.width if scores.shape[1] == 1 else public.is_lipschitz)
+    if is_link and not (labels and public.is_lipschitz and not are_lopsided(public.longest, LINKED)):
         single = len(scores.onto_kinds) == 1
-        unit = slopes_at.unit_of_link() if single else 1.0
+        unit = slopes_at.link_unit() if single else 1.0
         if unit != 1:
             slopes_at = replace(slopes_at, scores=scores.in_units([unit]))
         moves = single and scores.has_constant and (unit < 0 or unit == 1)
-        begins = slopes_at.balances_at(unit < 0) if moves else 0.0
+        begins = slopes_at.balance_score(unit < 0) if moves else 0.0
         if unit == 1 and not begins:
             return plain, public
-        slopes_at = replace(slopes_at, middle=np.array([begins]))
-        return seen_from(form, slopes_at, measured | slopes_at.of_links)
+        slopes_at = replace(slopes_at, center=np.array([begins]))
+        return facts_near(form, slopes_at, facts | slopes_at.link_facts)
     if scores.is_shared:  # They have no middles of their own
-        wide = replace(slopes_at, unit=rises)
-        return seen_from(form, wide, measured, rises) if plain.width * rises else (plain, public)
+        wide = replace(slopes_at, score_unit=rises)
+        return facts_near(form, wide, facts, rises) if plain.width * rises else (plain, public)
     if units := slopes_at.units_of_columns():
         slopes_at = replace(slopes_at, scores=scores.in_units(units))
-        plain, public = seen_from(form, slopes_at, measured)
-    middle, half, moved = slopes_at.middles
+        plain, public = facts_near(form, slopes_at, facts)
+    middle, half, moved = slopes_at.sign_intervals
     if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
         moved = np.zeros_like(moved)
     middle, unit = np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
     if not middle.any():
-        far = slopes_at.farthest_kink(slopes_at.probe)
+        far = slopes_at.settling_score(slopes_at.probe)
         is_far = 2.0 ** KINKS[0] < far < USUAL[0] or USUAL[1] < far < 2.0 ** KINKS[-1]  # from 1
         unit = rises or is_far * far / 2
         if labels or not unit:
             return plain, public
     secant = -np.median(slopes_at(np.zeros((scores.form.forms, 1))), axis=1) / middle
-    scores, public = seen_from(form, replace(slopes_at, middle=middle, unit=unit), measured, rises)
+    scores, public = facts_near(form, replace(slopes_at, center=middle, score_unit=unit), facts, rises)
     return scores, replace(public, secant=np.where(np.isfinite(secant), secant, 0.0))
 
 
-def seen_from(
-    form: LossForm, slopes_at: Slopes, measured: dict[str, Any], rises: float = 0.0
-) -> tuple[LinearScores, Public]:
+def facts_near(
+    form: LossForm, slopes_at: DomainSlopes, facts: dict[str, Any], rises: float = 0.0
+) -> tuple[LinearScores, PublicFacts]:
     """Return what is seen from scores in the middle, in a unit of scores."""
-    scores, labels, probe, unit = slopes_at.scores, measured["has_labels"], slopes_at.probe, slopes_at.unit
-    along = probe_of(scores, 0)
-    levels = not labels and len(scores.form.labels) > 1 and are_apart(scores)  # Of which each record has one column
+    scores, labels, probe, unit = slopes_at.scores, facts["has_labels"], slopes_at.probe, slopes_at.score_unit
+    along = probe_direction(scores, 0)
+    levels = not labels and len(scores.form.labels) > 1 and are_separate(scores)  # Of which each record has one column
     even = scores.kinds.T @ (np.sign(along) / math.sqrt(len(along))) if levels else probe
 
-    def bent_at(place: float) -> Any:
+    def curvature_at(place: float) -> Any:
         return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
-    measured = measured | {"sides": tuple(slopes_at.bend_far_away(side) / unit for side in (-1, 1))}
-    far = 1.0 if measured.pop("is_tied") or rises else slopes_at.farthest_kink(even)
+    facts = facts | {"sides": tuple(slopes_at.curvature_far_away(side) / unit for side in (-1, 1))}
+    far = 1.0 if facts.pop("is_tied") or rises else slopes_at.settling_score(even)
     # Bends that most records are far from are kinks, too.
-    bent = 0.0 if labels else np.median(np.abs(bent_at(0.0)))
+    bent = 0.0 if labels else np.median(np.abs(curvature_at(0.0)))
     is_narrow = not labels and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
         # Slopes that never settle are those of squares, whose curvature does.
-        kink = slopes_at.farthest_kink(even, 1) if labels and far >= 2.0 ** KINKS[-1] else far
+        kink = slopes_at.settling_score(even, 1) if labels and far >= 2.0 ** KINKS[-1] else far
         scores = replace(scores, width=(WIDER if labels else WIDTH) * kink)
     places = (0.0, -1.0, 1.0, -FAR, FAR)
     steep = {place: np.linalg.norm(slopes_at(place * probe[:, None]), axis=0) for place in places}
-    every = [bent_at(place) / unit for place in PLACES[: 3 if labels else None]]
+    every = [curvature_at(place) / unit for place in PLACES[: 3 if labels else None]]
     finite = [bent[np.isfinite(bent)] for bent in every]
     bends = [float(bent.mean()) if bent.size else 0.0 for bent in finite]
     most_bent = max(np.abs(bent).max(initial=0.0) for bent in finite)
@@ -337,33 +337,34 @@ def seen_from(
     near = np.concatenate([steep[place] for place in places[:3]])
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
-    measured["is_straight"] = bends[0] == 0
-    is_flat = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
-    is_bent = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
-    most = max(map(np.max, steep.values())) if is_flat else math.inf
-    most_bend = math.inf if is_bent and not is_flat else most_bent or NARROW * largest
-    vanishes = is_flat and not labels
+    facts["has_no_curvature"] = bends[0] == 0
+    is_lipschitz = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
+    curvature_varies = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
+    most = max(map(np.max, steep.values())) if is_lipschitz else math.inf
+    most_bend = math.inf if curvature_varies and not is_lipschitz else most_bent or NARROW * largest
+    vanishes = is_lipschitz and not labels
     if vanishes and least_bent > 1e-9 * most_bent:
         # Or some records, whose targets are far away, bend in the middle far less than elsewhere.
-        found = np.abs([bent_at(place) for place in np.linspace(-FAR, FAR, BENDS)])
+        found = np.abs([curvature_at(place) for place in np.linspace(-FAR, FAR, BENDS)])
         vanishes = (found[BENDS // 2] <= FADED * found.max(axis=0)).any()
     if far < 2.0 ** KINKS[-1] and not rises:
         ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
-        several = scores.shape[1] > 1 and (parts := parts_of(scores)).size
+        several = scores.shape[1] > 1 and (parts := loss_directions(scores)).size
         ends = np.linalg.solve(parts, ends) if several else ends
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
-        measured = measured | {"longest": longest, "reach": unit * far}
+        facts = facts | {"longest": longest, "saturation": unit * far}
         # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
         vanishes = vanishes and (scores.width > 0 or not are_lopsided(longest, LINKED))
         if vanishes and scores.is_shared:  # Others have a constant that is searched
             ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * SURELY * far)) for side in (1, -1)])
             steepest = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
-            measured["uneven_sides"] = steepest if are_lopsided(steepest, LOPSIDED) else None
-    known = largest, usual, is_bent, is_flat, float(most), float(most_bend), bool(vanishes)
-    return replace(scores, width=unit * scores.width), Public(*known, middle=slopes_at.middle, unit=unit, **measured)
+            facts["unbalanced_slopes"] = steepest if are_lopsided(steepest, LOPSIDED) else None
+    bounds = largest, usual, curvature_varies, is_lipschitz, float(most), float(most_bend), bool(vanishes)
+    scores = replace(scores, width=unit * scores.width)
+    return scores, PublicFacts(*bounds, center=slopes_at.center, score_unit=unit, **facts)
 
 
-def unit_within(form: LossForm, slopes_at: Slopes) -> float:
+def unit_within(form: LossForm, slopes_at: DomainSlopes) -> float:
     """Return the root mean square of scores at a far point of K, without parameters that it does not bound; 1 of none."""
     K, scores = form.feasible, slopes_at.scores
     with suppress(DPConvexError):
@@ -374,7 +375,7 @@ def unit_within(form: LossForm, slopes_at: Slopes) -> float:
     return 1.0
 
 
-def start_of(form: LossForm, slopes_at: Slopes) -> tuple[Array | None, float]:
+def finite_start(form: LossForm, slopes_at: DomainSlopes) -> tuple[Array | None, float]:
     """Return a table inside of K at which losses are numbers, if none near scores of 0, and a unit of scores near it, or 0."""
     scores, probe = slopes_at.scores, slopes_at.probe[:, None]
 

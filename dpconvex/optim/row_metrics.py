@@ -33,15 +33,15 @@ LEAST, SAMPLES, SCORES, NUMBERS = 4, 512, 2**20, 2**22
 class Metric:
     """A noisy second moment in its eigenvectors: how much of it is kept, and the matrix that makes rows round."""
 
-    kept: Array  # shape (rows,): the part of each direction that is not noise
+    signal: Array  # shape (rows,): the part of each direction that is not noise
     root: Array  # shape (rows,): of the second moment with the ridge, by direction
     vectors: Array
-    likely: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
-    turn: Array | None = None  # What rows are multiplied by first
+    denoised: Array  # shape (rows,): as kept, where eigenvalues that noise hides share what is left of the trace
+    base: Array | None = None  # What rows are multiplied by first
 
     @classmethod
     def of(
-        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, turn: Array | None = None
+        cls, moment: Array, edge: float, part: float, most: float, denoised: bool = False, base: Array | None = None
     ) -> "Metric":
         """Read a moment with a ridge, a part of the edge of its noise, and one to so many effective directions."""
         values, vectors = np.linalg.eigh(moment)
@@ -49,17 +49,17 @@ class Metric:
         kept = likely if denoised else np.maximum(values, 0.0)
         while (kept / (kept + ridge)).sum() > max(most, 1.0):
             ridge *= 1.25
-        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge), turn)
+        return cls(kept / (kept + ridge), np.sqrt(kept + ridge), vectors, likely / (kept + ridge), base)
 
     @property
     def matrix(self) -> Array:
         round_rows = self.vectors.T / self.root[:, None]
-        return np.asarray(round_rows if self.turn is None else round_rows @ self.turn)
+        return np.asarray(round_rows if self.base is None else round_rows @ self.base)
 
     @property
-    def directions(self) -> float:
+    def effective_dim(self) -> float:
         """The effective number of directions."""
-        return max(float(self.kept.sum()), 1.0)
+        return max(float(self.signal.sum()), 1.0)
 
 
 def revealed(values: Array, edge: float) -> Array:
@@ -85,7 +85,7 @@ def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, m
     alike = np.append(np.full(count, looks.constant), -1.0)
     largest = 2 * float(np.trace(known))
     found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
-    found.kept[-1] = found.likely[-1] = 0.0
+    found.signal[-1] = found.denoised[-1] = 0.0
     return found
 
 

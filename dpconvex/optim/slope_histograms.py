@@ -23,7 +23,7 @@ STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
 STEEPER = 16.0
 UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
-LOUD = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
+NOISE_COST = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
 BELIEVED = 6.0  # ... nor one of fewer deviations of a count: of all bins, one stands out by chance
 # Where so many records are as loud as noise, tails go on beyond what is seen, each bin with at most this part of the one before.
@@ -41,18 +41,18 @@ def are_lopsided(longest: tuple[Any, ...], times: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicFacts:
     """Public facts about a loss, from records of the declared domain and scores near their middle."""
 
     slope: float  # The largest
     curvature: float  # The mean, in the middle
-    is_bent: bool  # Whether curvature depends on scores
-    is_flat: bool  # Whether slopes stay within bounds where scores are large
-    most_slope: float = math.inf  # The largest slope and curvature, where slopes, or curvatures, stay within bounds
-    most_curvature: float = math.inf
+    curvature_varies: bool  # Whether curvature depends on scores
+    is_lipschitz: bool  # Whether slopes stay within bounds where scores are large
+    lipschitz: float = math.inf  # The largest slope and curvature, where slopes, or curvatures, stay within bounds
+    smoothness: float = math.inf
     vanishes: bool = False  # Whether the curvature does, far from a target: slopes are constant there
     both_sides: Callable[[float], tuple[float, float]] = lambda place: (place, place)  # The largest slopes up and down
-    short_bend: Callable[[float], float] = abs  # The curvature of the record that slopes most, next to that slope
+    short_curvature: Callable[[float], float] = abs  # The curvature of the record that slopes most, next to that slope
     least_part: float = 0.0  # Of the slopes on that side, where they are large, the least next to the largest
     # In which rows of the declared domain are about round, where they are far from that.
     metric: DomainMetric | None = None
@@ -60,16 +60,16 @@ class Public:
     has_labels: bool = False  # Whether records have labels that say all of where their losses bend
     is_uneven: bool = False  # Whether losses are sums of functions of one column each, of unlike slopes or widths
     of_labels: Callable[[Array], tuple[Array, Array]] | None = None  # Losses and slopes at constants, by label
-    middle: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
-    unit: float = 1.0  # Of scores
-    start: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
-    begins: bool = True  # Whether losses are numbers there, or at scores of 0
-    reach: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
+    center: Array | float = 0.0  # Of the scores at which slopes have both signs, by column, where these are far from 0
+    score_unit: float = 1.0  # Of scores
+    start_table: Array | None = None  # The table where steps begin and that they keep to K from, where losses have ends
+    is_finite: bool = True  # Whether losses are numbers there, or at scores of 0
+    saturation: float = 0.0  # The scores beyond which slopes of most records hardly change, if there are any
     longest: tuple[Array, ...] = (np.array(math.inf), np.array(math.inf))  # ... and slopes down and up there, by score
     sides: tuple[float, float] = (0.0, 0.0)  # The mean curvature far below and far above, if it stays there
-    is_straight: bool = False  # Whether losses have no curvature at scores of 0
+    has_no_curvature: bool = False  # Whether losses have no curvature at scores of 0
     # The longest slopes, up and down, of scores that share rows, where those of few records balance those of many
-    uneven_sides: tuple[float, float] | None = None
+    unbalanced_slopes: tuple[float, float] | None = None
     secant: Array | float = 0.0  # The curvature from 0 to the middle, by column, where that is not 0
 
     def short_side(self, place: float) -> float:
@@ -77,29 +77,29 @@ class Public:
         return min(self.both_sides(place))
 
     @property
-    def of_steps(self) -> "Public":
+    def of_steps(self) -> "PublicFacts":
         """Facts for steps: squares that continue as lines count as squares, whose curvature is the largest."""
-        if not self.vanishes or self.most_curvature > RISING * self.curvature:
+        if not self.vanishes or self.smoothness > RISING * self.curvature:
             return self
-        return replace(self, curvature=self.most_curvature, is_bent=False, vanishes=False)
+        return replace(self, curvature=self.smoothness, curvature_varies=False, vanishes=False)
 
     @property
     def has_one_side(self) -> bool:
         """Whether slopes stay within bounds, and have one sign alone: records are pairs of which one is preferred, say."""
-        return self.is_flat and min(float(np.max(side)) for side in self.longest) <= 0
+        return self.is_lipschitz and min(float(np.max(side)) for side in self.longest) <= 0
 
     @property
-    def is_balanced(self) -> bool:
+    def has_log_link(self) -> bool:
         """Whether slopes grow with the distance from the answer, and depend on scores as curvature does: as for log links."""
-        return self.is_bent and not self.vanishes
+        return self.curvature_varies and not self.vanishes
 
-    def farthest(self, bend: float) -> float:
+    def max_step(self, curvature: float) -> float:
         """Return the unit of the longest useful step of scores, where slopes that stay within bounds say one."""
-        return self.most_slope / bend if self.vanishes else self.unit
+        return self.lipschitz / curvature if self.vanishes else self.score_unit
 
-    def edges_near(self, usual: float) -> Array:
+    def histogram_edges(self, usual: float) -> Array:
         """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
-        is_steep = self.has_labels and not self.is_flat and not self.is_balanced
+        is_steep = self.has_labels and not self.is_lipschitz and not self.has_log_link
         longest = LARGEST * min(STEEPER * self.slope if is_steep else self.slope, usual * 2.0 ** (BINS - SHORTER))
         return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
@@ -160,14 +160,14 @@ class LengthHistograms:
         is_seen = near.max() > SEEN_TOGETHER * self.deviation * math.sqrt(2 * TOGETHER)
         return min(usual, float(self.edges[near.argmax() + TOGETHER])) if is_seen else usual
 
-    def clip(self, counts: Array, loud: float, usual: float, last: float) -> float:
+    def clip(self, counts: Array, noise_cost: float, usual: float, last: float) -> float:
         """Return the clip at which bias and noise together are least: bias is the sum of what gradients exceed it by."""
         up, down = self.standing_out(counts, last)
         up[0] = down[0] = 0.0  # Without a slope: at a tie, or beyond a margin
         seen = float((up + down).sum())
         if not seen >= max(SEEN * self.number, BELIEVED * self.deviation):
             return usual
-        if self.longest is None and self.number > TAILED * math.sqrt(loud):
+        if self.longest is None and self.number > TAILED * math.sqrt(noise_cost):
             up, down = self.with_tail(up), self.with_tail(down)
         excess = np.maximum(self.edges / math.sqrt(2) - self.edges[:, None], 0.0)
         both = excess @ (up + down)
@@ -175,7 +175,7 @@ class LengthHistograms:
         missing, length = self.hidden(counts, last)
         lost = missing * np.maximum(1 - self.edges / max(length, 1e-300), 0.0)
         net, both = net + lost, both + np.abs(lost)
-        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * loud
+        cost = net**2 + (BOTH_SIDES * both) ** 2 + self.edges**2 * noise_cost
         least = int(np.searchsorted(np.cumsum(up + down), UNCLIPPED * seen))
         return float(self.edges[max(int(np.argmin(cost)), least)])
 
@@ -185,7 +185,7 @@ class Fit:
     """One fit: records behind their noise, public facts, and the level of all questions, whose square they share."""
 
     looks: PrivateLooks
-    public: Public
+    public: PublicFacts
     level: float
     size: float  # The nominal number of records
     rounds: float | None = None  # The number of steps, where that is given

@@ -7,8 +7,8 @@ import numpy as np
 
 from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
-from dpconvex.optim.adaptive_descent import model_of
-from dpconvex.optim.class_descent import class_model_of
+from dpconvex.optim.adaptive_descent import score_model
+from dpconvex.optim.class_descent import class_score_model
 from dpconvex.optim.slope_histograms import Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
@@ -32,7 +32,7 @@ def descend_on_vertices(
     scores, size, widest = looks.scores, fit.size, float(looks.scores.widest.max())
     public = replace(fit.public, metric=None)  # of all features, of which few are taken
     features, left = len(scores.inside), 1 - LENGTHS - CHOICES
-    reach, plain = vertex_reach(form), start_of(form)[scores.places] * scores.scale
+    reach, plain = vertex_reach(form), simplex_center(form)[scores.places] * scores.scale
 
     def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
         own = PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
@@ -40,24 +40,24 @@ def descend_on_vertices(
 
     if scores.has_constant:
         alone, left = part(np.arange(0), CONSTANT), left - CONSTANT
-        plain[-1] = model_of(alone).table[-1] * alone.looks.constant
+        plain[-1] = score_model(alone).table[-1] * alone.looks.constant
     clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS), public.slope * widest, size)
     own = (reach[:, scores.places] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
     found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES), vertices)
     rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
     last = rest.looks
-    if public.is_flat and form.template.record.discrete:
-        table, hessian, *_ = class_model_of(rest, form)
+    if public.is_lipschitz and form.template.record.discrete:
+        table, hessian, *_ = class_score_model(rest, form)
         table = table / times_longer(last.parameters(table), form)
     else:
-        begin = start_of(form)[last.scores.places] * last.scores.scale
-        table, hessian, *_ = model_of(rest, begin)
+        begin = simplex_center(form)[last.scores.places] * last.scores.scale
+        table, hessian, *_ = score_model(rest, begin)
     inside = last.scores.scale[:, 0] / last.units[:, 0]
     return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.places, size)
 
 
-def start_of(form: LossForm) -> Array:
+def simplex_center(form: LossForm) -> Array:
     """Return the mean of the vertices of simplices, and 0 elsewhere, shape (dim,)."""
     start = np.zeros(form.space.dim)
     for piece in form.feasible.pieces:

@@ -10,9 +10,9 @@ from sklearn.metrics import log_loss
 import dpconvex as dp
 from dpconvex.fitting.verify import form_of
 from dpconvex.optim import public_slopes, row_metrics
-from dpconvex.optim.class_descent import shorter
+from dpconvex.optim.class_descent import james_stein_of_classes
 from dpconvex.optim.constant_models import LabelShares, Sought, search
-from dpconvex.optim.public_slopes import known_of
+from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import LengthHistograms
 from dpconvex.sums import engine
 from dpconvex.sums.grouped_sums import vector_sums
@@ -217,7 +217,7 @@ def test_steps_that_stand_out_along_the_constant_alone_become_no_longer() -> Non
     for _ in range(200):
         point, constant = draw.normal(size=(12, 1)), draw.normal(size=12)
         kept, lost = np.where(np.arange(12) == 11, draw.uniform(), 0.0), draw.uniform()
-        found = shorter(point, kept, lost * kept, constant, None, 0.5)
+        found = james_stein_of_classes(point, kept, lost * kept, constant, None, 0.5)
         along = constant * point[-1, 0] / constant[-1]
         assert np.linalg.norm(found) <= 2 * (np.linalg.norm(point) + np.linalg.norm(along))
 
@@ -238,7 +238,7 @@ def test_clips_leave_little_of_a_tail_that_noise_hides() -> None:
 def test_clips_keep_long_slopes_that_noise_hides_where_short_ones_tell_of_them() -> None:
     """Of an expected shortfall, one record in ten has long slopes: clips fell to the length of all others."""
     template = dp.load("expected_shortfall", features=2)
-    sides = known_of(form_of(template))[1].uneven_sides
+    sides = public_facts(form_of(template))[1].unbalanced_slopes
     short, draw, edges = min(sides), np.random.default_rng(0), max(sides) * 2.0 ** np.arange(-10.0, 2)
     slopes = np.r_[np.full(900, short), np.full(100, -9 * short)] * (1 if sides[0] == short else -1)
     counts = np.stack([np.histogram(side, np.append(0, edges))[0] for side in (slopes, -slopes)])
@@ -351,7 +351,7 @@ def test_labels_alone_are_seen_by_one_record_each(monkeypatch):
 
     monkeypatch.setattr(Lowered, "gradient", counted)
     template = dp.load("least_squares_classifier", features=2, classes=20)
-    assert not known_of(form_of(template))[1].is_uneven
+    assert not public_facts(form_of(template))[1].is_uneven
     assert max(read) <= LANES
 
 
@@ -359,7 +359,7 @@ def test_records_of_many_grades_are_summed_many_at_a_time(monkeypatch):
     """Of 40 grades, records were looked at one by one, each beside 63 copies of itself; and the domain was, twice."""
     blocks, facts = list[int](), list[object]()
     monkeypatch.setattr(engine, "vector_sums", lambda part, own: blocks.append(len(own)) or vector_sums(part, own))
-    monkeypatch.setattr(public_slopes.Slopes, "are_uneven", lambda *given: facts.append(given))
+    monkeypatch.setattr(public_slopes.DomainSlopes, "has_unlike_columns", lambda *given: facts.append(given))
     data = {"x": RANDOM.normal(size=(1000, 2)) / 3, "y": RANDOM.integers(0, 40, 1000)}
     template = dp.load("ordinal_regression", features=2, classes=40)
     dp.solve(template, data, PRIVACY, dp.AdaptiveSteps(rounds=1), clip=True, seed=0)
@@ -386,5 +386,5 @@ def test_few_public_records_are_looked_at_where_each_has_many_scores(monkeypatch
     form = form_of(
         dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.sum(cp.logistic(-y * (x @ W))))
     )
-    known_of(form)
+    public_facts(form)
     assert max(seen) * linear_scores(form).form.forms <= 2**9

@@ -353,8 +353,8 @@ def test_noise_of_many_features_makes_no_record_shorter():
     noisy = moment + (noise + noise.T) / 2
     metric = Metric.of(noisy, 200.0, 0.5, np.inf, denoised=True)
     leverage = np.trace(metric.matrix @ moment @ metric.matrix.T)
-    assert 0.9 < metric.directions / leverage < 1.1
-    assert Metric.of(noisy, 200.0, 0.5, np.inf).directions > 5 * leverage
+    assert 0.9 < metric.effective_dim / leverage < 1.1
+    assert Metric.of(noisy, 200.0, 0.5, np.inf).effective_dim > 5 * leverage
 
 
 @pytest.mark.parametrize("kind", ["gradients", "roots"])
