@@ -83,6 +83,7 @@ class Record(Sealed):
         return partial(Record, **self.fields), ()
 
     @quietly
+    @np.errstate(all="ignore")  # warnings of numbers tell about the data
     def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
 

@@ -39,9 +39,10 @@ class LearnsNothing(TransformerMixin, BaseEstimator):
 
 @contextmanager
 def unquoted() -> Iterator[None]:
-    """Context that removes quoted records from the errors of scikit-learn, and keeps the remedy."""
+    """Context that removes quoted records from the errors of scikit-learn, and warnings of numbers, which tell about records."""
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except DPConvexError:
         raise
     except ValueError as error:
@@ -54,8 +55,7 @@ def finite_rows(transformer: Any, X: Any, reset: bool) -> NDArray[Any]:
     """Return records in double or single precision, as they are stored; raise at the first record that is not finite."""
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 0}
     rows: NDArray[Any] = validate_data(transformer, X, reset=reset, **options)
-    with np.errstate(all="ignore"):  # the sum of large finite numbers may overflow
-        total = rows.sum(dtype=float)
+    total = rows.sum(dtype=float)
     for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)) if not np.isfinite(total) else ():
         refuse(f"{type(transformer).__name__}: row", int(row), rows[row])
     return rows

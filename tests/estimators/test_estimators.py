@@ -82,9 +82,12 @@ def test_values_are_looked_at_when_they_are_paid_for():
         *((dp.LogisticRegression(**given), pd.DataFrame(spoilt), y) for spoilt in objects),
         (dp.LogisticRegression(**given), x, np.where(y, pd.NaT, y.astype(object))),
         (dp.MetricLearner(**given), pairs, np.where(y, pd.NA, y.astype(object))),
+        # Warnings of numbers, which are errors here, would tell of records before they are paid for.
+        (dp.MetricLearner(**given), np.full((20, 2, 2), np.inf), y),
+        (dp.LogisticRegression(**given), np.full((20, 2), np.longdouble("1e4000")), y),
     )
     for spent, (model, features, target) in enumerate(models, 1):
-        words = r"NaN|nan|not declared|outside Box|outside Ball|not an array of numbers"
+        words = r"NaN|nan|is inf|not declared|outside Box|outside Ball|not an array of numbers"
         refused(dp.DomainError, words, model.fit, features, target)
         assert len(budget.entries) == spent
 

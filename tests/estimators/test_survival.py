@@ -38,6 +38,12 @@ def test_each_interval_says_who_dies_who_lives_through_it_and_who_is_not_seen():
     np.testing.assert_allclose(dp.SurvivalRegressor(bounds=(0, 9), intervals=3).unique_times_, [3, 6, 9])
 
 
+def test_a_time_whose_share_of_an_interval_overflows_leaves_no_warning():
+    late = Y.copy()
+    late[3] = (False, 1e308)
+    dp.SurvivalRegressor(**STEPS, intervals=(0.5, 10)).fit(X, late)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"delta": 0.0}, {"adjacency": "add-remove", "size": SIZE}, {"intervals": 12}])
 def test_a_private_fit_learns_and_its_proof_is_replayed(options):
