@@ -16,7 +16,7 @@ from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.optim.adaptive_descent import score_model
 from dpconvex.optim.class_descent import take_steps
-from dpconvex.optim.newton_step import HESSIAN, LEAST, STAYS, NewtonPoint, NewtonStep
+from dpconvex.optim.newton_step import HESSIAN, LEAST_ROOT, STAYS, NewtonPoint, NewtonStep
 from dpconvex.optim.noisy_metrics import row_metric
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import Fit
@@ -154,4 +154,4 @@ def fewest_records(form: LossForm, certificate: Certificate, fits: bool) -> int:
     """Return the smallest number of records for an estimate with covariance; with fewer, noise exceeds the Hessian."""
     count, sides = form.basis.shape[1], 2 if certificate.privacy.adjacency == "replace-one" else 1
     level = certificate.settings["level"] * math.sqrt((1 - (STEPS if fits else MOMENT)) * HESSIAN * (1 - STAYS))
-    return math.ceil(LEAST * count * math.sqrt(2 * count * sides) / level)
+    return math.ceil(LEAST_ROOT * count * math.sqrt(2 * count * sides) / level)

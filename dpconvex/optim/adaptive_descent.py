@@ -14,7 +14,7 @@ from dpconvex.optim.constant_first import refine_constant
 from dpconvex.optim.constant_models import shared_constants
 from dpconvex.optim.noisy_metrics import CURVATURES, fit_metrics, truncate_rows
 from dpconvex.optim.noisy_quadratic import least_point
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, NOISE_COST, RISING, USUAL, Fit, LengthHistograms
+from dpconvex.optim.slope_histograms import CLIP_STEPS, FIRST_CLIP, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sensitivity.public_terms import pulls, weighed
 from dpconvex.sensitivity.regularizer import ridge_of
@@ -23,22 +23,22 @@ from dpconvex.util.arrays import Array, Indices
 
 # Steps; there are fewer where there are fewer records than so many for each direction and unit of the level, and at most one for
 # each so many records.  Where curvature depends on scores, steps are short: there are more of them, and so many at least.
-ROUNDS, ENOUGH, SINGLE, BENT_FEWEST, BENT_ENOUGH = 24, 30.0, 10.0, 4, 40.0
+MAX_STEPS, ALL_STEPS, SINGLE, VARYING_FEWEST, VARYING_ALL = 24, 30.0, 10.0, 4, 40.0
 # Of a Newton step, also where curvature depends on scores; and the part of the steps, the last ones, that become shorter.
-RATE, BENT_RATE, DECAY = 1.2, 0.6, 0.4
+RATE, VARYING_RATE, DECAY = 1.2, 0.6, 0.4
 # Where slopes balance, rare levels of counts may bend far more than most: more steps than so many are shorter, to this part,
 # unless there are so many records for each direction and unit of the level.
-UNHURRIED, SLOWEST, PLENTY = 6.0, 0.33, 300.0
+UNHURRIED, SLOWEST, UNSLOWED = 6.0, 0.33, 300.0
 # Below this cosine of two gradients in a row, longer than so many deviations of noise, steps become so much shorter.
-OPPOSED, HEARD, SLOWER = -0.3, 2.0, 1.5
+OPPOSED_COSINE, ABOVE_NOISE, SLOWDOWN = -0.3, 2.0, 1.5
 # How far scores move in a step, in root mean square, where curvature depends on them; by noise, where slopes balance.
-TRUSTED, NOISY = 0.5, 0.1
-SELDOM = 4  # Curvature that does not depend on scores is asked for in each so many steps
+SCORE_CHANGE, SCORE_NOISE = 0.5, 0.1
+PERIOD = 4  # Curvature that does not depend on scores is asked for in each so many steps
 # The part of the squared level for the length of scores; how long they count at most, next to what the metric says; and how much
 # longer they become at most.
-LENGTH, REACH, LONGEST = 0.04, 1.5, 5.0
+LENGTH, REACH, MAX_GROWTH = 0.04, 1.5, 5.0
 # By how much the curvature falls in one step at most; the deviations of an answer that are doubted where it is about constant.
-FALLING, STEADY = 2**0.25, 2.0
+CURVATURE_FALL, STEADY = 2**0.25, 2.0
 BINDING_NOISE = 0.25  # What noise of steps counts where K holds some of it back, unless K bounds parameters
 # What counts of directions at least; the records for each direction and unit of the level beyond which noise shortens less.
 MIN_SIGNAL, FEWER = 1e-3, 24.0
@@ -49,7 +49,7 @@ LEAST_CLIP = 0.5
 FEW_HELD, BINDING = 12.0, 0.01
 # Without a constant, which tells how far scores spread, a curvature at kinks is a difference of slopes so much farther apart that
 # noise hides less of it: by this, next to the noise of one, and by so much at most; then the same where steps leap to the middle.
-TOLD_APART = ((40.0, 3.0), (140.0, 25.0))
+WIDER_DIFFERENCES = ((40.0, 3.0), (140.0, 25.0))
 
 
 class ScoreModel(NamedTuple):
@@ -119,7 +119,7 @@ class AdaptiveDescent:
         differ = self.public.curvature_varies or self.looks.scores.width > 0
         # Without constraints, steps of classes go ever farther out.  They shorten steps of few records, too.
         lasting = self.public.has_labels or self.many < FEW_HELD
-        self.late = late if (lasting if self.constrained else self.many >= ENOUGH and differ) else None
+        self.late = late if (lasting if self.constrained else self.many >= ALL_STEPS and differ) else None
         self.binds = False
         bounded = late is not None and np.isfinite(late.feasible.upper - late.feasible.lower).mean() > 0.5
         self.binding_noise = 0.0 if bounded else BINDING_NOISE
@@ -129,20 +129,20 @@ class AdaptiveDescent:
         """Return how many steps are taken: fewer where records are few, and at least some where curvature varies."""
         fit, bent = self.fit, self.public.curvature_varies
         single = self.num_records * fit.level / (self.looks.sides * SINGLE)
-        usual = ROUNDS * min(1.0, self.many / (BENT_ENOUGH if bent else ENOUGH))
-        usual = max(usual, BENT_FEWEST) if bent else max(min(usual, single), 1.0)
+        usual = MAX_STEPS * min(1.0, self.many / (VARYING_ALL if bent else ALL_STEPS))
+        usual = max(usual, VARYING_FEWEST) if bent else max(min(usual, single), 1.0)
         return int(round(usual) if fit.rounds is None else fit.rounds)
 
     def _share_level(self, left: float) -> None:
         """Divide the remaining squared level among histograms, curvatures and gradients."""
         fit, looks, start = self.fit, self.looks, self.start
-        histograms = HISTOGRAMS / sum(t < self.rounds for t in LOOKS)
+        histograms = HISTOGRAMS / sum(t < self.rounds for t in CLIP_STEPS)
         if start:
             left += histograms - start.spent - (start.last_share and start.last_share + start.histogram_share)
-        self.period = 1 if self.public.curvature_varies else SELDOM
+        self.period = 1 if self.public.curvature_varies else PERIOD
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
         self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
-        self.noise_cost = (NOISE_COST * looks.sides / fit.level) ** 2 / left * self.metric.effective_dim * self.columns
+        self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
         edges, signed = self.public.histogram_edges(math.inf), len(looks.scores.onto_kinds) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = looks.deviation_of_counts(self.histogram_level)
@@ -151,14 +151,15 @@ class AdaptiveDescent:
     def _set_start(self, begin: Array, by_labels: bool) -> None:
         """Set the first point, clip and curvature, and the rate of full steps."""
         looks, public, start = self.looks, self.public, self.start
-        self.clip, self.curvature = USUAL * public.slope, public.smoothness if public.vanishes else public.curvature
-        self.full_rate, balances = BENT_RATE if public.curvature_varies else RATE, bool(start and start.lengths.longest)
+        self.clip, balances = FIRST_CLIP * public.slope, bool(start and start.lengths.longest)
+        self.curvature = public.smoothness if public.vanishes else public.curvature
+        self.full_rate = VARYING_RATE if public.curvature_varies else RATE
         if balances:
-            self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / PLENTY), 1.0)
+            self.full_rate *= min(max(UNHURRIED / self.rounds, SLOWEST, self.many / UNSLOWED), 1.0)
         self.leaps = bool(np.any(public.secant > 0)) and not looks.constant
         # Rows that share scores may have constants
         if public.vanishes and not (looks.constant or looks.scores.is_shared):
-            apart, widest = TOLD_APART[self.leaps]
+            apart, widest = WIDER_DIFFERENCES[self.leaps]
             wider = min(max(looks.counted(apart, 1.0) / (self.curvature_level * self.num_records), 1.0), widest)
             looks.scores = replace(looks.scores, width=wider * looks.scores.width)
             self.curvature /= wider
@@ -173,7 +174,7 @@ class AdaptiveDescent:
             self.unclipped = min(1.0, self.clip / max(start.hidden_length, 1e-300))
         together = start and len(start.constants) > 1 and not np.ptp(start.constants)
         self.anchor = self.point if by_labels or together or (start and not public.curvature_varies) else None
-        self.min_curvature = 0.0 if public.curvature_varies else public.curvature / RISING
+        self.min_curvature = 0.0 if public.curvature_varies else public.curvature / MAX_RISE
         if public.vanishes:
             self.min_curvature = start.min_curvature if start else public.curvature
         # The last gradient and step, what is ahead of each direction, and the variance of noise, as kept and as likely
@@ -183,15 +184,15 @@ class AdaptiveDescent:
 
     def take_step(self, t: int) -> None:
         """Ask for the noisy gradient, and take step `t`, with a proximal step where one follows."""
-        if t in LOOKS[bool(self.start) :]:
+        if t in CLIP_STEPS[bool(self.start) :]:
             self._set_clip(t)
         leap, here, before = self.leaps and not t, self.point, self.gradient
         clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.center))) if leap else self.clip
         gradient = self.gradient = self._noisy_gradient(t, clip)
         deviation = self.looks.sides * clip * self.leverage / self.level
         # Beside a regularizer gradients may be nothing but noise.
-        above_noise = self.form is None or np.linalg.norm(gradient) > HEARD * deviation * math.sqrt(gradient.size)
-        self.slowdown *= SLOWER if above_noise and is_opposed(gradient, before) else 1.0
+        above_noise = self.form is None or np.linalg.norm(gradient) > ABOVE_NOISE * deviation * math.sqrt(gradient.size)
+        self.slowdown *= SLOWDOWN if above_noise and is_opposed(gradient, before) else 1.0
         deviation /= self.curvature
         rate = self._rate(t, deviation)
         if leap:  # To the middle, where the sum of rows tells it: it is the gradient, next to the slope at 0
@@ -202,7 +203,7 @@ class AdaptiveDescent:
         if self.form is not None:
             self.point, _ = self._proximal_step(self.form, self.curvature / rate)
             # The regularizer and K hold most of a gradient back
-            self.slowdown *= SLOWER if is_opposed(self.point - here, self.last_step) else 1.0
+            self.slowdown *= SLOWDOWN if is_opposed(self.point - here, self.last_step) else 1.0
             self.last_step = self.point - here
         elif self.late is not None and (self.constrained or t >= self.rounds // 2):
             free = self.point
@@ -222,7 +223,7 @@ class AdaptiveDescent:
         # Without bounds on slopes, or a constant that is found first, a usual clip is as wide as bounds of targets are.
         usual = self.clip if self.start or self.public.is_lipschitz else self.lengths.together(counts, self.clip)
         found, last = self.lengths.clip(counts, noise_cost, usual, self.clip if t else 0.0), self.clip
-        self.clip = max(min(found, RISING * last) if t else found, self.min_clip)
+        self.clip = max(min(found, MAX_RISE * last) if t else found, self.min_clip)
         self.unclipped = min(1.0, self.clip / max(self.lengths.hidden(counts, last)[1], 1e-300))
 
     def _noisy_gradient(self, t: int, clip: float) -> Array:
@@ -230,7 +231,7 @@ class AdaptiveDescent:
         probe: dict[str, Any] = {}
         if not t % self.period:
             probe["probe"] = probe_direction(self.looks.scores, t, self.gradient)
-            probe |= {"cap": RISING * self.curvature, "along_level": self.curvature_level}
+            probe |= {"cap": MAX_RISE * self.curvature, "along_level": self.curvature_level}
         answer = self.looks.look(self.matrix.T @ self.point, clip, self.leverage, self.level, **probe)
         if probe:
             self._update_curvature(t, float(answer.along[0]) / self.num_records)
@@ -242,10 +243,10 @@ class AdaptiveDescent:
     def _update_curvature(self, t: int, seen: float) -> None:
         """Move the curvature to the interval that the noisy one, `seen`, leaves for it, and by no large factor down."""
         public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
-        doubt *= self.looks.counted(RISING * self.curvature, 1.0) / (self.curvature_level * self.num_records)
-        falls = 0.0 if public.vanishes and not t else self.curvature / FALLING**self.period
+        doubt *= self.looks.counted(MAX_RISE * self.curvature, 1.0) / (self.curvature_level * self.num_records)
+        falls = 0.0 if public.vanishes and not t else self.curvature / CURVATURE_FALL**self.period
         least = max(falls, self.min_curvature)
-        if not t and self.start is None and RISING * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
+        if not t and self.start is None and MAX_RISE * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
             least = max(STEADY * doubt, self.min_curvature)  # Records of the declared domain bend far more
         self.curvature = max(min(max(self.curvature, seen - doubt), seen + doubt), least)
 
@@ -259,7 +260,7 @@ class AdaptiveDescent:
         effective_dim = self.metric.effective_dim * self.columns
         noise = rate * deviation * math.sqrt(effective_dim / self.num_records) * public.has_log_link
         most = min(public.max_step(self.curvature), public.score_unit if self.leaps else math.inf)
-        return rate * min(1.0, most / max(change / TRUSTED, noise / NOISY, 1e-300))
+        return rate * min(1.0, most / max(change / SCORE_CHANGE, noise / SCORE_NOISE, 1e-300))
 
     def _spread(self, point: Array) -> float:
         """Return the root mean square of the scores at a point."""
@@ -287,7 +288,7 @@ class AdaptiveDescent:
         if self.fits_length:
             moving = whole - (0 if self.constant is None else centre(whole, metric.signal, self.constant))
             more = self._growth(moving, self._spread(moving))
-            more = min(max(more, -shorter), LONGEST)
+            more = min(max(more, -shorter), MAX_GROWTH)
             self.point, shorter = self.point + more * moving, shorter + more
         hessian = self.curvature * self.truncation * self.inverse @ self.inverse.T
         noise = shorter * matrix.T * np.sqrt(self.variance)
@@ -320,7 +321,7 @@ class AdaptiveDescent:
 
 
 def is_opposed(one: Array, other: Array) -> bool:
-    return bool((one * other).sum() < OPPOSED * np.linalg.norm(one) * np.linalg.norm(other))
+    return bool((one * other).sum() < OPPOSED_COSINE * np.linalg.norm(one) * np.linalg.norm(other))
 
 
 def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:

@@ -21,41 +21,41 @@ from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 # Parts of the squared level, of the second moment and of looks for the length; the steps have the rest.
-MOMENT, LENGTHS = 0.12, 0.06
+MOMENT_SHARE, LENGTHS_SHARE = 0.12, 0.06
 # The ridge, next to the edge of the moment's noise: so many deviations of an entry, between these ends.
-EDGE, ENTRY = (0.25, 0.5), 2.2
-ROUNDS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
+RIDGE_ENDS, ENTRY = (0.25, 0.5), 2.2
+CLASS_STEPS, AVERAGED = 64, 0.3  # Steps, and the part of them, the last ones, that are averaged
 # The clip, next to the largest slope, and by how much wider it is with a regularizer as stiff as the loss, and at most.  Where
 # slopes are no longer far away than near 0, as those of hinges, it begins at 1: those that count are about as long.
-PART, STIFFER, FLAT, WIDEST = 0.35, 4.0, 1 - 1e-6, 3.0
+CLIP_PART, STIFFER, HINGES, MAX_CLIP = 0.35, 4.0, 1 - 1e-6, 3.0
 # At most, with another regularizer than squares; and by how much wider it is where K holds scores.
-HELD, BOUND = 0.7, 1.4
+MAX_OTHER_CLIP, BOUND = 0.7, 1.4
 # The clip's bias does not fall with more records: it widens from so many records and units of the level for each direction and
 # column.
-MANY = 50.0
+WIDENING = 50.0
 # The step: how far the noise of all steps may move a score, and how much further for each direction next to records and unit of
 # the level; which part of the curvature at 0 holds it back; the longest step, next to Newton's where curvature is largest.
-MOVED, NOISY, CURVED, LONGEST = 0.6, 15.0, 0.1, 12.0
-# NOISY, AVERAGED and MANY where scores share parameters, and the curvature that holds back noise if effects are weak, next to
+MOVED, NOISY, CURVED, MAX_STEP = 0.6, 15.0, 0.1, 12.0
+# NOISY, AVERAGED and WIDENING where scores share parameters, and the curvature that holds back noise if effects are weak, next to
 # that at 0.
 SHARED, WEAK = (3.0, 0.5, 20.0), 0.25
 # The least length that noise leaves of steps; noise of scores that may stay, next to slope and curvature; and how fast constants
 # become those of labels alone where steps are shortened.
-LEAST, HARMLESS, ALONE = 0.1, 0.2, 2.0
+LEAST_LENGTH, HARMLESS, TO_LABELS = 0.1, 0.2, 2.0
 # From so long slopes near 0 on, next to those far away, scores say no probabilities: they are shortened with their constants.
-MARGIN = 0.9
+HINGE_SLOPES = 0.9
 # The part of the squared level for looks at their constants, and the deviation of these before, next to the margin.
 SHIFTS, APART = 0.03, 0.7
 # Steps are halved where a gradient takes back so much of the last one, and so many deviations of its noise.
-TURNED, SURE = 0.5, 3.0
+REVERSAL, REVERSAL_NOISE = 0.5, 3.0
 # Looks for the length: how many, with which deviation they begin, and which part of a change is doubted.
-LOOKS, DEVIATION, MISSED = 4, 0.5, 0.3
-SHORTEST, LONGER = 0.5, 1.5  # Of one look
+LENGTH_LOOKS, LENGTH_DEVIATION, CHANGE_DOUBT = 4, 0.5, 0.3
+LEAST_CHANGE, MOST_CHANGE = 0.5, 1.5  # Of one look
 # The least and the largest clip of slopes along the parameters, next to the spread of scores, and the noise that it may have.
 # Where scores tell little, slopes are long on both sides, and the clip is near 1: a shorter one hides that scores are too long.
-REACH, NEAR, FARTHEST, BLURRED = 0.7, 1.2, 3.0, 0.1
+SPREAD_REACH, REACH_AT_1, MAX_REACH, BLURRED = 0.7, 1.2, 3.0, 0.1
 CHOICE = 0.03  # Curvature next to squared slopes, at least, where shared scores are those of choices
-PLENTY = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
+NEAR_KINKS = 150.0  # Records and unit of the level for each parameter, from which steps of classes end nearer to kinks
 
 
 def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tuple[Any, ...]) -> tuple[Array, Array]:
@@ -69,7 +69,7 @@ def take_steps(form: LossForm, settings: dict[str, float], size: float, seen: tu
         # Of shared scores, sums of many losses have slopes so long that steps of classes would be far too short; but
         # curvature that nonsmooth points have by their width is none to step by, where records are many.
         alone = not scores.is_shared or public.smoothness >= CHOICE * public.lipschitz**2
-        alone = alone or (scores.width > 0 and size * level > PLENTY * form.basis.shape[1])
+        alone = alone or (scores.width > 0 and size * level > NEAR_KINKS * form.basis.shape[1])
         # One second moment says little of rows of products, unless slopes have one sign alone.
         alone = alone and (public.has_one_side or not scores.has_mixed_products)
         take = descend_for_classes if public.is_lipschitz and classes and alone else descend_adaptively
@@ -107,8 +107,8 @@ class ClassDescent:
             # With many rows, steps are short, and end near where they begin.
             begin, more = shared_constants(fit, self.public.of_labels)
             spent += more
-        edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *EDGE))
-        self.metric, *_ = row_metric(fit, MOMENT, edge, denoised=True)
+        edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *RIDGE_ENDS))
+        self.metric, *_ = row_metric(fit, MOMENT_SHARE, edge, denoised=True)
         self.matrix = fit.looks.in_metric(self.metric.matrix)
         self.along, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.onto_columns))
         self.many = fit.size * fit.level / (fit.looks.sides * self.metric.effective_dim)
@@ -116,12 +116,12 @@ class ClassDescent:
         ridge = ridge_of(form, free=False)
         # Twice the weights of squares of the table
         self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
-        self.rounds = int(ROUNDS if fit.rounds is None else fit.rounds)
-        unlikely = self.public.slope >= MARGIN * self.public.lipschitz  # Scores say no probabilities
+        self.rounds = int(CLASS_STEPS if fit.rounds is None else fit.rounds)
+        unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores say no probabilities
         told = None if self.along is None else self.public.of_labels
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
-        self.level = fit.level_of((1 - MOMENT - LENGTHS - self.shifts - spent) / self.rounds)
+        self.level = fit.level_of((1 - MOMENT_SHARE - LENGTHS_SHARE - self.shifts - spent) / self.rounds)
         self._set_clip_and_step()
         self.first = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
         self.average, self.last, self.pace = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
@@ -130,16 +130,16 @@ class ClassDescent:
     def _set_clip_and_step(self) -> None:
         """Set the clip, the step size, and the deviation of the noise of all gradients."""
         fit, looks, public, metric = self.fit, self.looks, self.public, self.metric
-        noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, MANY)
+        noisy, self.averaged_part, enough = SHARED if looks.scores.is_shared else (NOISY, AVERAGED, WIDENING)
         part = self._relative_clip()
         wider = min(max(math.sqrt(self.many / (enough * self.columns)), 1.0), max(1 / part, 1.0))
-        bound = public.slope < FLAT * public.lipschitz and self.squares is not None and not self.implicit.is_plain
+        bound = public.slope < HINGES * public.lipschitz and self.squares is not None and not self.implicit.is_plain
         part *= wider * math.sqrt(looks.privacy.most) * (BOUND if bound else 1.0)
         widest = math.sqrt(looks.rows.squared_norm(looks.scores.radius)) * looks.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
         self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
         self.noise = self.unit * looks.sides * self.clip / self.level * math.sqrt(self.rounds)
-        step = LONGEST / max(wider * public.smoothness, public.lipschitz**2 / 4)
+        step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
             left = metric.signal / (1 + 2 * CURVED * self.rounds * public.curvature * step * metric.signal)
@@ -153,8 +153,8 @@ class ClassDescent:
             squares = self.squares.max() * float((metric.signal / metric.root**2).sum())
             stiff = squares / (metric.effective_dim * public.curvature)
         else:
-            stiff, most = stiffness(fit, self.form, metric, self.matrix) / public.curvature, HELD
-        least, most = (1.0, WIDEST) if public.slope >= FLAT * public.lipschitz else (PART, most)
+            stiff, most = stiffness(fit, self.form, metric, self.matrix) / public.curvature, MAX_OTHER_CLIP
+        least, most = (1.0, MAX_CLIP) if public.slope >= HINGES * public.lipschitz else (CLIP_PART, most)
         return float(min(least * (1 + STIFFER * stiff), most))
 
     def take_step(self, t: int) -> None:
@@ -168,7 +168,7 @@ class ClassDescent:
             self.shares.learn(place * self.looks.constant, mean @ gradient, heard, self.clip)
         step = self.implicit.direction(self.point, gradient, self.pace * self.step)
         back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
-        if back > far * max(TURNED * far, SURE * noise / math.sqrt(self.rounds)):
+        if back > far * max(REVERSAL * far, REVERSAL_NOISE * noise / math.sqrt(self.rounds)):
             self.pace /= 2
             step = self.implicit.direction(self.point, gradient, self.pace * self.step)
         self.point, self.last = self.point + self.pace * self.step * step, step
@@ -203,7 +203,7 @@ class ClassDescent:
         lost = (self.step * self.noise) ** 2 * signal / (1 + holds * signal) * self.columns
         best = None if self.shares is None else self.shares.best() / self.looks.constant
         moved = max(math.sqrt(float(lost.sum()) / fit.size), 1e-300)
-        least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST), 1.0)
+        least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST_LENGTH), 1.0)
         return self.first + james_stein_of_classes(self.average - self.first, signal, lost, self.along, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
@@ -232,7 +232,7 @@ def james_stein_of_classes(
     factor = max(least, 1 - max(noise, 0.0) / signal)  # Below 0 is rounding, where only the constant stands out
     if constant is None or best is None:
         return factor * point
-    alone = min(1.0, ALONE * (1 - factor))
+    alone = min(1.0, TO_LABELS * (1 - factor))
     fixed = (1 - alone) * fixed + alone * np.outer(constant, best)
     return np.asarray(fixed + factor * moving)
 
@@ -241,23 +241,23 @@ def length_factor(
     fit: Fit, table: Array, spread: float, slopes_at: Callable[[float], tuple[float, float]], ends: tuple[float, float]
 ) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
-    looks, level, bend = fit.looks, fit.level_of(LENGTHS / LOOKS), fit.size * fit.public.curvature
-    found, variance, columns = 1.0, DEVIATION**2, np.trace(looks.scores.onto_kinds)
+    looks, level, bend = fit.looks, fit.level_of(LENGTHS_SHARE / LENGTH_LOOKS), fit.size * fit.public.curvature
+    found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(looks.scores.onto_kinds)
     if not spread > 0:
         return 1.0
     # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
     sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.counted(1.0, 2.0)
-    reach = spread * min(max(REACH, NEAR / max(spread, 1.0), BLURRED * sharp), FARTHEST)
+    reach = spread * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
     noise = looks.counted(reach, 2.0) / level
-    for _ in range(LOOKS):
+    for _ in range(LENGTH_LOOKS):
         answer = looks.look(table * found, cap=reach * found, along_level=level)
         pulled, held = slopes_at(found)
         slope = (float(answer.along[0]) + pulled) / found
         curved = bend * spread**2 / (1 + flatter * found**2) ** 1.5 + held / found**2
         gain = variance * curved / (variance * curved**2 + noise**2)
-        nearer = min(max(found - gain * slope, SHORTEST * found, ends[0]), LONGER * found, ends[1])
-        variance = (1 - gain * curved) * variance + (MISSED * (nearer - found)) ** 2
+        nearer = min(max(found - gain * slope, LEAST_CHANGE * found, ends[0]), MOST_CHANGE * found, ends[1])
+        variance = (1 - gain * curved) * variance + (CHANGE_DOUBT * (nearer - found)) ** 2
         found = nearer
     return found
 
@@ -267,14 +267,14 @@ def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull:
 
     A Kalman filter of noisy mean slopes.
     """
-    looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LOOKS)
+    looks, public, size, level = fit.looks, fit.public, fit.size, fit.level_of(SHIFTS / LENGTH_LOOKS)
     assert public.of_labels is not None
     table, most = table.copy(), public.lipschitz * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
     curved, variance = public.lipschitz / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
     noise = looks.sides * most / (level * size)
     looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
-    for _ in range(LOOKS):
+    for _ in range(LENGTH_LOOKS):
         slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.onto_columns)[0] / size
         slopes = slopes + ridge * table[-1] * looks.constant + pull
         gain = variance * curved / (variance * curved**2 + noise**2)

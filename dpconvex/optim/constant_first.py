@@ -9,39 +9,39 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_models import ASKED, DEVIATION, WEIGHTS, Sought, search
-from dpconvex.optim.slope_histograms import HISTOGRAMS, LOOKS, NOISE_COST, RISING, Fit, LengthHistograms, PublicFacts
+from dpconvex.optim.constant_models import LOGISTIC_DEVIATION, MAX_QUERIES, RECORD_WEIGHTS, Sought, search
+from dpconvex.optim.slope_histograms import CLIP_STEPS, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms, PublicFacts
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 # Noise of a count next to the number of records, and what such a histogram costs at most, of the squared level.
-FINE, COSTLY = 0.02, 0.03
+FINE, HISTOGRAM_COST = 0.02, 0.03
 TILTED = 3.0  # Records and unit of the level for each parameter, below which a search ends where slopes add up to 0
 # What all mean slopes of a search cost, next to records and unit of the level, squared, and at least; and the part of what is
 # left that they and all else that is asked of the constant cost at most.
-TOLD, SURELY, PART = 100.0, 0.02, 0.85
+MEAN_COST, LEAST_COST, COST_PART = 100.0, 0.02, 0.85
 # The clip of first steps, next to the deviation that the search finds; the mean slope at which that is not believed, next to it.
-CLIPPED, TOO_LONG = 1.2, 8.0
+CLIP_DEVIATIONS, TOO_LONG = 1.2, 8.0
 # The curvature there at least, next to that of the law that the search finds, and that later ones have at least: ties have more.
-LEAST_BEND, TIED = 0.5, 2.0
+LAW_PART, TIED = 0.5, 2.0
 # Where slopes balance: what mean slopes cost at most, and with records so many that their noise is small, in 1 / LOOSE.
 SHARES, LOOSE = (0.003, 0.003, 0.003, 0.004, 0.005, 0.006, 0.01, 0.012, 0.018, 0.026), 20.0
 WIDENED = 3  # Looks until clips, short at first, are wide
-# The noise that a clip has next to the short side, in 1 / PLAIN; the least clip, and one that is wide enough if noise allows it.
-PLAIN, NARROW, ENOUGH = 4.0, 1.5, 12.0
+# One over the noise of a clip next to the short side; the least clip, and one that is wide enough if noise allows it.
+SHORT_PARTS, NARROW_CLIP, WIDE_CLIP = 4.0, 1.5, 12.0
 # Before anything is asked, how far constants are from 0; their grid; how wrong the model of mean slopes is, and what clips cut.
-SPREAD, FINEST, WRONG, CUT = 1.5, 50, 0.25, 0.6
+PRIOR_SPREAD, FINEST, MODEL_ERROR, CLIP_LOSS = 1.5, 50, 0.25, 0.6
 # Where steps end: how near, and how near to a known curvature, in squares; the largest spread, and what it says of doubts.
-NEAR, PARTS, MOST, DOUBTS = 0.02, 0.5, 2.0, 10.0
+END_WIDTH, END_PARTS, LARGE, DOUBTS = 0.02, 0.5, 2.0, 10.0
 # What a curvature costs there, and before all else; the farthest score and the shortest slopes that it may have; the clip if
 # nothing is seen.
-BENDS, PREDICTED, FARTHEST, SHORTEST, USUALLY = 0.015, 0.005, 40, 1e-9, 2.0
-ALIKE = 0.7  # The least part of the largest slope on the short side that records have where all have about as much
+CURVATURE_COST, PREDICTED, MAX_SCORE, MIN_SLOPE, USUALLY = 0.015, 0.005, 40, 1e-9, 2.0
+EVEN = 0.7  # The least part of the largest slope on the short side that records have where all have about as much
 LAST, EARLY = 0.06, 0.25  # What the last steps have of the squared level, and the part of it that the first one has
 # How much wider their clip is at least than others, and than the least length of hidden slopes.
-WIDER, FURTHER = 1.5, 2.0
+WIDER_CLIP, FURTHER = 1.5, 2.0
 
 
 def measure_constant(looks: PrivateLooks) -> Array:
@@ -78,13 +78,13 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     matrix, curvature, columns = measure_constant(looks), public.curvature, looks.scores.shape[1]
     probe = np.full(columns * public.vanishes, columns**-0.5)
     belief, law = BalancePosterior(public.least_part), 0.0
-    share = max(min((1 / (FINE * people * fit.level)) ** 2, COSTLY), HISTOGRAMS / len(LOOKS))
+    share = max(min((1 / (FINE * people * fit.level)) ** 2, HISTOGRAM_COST), HISTOGRAMS / len(CLIP_STEPS))
     last = LAST if public.curvature_varies and columns == 1 else 0.0
     if public.has_log_link:
         one, curvature, spent = balance_constant(fit, number, begin, matrix, belief)
         place, usual = np.array([one]), USUALLY * public.short_side(one)
     else:
-        most = PART * most - share * (1 + public.vanishes) - (last and last + share)
+        most = COST_PART * most - share * (1 + public.vanishes) - (last and last + share)
         found = search_constants(fit, number, begin, matrix, most)
         if found is None:
             return None
@@ -98,7 +98,7 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     answer = looks.look(begin + np.outer(matrix.T, place), probe=probe, **asked)
     if len(probe):
         curvature = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
-        curvature = max(curvature, LEAST_BEND * law)  # 0 between targets of few values, but not where scores spread
+        curvature = max(curvature, LAW_PART * law)  # 0 between targets of few values, but not where scores spread
         least = min(curvature, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
     near = partial(lengths.clip, answer.histogram, usual=usual, last=size)
@@ -130,15 +130,15 @@ def search_constants(
     wider, louder = (float(np.linalg.norm(one, 2)) for one in (mixed, apart))
     low, high = sorted(float(np.max(end)) for end in public.longest)
     # Steps of few records hardly move a constant that is far from the middle, as those of quantiles are.
-    weights = WEIGHTS if columns == 1 and public.least_part < ALIKE else (1.0,)
+    weights = RECORD_WEIGHTS if columns == 1 and public.least_part < EVEN else (1.0,)
     enough = TILTED * looks.rows.count / float(np.median(weights))
     tilted = columns == 1 and 0 < low < high < math.inf and few < enough
-    told = TOLD * (math.sqrt(high / low) if tilted else 1.0)
-    spent = max(told * len(mixed) * (wider * louder / few) ** 2, SURELY)
+    told = MEAN_COST * (math.sqrt(high / low) if tilted else 1.0)
+    spent = max(told * len(mixed) * (wider * louder / few) ** 2, LEAST_COST)
     if spent > most and len(mixed) > 1:
         return None
     spent = min(spent, most)
-    each, own = number / people, fit.level_of(spent / ASKED)
+    each, own = number / people, fit.level_of(spent / MAX_QUERIES)
 
     def ask(tried: Array, clip: float) -> Array:
         here = begin + np.outer(matrix.T, tried @ apart)
@@ -152,8 +152,8 @@ def search_constants(
     sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
     bends = each * sides[0], each * sides[1]
     every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
-    spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / ASKED
-    clips = (CLIPPED * DEVIATION * one.scale * sum(one.bends) / 2 for one in every)
+    spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / MAX_QUERIES
+    clips = (CLIP_DEVIATIONS * LOGISTIC_DEVIATION * one.scale * sum(one.bends) / 2 for one in every)
     usual = wider * math.hypot(
         *(one.weight * min(clip, max(one.longest)) for one, clip in zip(every, clips, strict=True))
     )
@@ -167,10 +167,10 @@ def balance_constant(
     """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
     looks, public, spent = fit.looks, fit.public, 0.0
     few = fit.people(number) * fit.level / looks.sides
-    near = (float(place) for far in range(FARTHEST) for place in (-far, far))
-    place = next((one for one in near if public.short_side(one) > SHORTEST), 0.0)
+    near = (float(place) for far in range(MAX_SCORE) for place in (-far, far))
+    place = next((one for one in near if public.short_side(one) > MIN_SLOPE), 0.0)
     bears = few * math.sqrt(sum(SHARES))
-    widest = max(min(bears / PLAIN, max(math.sqrt(2 * bears), ENOUGH)), NARROW)  # that noise allows
+    widest = max(min(bears / SHORT_PARTS, max(math.sqrt(2 * bears), WIDE_CLIP)), NARROW_CLIP)  # that noise allows
 
     def noisy_curvature(cost: float, wider: float) -> tuple[float, float]:
         """Return the noisy mean curvature at the place, and its noise."""
@@ -178,29 +178,29 @@ def balance_constant(
         answer = looks.look(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
         return float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
 
-    if public.least_part < ALIKE:
+    if public.least_part < EVEN:
         (told, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
         belief.learn_curvature(place, told / unit, doubt / unit, public.short_curvature(place))
         spent += PREDICTED
     for count, most in enumerate(SHARES):
         place, part = nearest_defined(belief.middle, place, public), belief.part
         unit = public.short_side(place)
-        wider = math.exp(min(max(-place, 0.0), FARTHEST) / 2)  # Below 0 targets are rarer, and slopes fall slower
-        allowed = min(widest * wider, max(public.slope / (part * unit), ENOUGH))
+        wider = math.exp(min(max(-place, 0.0), MAX_SCORE) / 2)  # Below 0 targets are rarer, and slopes fall slower
+        allowed = min(widest * wider, max(public.slope / (part * unit), WIDE_CLIP))
         share = most * min((LOOSE * allowed / few) ** 2, 1.0)
-        narrow = min(NARROW * wider, allowed)  # It tells which way to go, and wide ones where to stay
+        narrow = min(NARROW_CLIP * wider, allowed)  # It tells which way to go, and wide ones where to stay
         clip = part * narrow * (allowed / narrow) ** min(count / WIDENED, 1.0)
         slope = float(looks.look(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
     place = nearest_defined(belief.middle, place, public)
-    told, doubt = noisy_curvature(BENDS, RISING)
-    return place, max(min(public.short_side(place), max(told, 0.0) + doubt), told - doubt), spent + BENDS
+    told, doubt = noisy_curvature(CURVATURE_COST, MAX_RISE)
+    return place, max(min(public.short_side(place), max(told, 0.0) + doubt), told - doubt), spent + CURVATURE_COST
 
 
 def nearest_defined(place: float, before: float, public: PublicFacts) -> float:
     """Return a place, nearer to one before where slopes are no numbers."""
-    while abs(before - place) > 1e-9 and not public.short_side(place) > SHORTEST:
+    while abs(before - place) > 1e-9 and not public.short_side(place) > MIN_SLOPE:
         place = (before + place) / 2
     return place
 
@@ -232,25 +232,25 @@ class BalancePosterior:
 
     def __init__(self, least: float = 0.0) -> None:
         parts = 2.0 ** -np.arange(0, 10, 0.5)
-        self.places, self.parts = np.arange(-FARTHEST, FARTHEST, 1 / FINEST), parts[parts > least * ALIKE][:, None]
-        self.log = np.log(self.parts) - 2 * np.log1p((self.places / SPREAD) ** 2)
+        self.places, self.parts = np.arange(-MAX_SCORE, MAX_SCORE, 1 / FINEST), parts[parts > least * EVEN][:, None]
+        self.log = np.log(self.parts) - 2 * np.log1p((self.places / PRIOR_SPREAD) ** 2)
 
     def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
         """Learn from a noisy mean of clipped slopes; long slopes may be cut where the place is too low."""
         told = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
-        cut = np.where(told > 0, 1.0, 1 - min(CUT, NARROW * self.part / clip)) * told
+        cut = np.where(told > 0, 1.0, 1 - min(CLIP_LOSS, NARROW_CLIP * self.part / clip)) * told
         missed = np.maximum(told - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
-        self.log = self.log - missed**2 / (noise**2 + (WRONG * told) ** 2) / 2
+        self.log = self.log - missed**2 / (noise**2 + (MODEL_ERROR * told) ** 2) / 2
 
     def learn_curvature(self, place: float, bend: float, noise: float, alone: float) -> None:
         """Learn from a noisy mean curvature, cut to the short side; `alone` is that of a record there, next to its slope."""
-        told = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, FARTHEST))), 1.0)
-        self.log = self.log - (told - bend) ** 2 / (noise**2 + (WRONG * told) ** 2) / 2
+        told = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, MAX_SCORE))), 1.0)
+        self.log = self.log - (told - bend) ** 2 / (noise**2 + (MODEL_ERROR * told) ** 2) / 2
 
     def near(self, place: float, noise: float, part: float, doubt: float) -> None:
         """Learn that steps ended at a place, where r is about a part; what was known before is doubted."""
-        self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (NEAR + noise)) ** 2)
-        self.log = self.log - np.log(self.parts / part) ** 2 / PARTS
+        self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (END_WIDTH + noise)) ** 2)
+        self.log = self.log - np.log(self.parts / part) ** 2 / END_PARTS
 
     @property
     def part(self) -> float:
@@ -277,15 +277,15 @@ def refine_constant(
     own = fit.level_of(start.histogram_share)
     counts = looks.look(table, edges=start.lengths.edges, histogram_level=own).histogram
     there = replace(start.lengths, deviation=looks.deviation_of_counts(own))
-    asked = there.clip(counts, (NOISE_COST * looks.sides / fit.level) ** 2 / last, clip, clip)
-    wide = max(asked, WIDER * clip, FURTHER * there.hidden(counts, clip)[1])
+    asked = there.clip(counts, fit.noise_cost(last), clip, clip)
+    wide = max(asked, WIDER_CLIP * clip, FURTHER * there.hidden(counts, clip)[1])
     if there.longest is None:
         own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.
         step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
-    belief, more = start.posterior, min(spread, MOST) ** 2 / 2  # By which other scores raise the mean of log links
+    belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # By which other scores raise the mean of log links
     belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
     for part in (EARLY, 1 - EARLY):
         before, place = place, nearest_defined(belief.middle, place + more, public) - more

@@ -14,20 +14,20 @@ from dpconvex.sums.jacobians import derivatives
 from dpconvex.util.arrays import Array
 
 # Answers; the prior's places and spreads, next to half the targets that the domain allows, on grids of so many points.
-ASKED, NEAR, SPREADS, PLACES, WIDTHS = 16, 0.2, (1e-4, 0.5), 97, 18
-WEIGHTS = tuple(2.0 ** -np.arange(0, 6, 0.5))  # Of records, next to the largest, where they have weights
-FARTHEST, UNLIKELY = 2.2, 1e-4  # Of places, and what may be cut of both tails where a finer grid replaces one
+MAX_QUERIES, PRIOR_WIDTH, SPREADS, NUM_PLACES, SCALES = 16, 0.2, (1e-4, 0.5), 97, 18
+RECORD_WEIGHTS = tuple(2.0 ** -np.arange(0, 6, 0.5))  # Of records, next to the largest, where they have weights
+RANGE, UNLIKELY = 2.2, 1e-4  # Of places, and what may be cut of both tails where a finer grid replaces one
 # The clip, next to how uncertain the place is, and to the deviation of a logistic law: in early answers, of a narrow one that is
 # still likely, since wide clips tell no narrow laws apart; and in later ones.
-UNCERTAIN, CLOSE, WIDER = 0.7, 0.5, 1.5
+DOUBT_CLIP, EARLY_CLIP, LATE_CLIP = 0.7, 0.5, 1.5
 # How far from the place later answers are asked for, in scales; and the doubt of the place that is small enough, in deviations.
-ASIDE, SURE = 2.0, 0.2
+ASIDE, SURE_DOUBT = 2.0, 0.2
 MISFIT = 0.05  # The deviation of an answer, next to its clip, for targets that have another law, and for grids
 BALANCE = 12.0  # How far from the place slopes may balance, in scales
-DEVIATION = math.pi / math.sqrt(3)
-LARGEST = 12.0  # Of a constant
+LOGISTIC_DEVIATION = math.pi / math.sqrt(3)
+MAX_CONSTANT = 12.0  # Of a constant
 # The noise that mean slopes at 0 may have, next to the longest one, and the part of the squared level that they cost at most.
-TOLD, COSTLY = 0.03, 0.1
+SLOPE_NOISE, SLOPE_COST = 0.03, 0.1
 OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
@@ -61,14 +61,14 @@ class Sought:
         weights: Sequence[float] = (1.0,),
     ) -> None:
         self.half, self.bends, self.longest, self.tilted = half, bends, longest, tilted
-        self.places, self.scales = FARTHEST * half * np.linspace(-1, 1, PLACES), half * np.geomspace(*SPREADS, WIDTHS)
+        self.places, self.scales = RANGE * half * np.linspace(-1, 1, NUM_PLACES), half * np.geomspace(*SPREADS, SCALES)
         self.weights = np.array(weights)[:, None, None]
         self.answers = list[tuple[float, float, float, float]]()
         self.read(self.likelihood())
 
     def likelihood(self) -> Array:
         """The logarithm of how likely each weight, place and scale is, shape (weights, places, scales)."""
-        prior = -np.log1p((self.places[:, None] / (NEAR * self.half)) ** 2)
+        prior = -np.log1p((self.places[:, None] / (PRIOR_WIDTH * self.half)) ** 2)
         return sum((self.fits(*answer) for answer in self.answers), prior + 0 * self.weights * self.scales)
 
     def fits(self, told: float, clip: float, answer: float, noise: float) -> Array:
@@ -95,20 +95,20 @@ class Sought:
         self.doubt = math.sqrt(float((likely * apart**2).sum()))
         left, step = np.cumsum(of_place), self.places[1] - self.places[0]
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
-        if high - low < (PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
-            self.places = np.linspace(low - step, high + step, PLACES)
+        if high - low < (NUM_PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
+            self.places = np.linspace(low - step, high + step, NUM_PLACES)
             self.logarithms = self.likelihood()
 
     @property
     def balance(self) -> float:
         """Where slopes add up to 0, by the law that is likely; its middle, where slopes are no longer than a bound."""
-        offsets = self.scale * np.linspace(-BALANCE, BALANCE, PLACES)
+        offsets = self.scale * np.linspace(-BALANCE, BALANCE, NUM_PLACES)
         slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
         return self.place + float(np.interp(0.0, slopes, offsets)) * (self.tilted or max(self.longest) == math.inf)
 
     @property
     def is_sure(self) -> bool:
-        return self.doubt < SURE * DEVIATION * self.scale
+        return self.doubt < SURE_DOUBT * LOGISTIC_DEVIATION * self.scale
 
     @property
     def bend(self) -> float:
@@ -120,7 +120,8 @@ class Sought:
     def next(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
         clip = max(self.bends) * max(
-            UNCERTAIN * self.doubt, DEVIATION * (WIDER * self.scale if late(count) else CLOSE * self.narrow)
+            DOUBT_CLIP * self.doubt,
+            LOGISTIC_DEVIATION * (LATE_CLIP * self.scale if late(count) else EARLY_CLIP * self.narrow),
         )
         # At the place itself an answer says nothing of the scale.
         aside = self.away or ASIDE * self.scale * (-1) ** count
@@ -128,7 +129,7 @@ class Sought:
 
 
 def late(count: int) -> bool:
-    return 2 * count >= ASKED
+    return 2 * count >= MAX_QUERIES
 
 
 def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sought], most: float) -> int:
@@ -136,14 +137,14 @@ def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sough
 
     `ask` takes constants and a clip, `most` is the widest; `noise` is the deviation of an answer, next to its clip.
     """
-    for count in range(ASKED):
+    for count in range(MAX_QUERIES):
         if late(count) and all(one.is_sure for one in every):
             return count
         tried, clips = np.array([one.next(count) for one in every]).T
         clip = min(math.hypot(*clips), most)
         for one, told, answer in zip(every, tried.tolist(), ask(tried, clip).tolist(), strict=True):
             one.learn(told, clip, answer, noise)
-    return ASKED
+    return MAX_QUERIES
 
 
 class LabelShares:
@@ -185,7 +186,7 @@ class LabelShares:
             losses, slopes = self.of_labels(place)
             return float(shares @ losses), shares @ slopes
 
-        bounds = [(-LARGEST, LARGEST)] * self.columns
+        bounds = [(-MAX_CONSTANT, MAX_CONSTANT)] * self.columns
         found = scipy.optimize.minimize(mean, np.zeros(self.columns), jac=True, method="L-BFGS-B", bounds=bounds)
         return np.asarray(found.x)
 
@@ -210,7 +211,7 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     if not clip * longest > 0:  # No label has a slope there
         return table, 0.0
     louder = looks.sides * most / (size * fit.level)
-    spent = min((louder / TOLD) ** 2, COSTLY)
+    spent = min((louder / SLOPE_NOISE) ** 2, SLOPE_COST)
     looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])
     seen = looks.look(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)

@@ -23,20 +23,20 @@ from dpconvex.util.arrays import Array
 SWEEPS = 6  # Of the method of multipliers, each of which begins where the last one ended
 # Parameters for which a conic solver takes hundredths of a second; and records for each direction and unit of the level from
 # which penalties and sets that it alone knows hold each step: of few records, a cone makes lasting steps of noise.
-MOST_IN_CONES, MANY = 150, 30.0
+MOST_IN_CONES, CONE_RECORDS = 150, 30.0
 INSIDE = 1e-5  # How far K moves scores inside, at most
-FAR = 1e3  # How far away K is looked at
-SMALLEST = 1e-9  # Weight of parameters that no score reads, next to the largest
-NEARBY = 1e-3  # Where the regularizer is looked at, next to where parameters are
+FAR_AWAY = 1e3  # How far away K is looked at
+UNREAD_WEIGHT = 1e-9  # Weight of parameters that no score reads, next to the largest
+RELATIVE_STEP = 1e-3  # Where the regularizer is looked at, next to where parameters are
 
 
 def slopes_of(form: LossForm, theta: Array, size: float, part: float = 1.0) -> tuple[float, float]:
     """Return the slope of the regularizer, in sum form, along parameters, at a part of them, and its curvature there."""
-    theta, near = part * theta, (1 - NEARBY, 1.0, 1 + NEARBY)
+    theta, near = part * theta, (1 - RELATIVE_STEP, 1.0, 1 + RELATIVE_STEP)
     low, here, high = (float(evaluate(form.template.regularizer, form.space.leaves(step * theta))) for step in near)
     if not np.isfinite([low, high]).all():
         return 0.0, 0.0
-    return size * (high - low) / (2 * NEARBY), size * (low - 2 * here + high) / NEARBY**2
+    return size * (high - low) / (2 * RELATIVE_STEP), size * (low - 2 * here + high) / RELATIVE_STEP**2
 
 
 def stiffness(fit: Fit, form: LossForm, metric: Metric, matrix: Array) -> float:
@@ -74,7 +74,7 @@ class ImplicitSteps:
             for term in kinks.terms:
                 labels = term.labels if isinstance(term, Groups) else np.zeros(len(term.support))
                 self.even += [term.support[labels == label] for label in np.unique(labels)]
-        elif many >= MANY and form.space.dim <= MOST_IN_CONES:
+        elif many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES:
             self.takes_cones = True
         if not self.is_plain:
             self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
@@ -85,11 +85,11 @@ class ImplicitSteps:
         return self.kinks is None and not self.takes_cones
 
     def lengths(self, theta: Array) -> tuple[float, float]:
-        """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR` times."""
+        """Return how much shorter and longer the point of K next to parameters can be in K, at most `FAR_AWAY` times."""
         K = self.form.feasible
         known = K.has_projection or (K.obstacle is None and len(theta) <= MOST_IN_CONES)
         if K.is_space or not known:
-            return 1 / FAR, FAR
+            return 1 / FAR_AWAY, FAR_AWAY
         theta = K.project(theta)
 
         def is_inside(part: float) -> bool:
@@ -104,7 +104,7 @@ class ImplicitSteps:
                 inside, outside = (part, outside) if is_inside(part) else (inside, part)
             return inside
 
-        return last_inside(1 / FAR), last_inside(FAR)
+        return last_inside(1 / FAR_AWAY), last_inside(FAR_AWAY)
 
     def direction(self, point: Array, gradient: Array, step: float) -> Array:
         """Return by how much a step moves a point, next to the length of the step."""
@@ -131,7 +131,7 @@ class ImplicitSteps:
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
             weight = np.diag(hessian).copy()
-            weight[weight <= 0] = SMALLEST * weight.max()
+            weight[weight <= 0] = UNREAD_WEIGHT * weight.max()
             for support in self.even:  # whose maps have no weights
                 weight[support] = weight[support].mean()
             self.weight, self.step, units = weight, step, 1 / np.sqrt(np.diag(hessian) + weight)
@@ -150,10 +150,10 @@ def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
     if K.is_space or scores.places.size < scores.lift.shape[1]:
         return False
     if not K.has_projection:
-        return many >= MANY and form.space.dim <= MOST_IN_CONES
-    deep = K.project(FAR * one) + K.project(-FAR * one)
+        return many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES
+    deep = K.project(FAR_AWAY * one) + K.project(-FAR_AWAY * one)
     unseen = deep - scores.coordinates(scores.table(deep) @ scores.onto_columns)
-    if np.linalg.norm(unseen) < 1e-6 * FAR:  # There is no such part
+    if np.linalg.norm(unseen) < 1e-6 * FAR_AWAY:  # There is no such part
         return True
-    point = FAR / float(np.linalg.norm(unseen)) * unseen + other
+    point = FAR_AWAY / float(np.linalg.norm(unseen)) * unseen + other
     return not np.allclose(K.project(point), point)

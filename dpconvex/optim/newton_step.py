@@ -17,22 +17,22 @@ REMEDY = "More records, a larger epsilon or fewer features help."
 STAYS = 0.03  # Part of the squared level of the question whether curvature stays; the step has the rest
 # Of the step: of the Hessian, of the second moment of gradients, of histograms of lengths, and of a gradient of a step before;
 # the gradient has the rest.
-HESSIAN, MOMENT, LENGTHS, NEARER = 0.35, 0.05, 0.07, 0.05
+HESSIAN, MOMENT_SHARE, LENGTHS_SHARE, NEARER = 0.35, 0.05, 0.07, 0.05
 ROUGH = 0.06  # ... of a first look at the Hessian
 # Where slopes have no bound, counts of gradients that are cut have so much of what is left, each; how many are asked for at most,
 # and how many deviations of one are doubted.  The Hessian has less there, but for so much, if its noise has a smaller edge.
-COUNT, COUNTS, DOUBTED, FEWEST, EDGE = 0.4, 5, 0.7, 0.1, 0.2
-WIDER = math.sqrt(2), 4.0  # By how much a clip grows that cuts too many, at least and at most
-BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
-STANDS_OUT = 4.0  # By how many deviations a count stands out
+COUNT, COUNTS, DOUBTED, LEAST_HESSIAN, SMALL_EDGE = 0.4, 5, 0.7, 0.1, 0.2
+CLIP_GROWTH = math.sqrt(2), 4.0  # By how much a clip grows that cuts too many, at least and at most
+VECTOR_BINS, FINER = 40, math.sqrt(2)  # Of lengths: how many, and how much longer each is than the last
+COUNT_DEVIATIONS = 4.0  # By how many deviations a count stands out
 # How much longer vectors may be than those in the last bin whose count does, or the count of two together, with less room; and
 # which part of the longest gradients ends where some room is enough.
-ROOM, NARROW, FAR = 2.0, math.sqrt(2), 8.0
-TURNED = 0.4  # How much of the curvature may change within the error of the answer
+ROOM, NARROW_ROOM, LONG_GRADIENT = 2.0, math.sqrt(2), 8.0
+CURVATURE_CHANGE = 0.4  # How much of the curvature may change within the error of the answer
 CAP = 4.0  # The largest curvature that counts there, next to that at 0
-LEAST = 2.0  # The squared length of the longest root, next to the mean, at least
+LEAST_ROOT = 2.0  # The squared length of the longest root, next to the mean, at least
 # The edge of the noise of a Hessian whose eigenvalues are about 1 in its metric: longer roots are cut.  That of the first look.
-DROWNED, DEAFENED = 0.4, 1.0
+HESSIAN_EDGE, DEAFENED = 0.4, 1.0
 HIDDEN = 0.5  # The part of a variance that directions without curvature may have
 
 
@@ -83,21 +83,21 @@ class NewtonStep:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
         looks, part = self.looks, (lambda share: level * math.sqrt(share))
         self.turn_coordinates()
-        bent = self.find_long_rows(part(LENGTHS / 5), part(ROUGH))
+        bent = self.find_long_rows(part(LENGTHS_SHARE / 5), part(ROUGH))
         count = self.onto.shape[1]
-        self.come_nearer(bent, part(LENGTHS / 5), part(NEARER))
+        self.come_nearer(bent, part(LENGTHS_SHARE / 5), part(NEARER))
         self.before = table = self.table
         both = looks.counted_people(math.sqrt(2))
-        least = math.sqrt(DROWNED * part(HESSIAN) / (both * math.sqrt(2 * count)))
-        longest = min(self.longest_root(part(LENGTHS / 5), NARROW), least)
-        share, edge = HESSIAN, DROWNED * (longest / least) ** 2
+        least = math.sqrt(HESSIAN_EDGE * part(HESSIAN) / (both * math.sqrt(2 * count)))
+        longest = min(self.longest_root(part(LENGTHS_SHARE / 5), NARROW_ROOM), least)
+        share, edge = HESSIAN, HESSIAN_EDGE * (longest / least) ** 2
         if self.is_steep:
-            share *= min(max((edge / EDGE) ** 2, FEWEST), 1.0)
+            share *= min(max((edge / SMALL_EDGE) ** 2, LEAST_HESSIAN), 1.0)
         self.hessian_noise = both * longest**2 / part(share)
         found = self.onto.T @ looks.vectors(table, "roots", longest, part(share)) @ self.onto
-        rest = part(1 - share - MOMENT - LENGTHS - ROUGH - NEARER)
-        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS * 2 / 5), rest, self.is_steep)
-        spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT)) @ self.onto
+        rest = part(1 - share - MOMENT_SHARE - LENGTHS_SHARE - ROUGH - NEARER)
+        slope, clip, self.gradient_noise = self.gradient(part(LENGTHS_SHARE * 2 / 5), rest, self.is_steep)
+        spread = self.onto.T @ looks.vectors(table, "gradients", clip, part(MOMENT_SHARE)) @ self.onto
         parts, axes = np.linalg.eigh(spread)
         self.spread = (axes * np.maximum(parts, 0.0)) @ axes.T
         values, axes = np.linalg.eigh(found)
@@ -138,9 +138,9 @@ class NewtonStep:
         most = self.looks.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
-        clip = self.length("gradients", length_level, wide, ROOM if self.is_steep else NARROW)
+        clip = self.length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
         most_long = self.longest_row * self.public.lipschitz * most
-        clip = min(clip * ROOM / NARROW if FAR * clip < most_long < math.inf else clip, most_long)
+        clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
         return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sides * clip / level, cut)
@@ -158,7 +158,7 @@ class NewtonStep:
             longer, noise = max(many - DOUBTED / each, 0.0), self.looks.sides / level
             if longer <= noise or not left:
                 break
-            clip *= min(max(math.sqrt(longer / noise), WIDER[0]), WIDER[1])
+            clip *= min(max(math.sqrt(longer / noise), CLIP_GROWTH[0]), CLIP_GROWTH[1])
         return clip, clip * longer, level
 
     def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
@@ -198,9 +198,9 @@ class NewtonStep:
 
     def length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
         """Return how long vectors may be: some more than those that a histogram shows."""
-        edges = usual * FINER ** np.arange(-BINS / 2, BINS / 2)
+        edges = usual * FINER ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
         counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)
-        least = STANDS_OUT * self.looks.deviation_of_counts(level)
+        least = COUNT_DEVIATIONS * self.looks.deviation_of_counts(level)
         seen = counts > least
         if room < ROOM:  # Levels of few records are seen in two bins sooner than in one
             seen |= counts + np.append(0.0, counts[:-1]) > math.sqrt(2) * least
@@ -217,10 +217,10 @@ class NewtonStep:
         probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
-        doubt = STANDS_OUT * self.looks.counted(cap, 1.0) / own
+        doubt = COUNT_DEVIATIONS * self.looks.counted(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # as the mean of four deviates half as much
             raise NotConverged(f"intervals: noise hides whether the curvature of the loss stays the same. {REMEDY}")
-        if max(found) - min(found) > TURNED * float(np.mean(found)) + doubt:
+        if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:
             why = "noise, or chance, moves the estimate so far that the curvature of the loss changes on the way"
             raise NotConverged(f"intervals: {why}. {REMEDY}")
 

@@ -6,20 +6,20 @@ import numpy as np
 
 from dpconvex.optim.constant_first import ConstantStart, estimate_constant
 from dpconvex.optim.row_metrics import LEVELS, Metric, level_metric
-from dpconvex.optim.slope_histograms import HISTOGRAMS, RISING, Fit
+from dpconvex.optim.slope_histograms import HISTOGRAMS, MAX_RISE, Fit
 from dpconvex.util.arrays import Array
 
 # Parts of the squared level: of two second moments, or of one where there are few records for each feature and unit of the level,
 # more with more features; and of curvatures.  Histograms have theirs, and the steps the rest.
-FIRST, SECOND, ALONE, MANY = 0.12, 0.22, (0.1, 0.2), 400.0
+FIRST, SECOND, ALONE, FEATURES = 0.12, 0.22, (0.1, 0.2), 400.0
 CURVATURES = 0.02
 # Ridges, next to the edge of a moment's noise; they rise until each direction and unit of the level has so many records.
 FIRST_EDGE, SECOND_EDGE, EDGE_ALONE, DIRECTIONS = 0.4, 0.3, 0.35, 10.0
 MOST_CUT = 4.0  # By how much squared lengths of rows exceed those of cut ones, at most
 # Counts of rows by length: their noise next to the number of records, what they cost at most, and the noise above which nothing
 # is asked; bins; how many records may be cut, and by how many deviations more stand out.
-COUNTED, COSTLY, DROWNED, BINS, FINER, LONG, SURE = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
-LEVERAGE = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
+COUNTED, COUNTS_COST, COUNTS_NOISE, ROW_BINS, FINER, LONG, SURE_COUNT = 0.02, 0.02, 0.1, 16, math.sqrt(2), 0.02, 2.5
+LEVERAGE_CUT = 0.8  # Where rows are cut for the second moment, next to the root mean square of their leverages
 
 
 def row_metric(
@@ -44,13 +44,13 @@ def row_metric(
 def truncate_rows(fit: Fit) -> float:
     """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
     looks, size = fit.looks, fit.size
-    share = min((1 / (COUNTED * size * fit.level)) ** 2, COSTLY)
+    share = min((1 / (COUNTED * size * fit.level)) ** 2, COUNTS_COST)
     deviation = looks.counted(1.0, math.sqrt(2)) / fit.level_of(share)
-    if looks.scores.is_shared or looks.rows.count == 1 or deviation > DROWNED * size:
+    if looks.scores.is_shared or looks.rows.count == 1 or deviation > COUNTS_NOISE * size:
         return 0.0
-    edges = looks.scores.radius * FINER ** np.arange(1.0 - BINS, 1.0)
+    edges = looks.scores.radius * FINER ** np.arange(1.0 - ROW_BINS, 1.0)
     longer = np.cumsum(looks.lengths(edges, fit.level_of(share))[::-1])
-    many = longer > np.maximum(LONG * size, SURE * deviation * np.sqrt(np.arange(1, BINS + 1)))
+    many = longer > np.maximum(LONG * size, SURE_COUNT * deviation * np.sqrt(np.arange(1, ROW_BINS + 1)))
     if place := int(np.argmax(many)):
         looks.shorten(float(edges[-1 - place]))
     return share
@@ -63,7 +63,7 @@ def fit_metrics(
     looks, public, size = fit.looks, fit.public, fit.size
     most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
     alone = fit.has_few or (looks.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
-    share, ridge = (float(np.clip(looks.rows.count / MANY, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
+    share, ridge = (float(np.clip(looks.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
         alone, share = True, CURVATURES
     if public.is_level:
@@ -81,9 +81,9 @@ def fit_metrics(
     turn = looks.in_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
-    second, longest = fit.level_of(SECOND), LEVERAGE * math.sqrt(rough.effective_dim / number)
+    second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
     if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
-        bent = RISING * public.curvature
+        bent = MAX_RISE * public.curvature
         fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
         moved = looks.counted_people(math.sqrt(2))
     else:

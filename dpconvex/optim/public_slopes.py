@@ -24,32 +24,32 @@ from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
 
-FAR, FLAT = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
+FAR_SCORE, FLAT_RATIO = 30.0, 2.0  # Scores at which slopes are no longer than so many times those near 0, or are
 # Scores at which curvatures are looked for: some are narrow.
-PLACES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
-# Scores up to FAR at which records are compared with themselves, and what counts as no curvature.
-BENDS, FADED = 61, 1e-3
-NARROW = 1e4  # Curvature next to slopes, where none was found
+CURVATURE_SCORES = (0.0, -1.0, 1.0, *np.linspace(-0.9, 0.9, 10).tolist())
+# Scores up to FAR_SCORE at which records are compared with themselves, and what counts as no curvature.
+NUM_SCORES, FADED = 61, 1e-3
+JUMP_CURVATURE = 1e4  # Curvature next to slopes, where none was found
 # Of a loss with nonsmooth points: the width over which it bends, next to where slopes of records settle, to so much of them.
-WIDTH, WIDER, SETTLED, KINKS = 0.01, 0.25, 0.1, range(-12, 32)
-SURELY = 16.0  # How much farther away slopes are at their ends
+KINK_WIDTH, LABEL_WIDTH, SETTLED, OCTAVES = 0.01, 0.25, 0.1, range(-12, 32)
+BEYOND_KINKS = 16.0  # How much farther away slopes are at their ends
 # Slopes next to the largest that are 0 but for rounding, and how near ends of scores come to the farthest where there are none.
-ROUNDED, ENDLESS = 1e-12, 1 - 1e-6
+ZERO_SLOPE, ENDLESS = 1e-12, 1 - 1e-6
 # Slopes on one side, of records: fewer are not seen, or are on the other side as a rule.  How near 0 they are looked at, next to
 # half the scores that have both; and where ends of these are looked for: at the sinh of so much, in so many halves.  If slopes
 # settle outside of the last bounds, scores are in a unit of their own.
-RARE, SIDED, NEAR, FARTHEST, HALVES, USUAL = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
+RARE, SIDED, NEAR_ZERO, MAX_ASINH, BISECTIONS, USUAL_UNITS = 0.02, 0.1, 1e-3, 21.0, 48, (1 / 16, 16.0)
 POWERS = 0.1, 3.0  # Of the distance, between which slopes far away rise that neither settle nor are those of a link
-ALIKE = 4.0  # How much wider one column's scores may be than another's
-NUMBER = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
-LABELS = 200  # Of which shares are told, at most
+UNIT_RATIO = 4.0  # How much wider one column's scores may be than another's
+FINITE_PART = 0.9  # Of records, whose losses are numbers where steps begin and one unit of scores from there
+MAX_LABELS = 200  # Of which shares are told, at most
 # Of columns that share no steps: how far below 0 slopes are looked at, by how much curvatures differ there if a constant is far
 # away, and how much longer slopes by one are than by another, at least.
-LOWEST, BENT, UNEVEN = 40, 0.2, 4.0
+LOWEST, UNEQUAL_CURVATURE, UNEQUAL_SLOPES = 40, 0.2, 4.0
 LOW = -3.0  # Scores below 0 at which slopes balance, from which scores of links are counted
 # Of a score, for curvatures of links, and one where targets say nothing; the least part of slopes there, of links turned round.
-STEP, LARGE, TURNED = 0.05, 20.0, 0.5
-NEARBY = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
+SCORE_STEP, LARGE_SCORE, INVERTED_PART = 0.05, 20.0, 0.5
+NEAR_CENTER = 16.0  # Of half the scores that have both signs: where their largest slopes are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +95,8 @@ class DomainSlopes:
     def curvature_far_away(self, side: int) -> float:
         """Return the mean curvature far away on a side of the probe, or 0 where it is not the same everywhere."""
         along, probe = probe_direction(self.scores, 0), side * self.probe[:, None]
-        near, half, far = (float(np.mean(along @ self(part * FAR * probe))) for part in (0.25, 0.5, 1.0))
-        bend = 2 * abs(far - half) / FAR
+        near, half, far = (float(np.mean(along @ self(part * FAR_SCORE * probe))) for part in (0.25, 0.5, 1.0))
+        bend = 2 * abs(far - half) / FAR_SCORE
         return bend if abs(abs(far - half) - 2 * abs(half - near)) < SETTLED * abs(far - half) < math.inf else 0.0
 
     @cached_property
@@ -105,26 +105,26 @@ class DomainSlopes:
 
         def seen(places: Array, sign: int) -> Array:
             slopes = sign * self((self.scores.kinds.T @ places)[:, None])
-            return np.asarray((slopes > ROUNDED * np.abs(slopes).max(axis=1, keepdims=True)).mean(axis=1))
+            return np.asarray((slopes > ZERO_SLOPE * np.abs(slopes).max(axis=1, keepdims=True)).mean(axis=1))
 
         count, ends = self.scores.kinds.shape[0], list[Array]()
         for sign in (1, -1):
-            low, high = np.full(count, -FARTHEST), np.full(count, FARTHEST)
-            for _ in range(HALVES):
+            low, high = np.full(count, -MAX_ASINH), np.full(count, MAX_ASINH)
+            for _ in range(BISECTIONS):
                 tried = (low + high) / 2
                 far = seen(sign * np.sinh(tried), sign) > RARE
                 low, high = np.where(far, low, tried), np.where(far, tried, high)
-            ends.append(np.where(np.abs(high) < ENDLESS * FARTHEST, sign * np.sinh(high), np.nan))
+            ends.append(np.where(np.abs(high) < ENDLESS * MAX_ASINH, sign * np.sinh(high), np.nan))
         center, half = (ends[1] + ends[0]) / 2, np.maximum((ends[1] - ends[0]) / 2, 0.0)
         # Bounds may be targets, where slopes jump.
-        near = [seen(-sign * NEAR * np.nan_to_num(half), sign) for sign in (1, -1)]
+        near = [seen(-sign * NEAR_ZERO * np.nan_to_num(half), sign) for sign in (1, -1)]
         return center, half, (np.minimum(*near) < SIDED) & (half > 0)
 
     def has_targets(self, group: Indices) -> bool:
         """Say whether slopes of records of one label have both signs at a score, as those of targets have, weights have not."""
-        for place in np.sinh(np.linspace(-FARTHEST, FARTHEST, 2 * BENDS)):
+        for place in np.sinh(np.linspace(-MAX_ASINH, MAX_ASINH, 2 * NUM_SCORES)):
             slopes = self(place * self.probe[:, None])
-            least = ROUNDED * np.abs(slopes).max()
+            least = ZERO_SLOPE * np.abs(slopes).max()
             if any(np.intersect1d(group[own > least], group[own < -least]).size for own in slopes):
                 return True
         return False
@@ -137,27 +137,27 @@ class DomainSlopes:
         columns = self.scores.kinds.T
         near, far = (
             max(float(np.abs(self((columns @ (center + side * far * half))[:, None])).max()) for side in (-1, 1))
-            for far in (1.0, FAR)
+            for far in (1.0, FAR_SCORE)
         )
-        return float(half.max()) if FAR ** POWERS[0] * near < far <= FAR ** POWERS[1] * near else 0.0
+        return float(half.max()) if FAR_SCORE ** POWERS[0] * near < far <= FAR_SCORE ** POWERS[1] * near else 0.0
 
     def link_unit(self) -> float:
         """Return a power of two, the unit of a score in which the largest slopes on both sides change by about e.
 
         So do those of counts, ``exp(score) - y``.  Units are negative where records slope alike at low scores, not at high ones.
         """
-        center, near = float(self.sign_intervals[0][0]), float(self.sign_intervals[1][0] or 1.0) / NEARBY
+        center, near = float(self.sign_intervals[0][0]), float(self.sign_intervals[1][0] or 1.0) / NEAR_CENTER
         ends = np.array([self.alone(center + side * near) for side in (-1, 1)])
         rate = np.diff(np.log(ends.max(axis=1) / -ends.min(axis=1)))[0] / (2 * near)
         score_unit = float(2.0 ** -np.rint(np.log2(rate)))
         score_unit = score_unit if 0 < score_unit < math.inf else 1.0
-        low, high = (self.least_part(side * LARGE * score_unit) for side in (-1, 1))
-        return -score_unit if low > max(high, TURNED) else score_unit
+        low, high = (self.least_part(side * LARGE_SCORE * score_unit) for side in (-1, 1))
+        return -score_unit if low > max(high, INVERTED_PART) else score_unit
 
     def balance_score(self, usual: bool) -> float:
         """Return a score far below 0 at which the largest slopes on both sides are equal, or as many usual ones, or 0."""
-        low, high = -FARTHEST, 0.0
-        for _ in range(HALVES):
+        low, high = -MAX_ASINH, 0.0
+        for _ in range(BISECTIONS):
             slopes = self.alone(tried := (low + high) / 2)
             rising = (np.median(slopes) if usual else slopes.max() + slopes.min()) < 0
             low, high = (tried, high) if rising else (low, tried)
@@ -173,7 +173,7 @@ class DomainSlopes:
             probe = far * kinds.T[:, [j]].toarray()
             bends.append(float((self(center_forms + probe)[j] - self(center_forms - probe)[j]).mean()) / (2 * far))
         bent = np.array(bends)
-        if not (bent > 0).all() or bent.max() < ALIKE**2 * bent.min():
+        if not (bent > 0).all() or bent.max() < UNIT_RATIO**2 * bent.min():
             return []
         return [float(score_unit) for score_unit in 2.0 ** np.rint(np.log2(bent / bent.max()) / -2)]
 
@@ -192,15 +192,15 @@ class DomainSlopes:
         most, least = np.maximum(up, down), np.where(up > down, np.maximum(down, last), up)
         rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
         # Constants of links are far from 0, those of targets in the middle.
-        far = (most > LINKED * least) & (np.abs(np.subtract(*rises)) > BENT * np.add(*rises))
+        far = (most > LINKED * least) & (np.abs(np.subtract(*rises)) > UNEQUAL_CURVATURE * np.add(*rises))
         steep = np.abs([low, here, high]).max(axis=(0, 2))
-        return bool(far.any()) or any(one.max() > UNEVEN * one.min() for one in (steep, self.sign_intervals[1]))
+        return bool(far.any()) or any(one.max() > UNEQUAL_SLOPES * one.min() for one in (steep, self.sign_intervals[1]))
 
     def settling_score(self, probe: Array, power: int = 0) -> float:
         """Return the scores beyond which slopes of nearly all records, by a power of the distance, hardly change, or 1."""
-        ends = [self(side * 2.0 ** KINKS[-1] * probe[:, None]) / 2.0 ** (KINKS[-1] * power) for side in (-1, 1)]
+        ends = [self(side * 2.0 ** OCTAVES[-1] * probe[:, None]) / 2.0 ** (OCTAVES[-1] * power) for side in (-1, 1)]
         usual = max(float(np.abs(end).mean()) for end in ends)
-        for place in 2.0 ** np.array(KINKS):
+        for place in 2.0 ** np.array(OCTAVES):
             near = [self(side * place * probe[:, None]) / place**power for side in (-1, 1)]
             if all(float(np.abs(one - end).mean()) <= SETTLED * usual for one, end in zip(near, ends, strict=True)):
                 return float(place)
@@ -210,7 +210,7 @@ class DomainSlopes:
     def link_facts(self) -> dict[str, Any]:
         """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
         # Slopes differ at the first by targets, at one end by censoring, at all by weights; targets are far within the ends.
-        ends = LARGE, 4.0 ** KINKS[-1], -(4.0 ** KINKS[-1])
+        ends = LARGE_SCORE, 4.0 ** OCTAVES[-1], -(4.0 ** OCTAVES[-1])
         part = max(map(self.least_part, ends)) if len(self.scores.onto_kinds) == 1 else 0.0
         return {"both_sides": self.both_sides, "short_curvature": self.short_curvature, "least_part": part}
 
@@ -228,9 +228,9 @@ class DomainSlopes:
 
     def short_curvature(self, place: float) -> float:
         """Return the curvature at one score of the record with the largest slope there, next to that: from 0 to 1 for links."""
-        down, here, up = (self.alone(place + side * STEP) for side in (-1, 0, 1))
+        down, here, up = (self.alone(place + side * SCORE_STEP) for side in (-1, 0, 1))
         own = int(np.argmax(np.where(here < 1e100, here, -math.inf)))
-        found = float((up - down)[own] / (2 * STEP * here[own]))
+        found = float((up - down)[own] / (2 * SCORE_STEP * here[own]))
         return min(max(found, 0.0), 1.0) if math.isfinite(found) else 0.0
 
 
@@ -251,7 +251,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
     alike = not any(label.lowered.fields or label.offset.any() for label in scores.form.labels)
     slopes_at = by_label if alike else every
-    tied = has_nonsmooth_loss(form) and slopes_at.settling_score(slopes_at.probe) == 2.0 ** KINKS[0]
+    tied = has_nonsmooth_loss(form) and slopes_at.settling_score(slopes_at.probe) == 2.0 ** OCTAVES[0]
     labels = tied or (bool(form.template.record.discrete) and (alike or not slopes_at.has_targets(batch.group)))
     facts: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
     facts |= slopes_at.link_facts | {"is_tied": tied, "is_uneven": slopes_at.has_unlike_columns()}
@@ -261,7 +261,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     facts["is_finite"] = unit > 0
     plain, public = facts_near(form, replace(slopes_at, score_unit=unit_within(form, every) if tied else 1.0), facts)
     if tells_classes(form, scores.fields):
-        return plain, replace(public, of_labels=by_label.of_labels if len(some) <= LABELS else None)
+        return plain, replace(public, of_labels=by_label.of_labels if len(some) <= MAX_LABELS else None)
     if public.has_one_side or any(node.atom.kinks == "spectral" for node in nonsmooth_nodes(form.losses) if node.atom):
         return plain, public  # Slopes of entries of a matrix have signs of their own nowhere
     return facts_in_own_units(form, slopes_at, facts, plain, public)
@@ -292,12 +292,12 @@ def facts_in_own_units(
         slopes_at = replace(slopes_at, scores=scores.in_units(units))
         plain, public = facts_near(form, slopes_at, facts)
     middle, half, moved = slopes_at.sign_intervals
-    if moved.any() and half[moved].max() > ALIKE * half[moved].min():  # One unit would not do for all
+    if moved.any() and half[moved].max() > UNIT_RATIO * half[moved].min():  # One unit would not do for all
         moved = np.zeros_like(moved)
     middle, unit = np.where(moved, middle, 0.0), float(half[moved].max(initial=0.0))
     if not middle.any():
         far = slopes_at.settling_score(slopes_at.probe)
-        is_far = 2.0 ** KINKS[0] < far < USUAL[0] or USUAL[1] < far < 2.0 ** KINKS[-1]  # from 1
+        is_far = 2.0 ** OCTAVES[0] < far < USUAL_UNITS[0] or USUAL_UNITS[1] < far < 2.0 ** OCTAVES[-1]  # from 1
         unit = rises or is_far * far / 2
         if labels or not unit:
             return plain, public
@@ -322,14 +322,14 @@ def facts_near(
     far = 1.0 if facts.pop("is_tied") or rises else slopes_at.settling_score(even)
     # Bends that most records are far from are kinks, too.
     bent = 0.0 if labels else np.median(np.abs(curvature_at(0.0)))
-    is_narrow = not labels and bent * far < WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
+    is_narrow = not labels and bent * far < KINK_WIDTH * np.abs(slopes_at(far * probe[:, None])).max()
     if has_nonsmooth_loss(form) or (is_narrow and far > 1):
         # Slopes that never settle are those of squares, whose curvature does.
-        kink = slopes_at.settling_score(even, 1) if labels and far >= 2.0 ** KINKS[-1] else far
-        scores = replace(scores, width=(WIDER if labels else WIDTH) * kink)
-    places = (0.0, -1.0, 1.0, -FAR, FAR)
+        kink = slopes_at.settling_score(even, 1) if labels and far >= 2.0 ** OCTAVES[-1] else far
+        scores = replace(scores, width=(LABEL_WIDTH if labels else KINK_WIDTH) * kink)
+    places = (0.0, -1.0, 1.0, -FAR_SCORE, FAR_SCORE)
     steep = {place: np.linalg.norm(slopes_at(place * probe[:, None]), axis=0) for place in places}
-    every = [curvature_at(place) / unit for place in PLACES[: 3 if labels else None]]
+    every = [curvature_at(place) / unit for place in CURVATURE_SCORES[: 3 if labels else None]]
     finite = [bent[np.isfinite(bent)] for bent in every]
     bends = [float(bent.mean()) if bent.size else 0.0 for bent in finite]
     most_bent = max(np.abs(bent).max(initial=0.0) for bent in finite)
@@ -338,17 +338,17 @@ def facts_near(
     largest = float(near[near < 1e100].max(initial=0.0)) or 1.0
     usual = bends[0] if 0 < bends[0] < 1e100 else 1.0
     facts["has_no_curvature"] = bends[0] == 0
-    is_lipschitz = all((steep[place] <= FLAT * largest).all() for place in (-FAR, FAR))
+    is_lipschitz = all((steep[place] <= FLAT_RATIO * largest).all() for place in (-FAR_SCORE, FAR_SCORE))
     curvature_varies = not rises and max(bends[:3]) - min(bends[:3]) > 1e-6 * usual
     most = max(map(np.max, steep.values())) if is_lipschitz else math.inf
-    most_bend = math.inf if curvature_varies and not is_lipschitz else most_bent or NARROW * largest
+    most_bend = math.inf if curvature_varies and not is_lipschitz else most_bent or JUMP_CURVATURE * largest
     vanishes = is_lipschitz and not labels
     if vanishes and least_bent > 1e-9 * most_bent:
         # Or some records, whose targets are far away, bend in the middle far less than elsewhere.
-        found = np.abs([curvature_at(place) for place in np.linspace(-FAR, FAR, BENDS)])
-        vanishes = (found[BENDS // 2] <= FADED * found.max(axis=0)).any()
-    if far < 2.0 ** KINKS[-1] and not rises:
-        ends = np.stack([slopes_at(side * SURELY * far * probe[:, None]) for side in (-1, 1)])
+        found = np.abs([curvature_at(place) for place in np.linspace(-FAR_SCORE, FAR_SCORE, NUM_SCORES)])
+        vanishes = (found[NUM_SCORES // 2] <= FADED * found.max(axis=0)).any()
+    if far < 2.0 ** OCTAVES[-1] and not rises:
+        ends = np.stack([slopes_at(side * BEYOND_KINKS * far * probe[:, None]) for side in (-1, 1)])
         several = scores.shape[1] > 1 and (parts := loss_directions(scores)).size
         ends = np.linalg.solve(parts, ends) if several else ends
         longest = tuple(side.max(axis=(0, 2) if several else None, keepdims=True).ravel() for side in (-ends, ends))
@@ -356,7 +356,7 @@ def facts_near(
         # Counts whose slopes settle at last are seen as those of links, where targets are long next to the other side.
         vanishes = vanishes and (scores.width > 0 or not are_lopsided(longest, LINKED))
         if vanishes and scores.is_shared:  # Others have a constant that is searched
-            ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * SURELY * far)) for side in (1, -1)])
+            ends = np.stack([slopes_at(np.full((scores.form.forms, 1), side * BEYOND_KINKS * far)) for side in (1, -1)])
             steepest = tuple(np.linalg.norm(ends, axis=1).max(axis=1).tolist())
             facts["unbalanced_slopes"] = steepest if are_lopsided(steepest, LOPSIDED) else None
     bounds = largest, usual, curvature_varies, is_lipschitz, float(most), float(most_bend), bool(vanishes)
@@ -368,7 +368,7 @@ def unit_within(form: LossForm, slopes_at: DomainSlopes) -> float:
     """Return the root mean square of scores at a far point of K, without parameters that it does not bound; 1 of none."""
     K, scores = form.feasible, slopes_at.scores
     with suppress(DPConvexError):
-        far = K.project(FAR * np.random.default_rng(0).normal(size=form.space.dim))
+        far = K.project(FAR_SCORE * np.random.default_rng(0).normal(size=form.space.dim))
         inside = np.where(np.isfinite(K.lower) & np.isfinite(K.upper), far, 0.0)
         found = slopes_at.block.forms(scores.coefficients(scores.table(inside)))
         return float(np.sqrt(np.mean(found**2))) or 1.0
@@ -389,6 +389,6 @@ def finite_start(form: LossForm, slopes_at: DomainSlopes) -> tuple[Array | None,
         inside = np.zeros(form.space.dim) if form.feasible.is_space else form.feasible.region.inside
         begin = scores.table(inside.astype(float))  # SciPy's functions take no longer numbers
         for unit in 0.5 ** np.arange(20.0):
-            if numbers(begin, unit) > NUMBER:
+            if numbers(begin, unit) > FINITE_PART:
                 return begin, float(unit)
     return None, 0.0

@@ -18,15 +18,15 @@ from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
 # The part of the squared level of counts by level, and the edge of a moment without noise, next to the records of a level.
-LEVELS, UNSEEN = 0.06, 1e-6
-SAME = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
+LEVELS, LEVEL_EDGE = 0.06, 1e-6
+ROUNDED_ONE = 1e-3  # How far products with rows of records, which are rounded, are from 1, where these make a constant
 # Squared means of features next to their variance, and the largest variance next to the least: where they are larger, rows are
 # measured in units of the domain first.  What varies less than EMPTY stays as it is.
-FAR, UNEVEN, EMPTY = 5.0, 30.0, 1e-9
-MOST = 2**12  # Rows of a matrix that is made beside the second moment's
+FAR_MEAN, UNEVEN_VARIANCE, EMPTY = 5.0, 30.0, 1e-9
+MAX_ROWS = 2**12  # Rows of a matrix that is made beside the second moment's
 # Records drawn from the domain for each combination of labels, at least and at most; their scores, at most; and the numbers of
 # rows that are made at a time.
-LEAST, SAMPLES, SCORES, NUMBERS = 4, 512, 2**20, 2**22
+LEAST_SAMPLES, SAMPLES, MAX_SCORES, NUMBERS = 4, 512, 2**20, 2**22
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def level_metric(looks: PrivateLooks, level: float, size: float, ridge: float, m
     rows = np.column_stack([np.eye(count), np.full((count, len(moment) - count), looks.constant)])
     known = (rows.T * counts) @ rows
     if not looks.constant:
-        return Metric.of(known, UNSEEN * usual, ridge, most)
+        return Metric.of(known, LEVEL_EDGE * usual, ridge, most)
     # Nothing is seen along what the constant and all levels say alike: it comes last, and counts for nothing.
     alike = np.append(np.full(count, looks.constant), -1.0)
     largest = 2 * float(np.trace(known))
-    found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), UNSEEN * usual, ridge, most)
+    found = Metric.of(known + largest * np.outer(alike, alike) / (alike @ alike), LEVEL_EDGE * usual, ridge, most)
     found.signal[-1] = found.denoised[-1] = 0.0
     return found
 
@@ -95,7 +95,7 @@ def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
         return scores
     rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
     along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
-    return scores.with_constant(along) if np.abs(rows @ along - 1).max() < SAME else scores
+    return scores.with_constant(along) if np.abs(rows @ along - 1).max() < ROUNDED_ONE else scores
 
 
 def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScores, Batch, bool]:
@@ -103,7 +103,7 @@ def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScore
     record = form.template.record
     count = len(record.combinations)
     each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
-    each = max(min(each, SCORES // (count * max(count, scores.form.forms))), LEAST)
+    each = max(min(each, MAX_SCORES // (count * max(count, scores.form.forms))), LEAST_SAMPLES)
     batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
     if form.made:
         batch = with_functions(batch, (form.made.fields, record, form.made.groups))
@@ -132,7 +132,7 @@ class DomainMetric:
     def of(cls, batch: Batch, scores: LinearScores) -> "DomainMetric | None":
         """Return it from records of the domain, which `on_grid` made; None if rows are about round as they are."""
         rows = ExactRows.of(scores)
-        if rows.count > MOST:
+        if rows.count > MAX_ROWS:
             return None
         if scores.is_shared:
             return cls.of_shared(batch, rows)
@@ -140,9 +140,9 @@ class DomainMetric:
         means, spread = x.mean(axis=0), x.var(axis=0)
         moving = spread > EMPTY * (means**2 + spread).max(initial=0.0)
         wide = spread[moving]
-        far = (means[moving] ** 2 > FAR * wide).any()
+        far = (means[moving] ** 2 > FAR_MEAN * wide).any()
         # Products of features are shorter than these, and stay so.
-        uneven = scores.monomials is None and wide.max(initial=0.0) > UNEVEN * wide.min(initial=np.inf)
+        uneven = scores.monomials is None and wide.max(initial=0.0) > UNEVEN_VARIANCE * wide.min(initial=np.inf)
         if not (far or uneven):
             return None
         constant = rows.constant * rows.grid
@@ -159,7 +159,7 @@ class DomainMetric:
         parts = (rows.read(column[start : start + step]) for start in range(0, batch.size, step))
         values, vectors = np.linalg.eigh(sum(part.T @ part for part in parts) / batch.size)
         seen = values > EMPTY * values[-1]  # Along others, as along equal changes of all levels, no row differs
-        if values[-1] < UNEVEN * values[seen].min():
+        if values[-1] < UNEVEN_VARIANCE * values[seen].min():
             return None
         matrix = vectors.T / np.sqrt(np.where(seen, values, values[-1]))[:, None]
         return cls(matrix, longest(matrix, batch, rows))
@@ -173,8 +173,8 @@ def in_natural_units(record: Record) -> list[str]:
             lower, upper = (np.ravel(end) for end in (box.lower, box.upper))
             spread, square = (upper - lower) ** 2 / 12, (upper + lower) ** 2 / 4  # of what is even in the box
             moving = spread > 0
-            uneven = spread.max() > UNEVEN * spread[moving].min(initial=np.inf)
-            found += [name] if uneven or (square > FAR * spread)[moving].any() else []
+            uneven = spread.max() > UNEVEN_VARIANCE * spread[moving].min(initial=np.inf)
+            found += [name] if uneven or (square > FAR_MEAN * spread)[moving].any() else []
     return found
 
 

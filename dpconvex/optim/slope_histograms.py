@@ -11,17 +11,17 @@ from dpconvex.optim.row_metrics import DomainMetric
 from dpconvex.sums.private_looks import PrivateLooks
 from dpconvex.util.arrays import Array
 
-RISING = 4.0  # By how much the curvature rises in one step at most
+MAX_RISE = 4.0  # By how much the curvature rises in one step at most
 HISTOGRAMS = 0.06  # The part of the squared level that histograms have
-LOOKS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
+CLIP_STEPS = (0, 2, 6, 14)  # Rounds that begin with a histogram of lengths
 # Bins of the histogram, by halves, down from so many of the largest slope, the clip while no histogram says more,
 # and how many bins are for slopes shorter than usual ones at least.
-BINS, LARGEST, USUAL, SHORTER = 24, 2.0, 0.27, 10
+BINS, LARGEST_EDGE, FIRST_CLIP, SHORTER = 24, 2.0, 0.27, 10
 # By how many deviations of the noise a count stands out, in bins near the last clip and far above it.
-STANDS_OUT, FAR_OUT, FAR = 2.0, 4.0, 4.0
+STANDS_OUT, FAR_OUT, FAR_LENGTH = 2.0, 4.0, 4.0
 # How much longer slopes are where steps end, at most, than near 0, where neither targets, constants nor the loss bound them.
 STEEPER = 16.0
-UNSEEN = 4.0  # In deviations, what may be hidden in two bins next to each other
+HIDDEN_DEVIATIONS = 4.0  # In deviations, what may be hidden in two bins next to each other
 BOTH_SIDES = 0.25  # What gradients beyond the clip on both sides count, next to those of one side alone
 NOISE_COST = 2.0  # What noise counts next to bias, and as much again in the first half of the steps
 SEEN, UNCLIPPED = 0.25, 0.5  # A histogram of fewer records is not believed; so many are not clipped
@@ -32,7 +32,7 @@ TAILED, FALLS = 80.0, 0.5
 LOPSIDED, LINKED = 4.0, 50.0
 TOGETHER, SEEN_TOGETHER = 4, 3.0  # Bins that most lengths lie in, and by how many deviations these stand out together
 LEAST_SEEN = 0.1  # The least part of records that is seen
-FEW = 5.0  # Records for each feature and unit of the level
+FEW_RECORDS = 5.0  # Records for each feature and unit of the level
 
 
 def are_lopsided(longest: tuple[Any, ...], times: float) -> bool:
@@ -79,7 +79,7 @@ class PublicFacts:
     @property
     def of_steps(self) -> "PublicFacts":
         """Facts for steps: squares that continue as lines count as squares, whose curvature is the largest."""
-        if not self.vanishes or self.smoothness > RISING * self.curvature:
+        if not self.vanishes or self.smoothness > MAX_RISE * self.curvature:
             return self
         return replace(self, curvature=self.smoothness, curvature_varies=False, vanishes=False)
 
@@ -100,7 +100,7 @@ class PublicFacts:
     def histogram_edges(self, usual: float) -> Array:
         """The upper ends of the bins for lengths of slopes, of which the longest may be far longer than usual ones."""
         is_steep = self.has_labels and not self.is_lipschitz and not self.has_log_link
-        longest = LARGEST * min(STEEPER * self.slope if is_steep else self.slope, usual * 2.0 ** (BINS - SHORTER))
+        longest = LARGEST_EDGE * min(STEEPER * self.slope if is_steep else self.slope, usual * 2.0 ** (BINS - SHORTER))
         return np.asarray(longest * 2.0 ** np.arange(1 - BINS, 1, dtype=float))
 
 
@@ -129,7 +129,7 @@ class LengthHistograms:
 
     def standing_out(self, counts: Array, last: float) -> Array:
         """Return the counts that stand out of the noise, and 0 for others."""
-        stands_out = np.where(self.edges > FAR * last, FAR_OUT, STANDS_OUT) * self.deviation
+        stands_out = np.where(self.edges > FAR_LENGTH * last, FAR_OUT, STANDS_OUT) * self.deviation
         return np.where(counts > stands_out, counts, 0.0)
 
     def with_tail(self, seen: Array) -> Array:
@@ -147,9 +147,9 @@ class LengthHistograms:
         if self.longest is None:
             return 0.0, 0.0
         up, down = self.standing_out(counts, last)
-        side, unseen = math.copysign(1.0, float((up - down).sum())), UNSEEN * self.deviation
+        side, unseen = math.copysign(1.0, float((up - down).sum())), HIDDEN_DEVIATIONS * self.deviation
         missing = max(side * float(self.edges @ (up - down)) / math.sqrt(2), 0.0)
-        if missing > unseen * RISING * self.longest[side > 0]:  # None are so long: seen slopes balance elsewhere
+        if missing > unseen * MAX_RISE * self.longest[side > 0]:  # None are so long: seen slopes balance elsewhere
             return 0.0, 0.0
         missing = min(missing, unseen * float(self.edges[-1]))
         return -side * missing, missing / unseen
@@ -194,6 +194,10 @@ class Fit:
         """Return the level of a question that has a part of the squared level."""
         return self.level * math.sqrt(part)
 
+    def noise_cost(self, part: float) -> float:
+        """Return what noise on gradients with a part of the squared level counts next to bias, for a clip of 1."""
+        return (NOISE_COST * self.looks.sides / self.level) ** 2 / part
+
     def people(self, number: float) -> float:
         """Return the least number of people that `number` records belong to."""
         return number / (1 if self.looks.people is None else self.looks.privacy.most)
@@ -201,4 +205,4 @@ class Fit:
     @property
     def has_few(self) -> bool:
         """Whether records are few for each feature and unit of the level, so that one second moment is asked for."""
-        return self.size * self.level / self.looks.rows.count < FEW
+        return self.size * self.level / self.looks.rows.count < FEW_RECORDS

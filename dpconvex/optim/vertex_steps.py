@@ -9,7 +9,7 @@ from dpconvex.data.batch import Batch
 from dpconvex.mechanisms.noisy_frank_wolfe import vertex_reach
 from dpconvex.optim.adaptive_descent import score_model
 from dpconvex.optim.class_descent import class_score_model
-from dpconvex.optim.slope_histograms import Fit
+from dpconvex.optim.slope_histograms import SEEN, UNCLIPPED, Fit
 from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.sets.projections import AxisHull, ConvexSet
 from dpconvex.sets.quadratics import quadratic
@@ -17,11 +17,10 @@ from dpconvex.sums.private_looks import PrivateLooks, VertexLooks
 from dpconvex.util.arrays import Array, Indices
 
 # Parts of the squared level: of the constant, of lengths of slopes, and of the choices; the steps have the rest.
-CONSTANT, LENGTHS, CHOICES = 0.05, 0.04, 0.55
+CONSTANT_SHARE, LENGTHS_SHARE, CHOICES_SHARE = 0.05, 0.04, 0.55
 # Bins of slopes' lengths, down from so many of the largest, each so many times as long as the next.
-BINS, LARGEST, FINER = 64, 2.0, 2**0.25
-# By how many deviations of the noise a count stands out, the fewest that are believed, and those that are not clipped.
-STANDS_OUT, SEEN, UNCLIPPED = 3.0, 0.25, 0.5
+SLOPE_BINS, LARGEST, FINER = 64, 2.0, 2**0.25
+COUNT_DEVIATIONS = 3.0  # By how many deviations of the noise a count stands out
 PROJECTED = 500  # Steps of the quadratic program at the end
 
 
@@ -31,7 +30,7 @@ def descend_on_vertices(
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
     scores, size, widest = looks.scores, fit.size, float(looks.scores.widest.max())
     public = replace(fit.public, metric=None)  # of all features, of which few are taken
-    features, left = len(scores.inside), 1 - LENGTHS - CHOICES
+    features, left = len(scores.inside), 1 - LENGTHS_SHARE - CHOICES_SHARE
     reach, plain = vertex_reach(form), simplex_center(form)[scores.places] * scores.scale
 
     def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
@@ -39,12 +38,12 @@ def descend_on_vertices(
         return Fit(own, public, fit.level_of(share), size, rounds)
 
     if scores.has_constant:
-        alone, left = part(np.arange(0), CONSTANT), left - CONSTANT
+        alone, left = part(np.arange(0), CONSTANT_SHARE), left - CONSTANT_SHARE
         plain[-1] = score_model(alone).table[-1] * alone.looks.constant
-    clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS), public.slope * widest, size)
+    clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
     own = (reach[:, scores.places] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
-    found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES), vertices)
+    found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES_SHARE), vertices)
     rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
     last = rest.looks
     if public.is_lipschitz and form.template.record.discrete:
@@ -68,9 +67,9 @@ def simplex_center(form: LossForm) -> Array:
 
 def usual_length(looks: VertexLooks, table: Array, level: float, largest: float, size: float) -> float:
     """Return a length that about half of the records' slopes, times their largest entries, do not exceed."""
-    edges = LARGEST * largest * FINER ** np.arange(1 - BINS, 1, dtype=float)
+    edges = LARGEST * largest * FINER ** np.arange(1 - SLOPE_BINS, 1, dtype=float)
     counts = looks.look(table, edges=edges, histogram_level=level).histogram.sum(axis=0)
-    counts = np.where(counts > STANDS_OUT * looks.deviation_of_counts(level), counts, 0.0)
+    counts = np.where(counts > COUNT_DEVIATIONS * looks.deviation_of_counts(level), counts, 0.0)
     if not counts.sum() >= SEEN * size:
         return largest
     return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])

@@ -380,7 +380,7 @@ def test_levels_of_targets_with_a_penalty_on_their_steps_take_adaptive_steps() -
 def test_few_public_records_are_looked_at_where_each_has_many_scores(monkeypatch):
     """A fit of 1,270 parameters on 200 records took 14 minutes."""
     sample, seen = dp.Record.sample, []
-    monkeypatch.setattr(row_metrics, "SCORES", 2**9)
+    monkeypatch.setattr(row_metrics, "MAX_SCORES", 2**9)
     monkeypatch.setattr(dp.Record, "sample", lambda record, size, rng: seen.append(size) or sample(record, size, rng))
     W = cp.Variable((2, 20), name="W")
     form = form_of(
