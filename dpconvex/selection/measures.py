@@ -21,6 +21,7 @@ TRUE = 0.2  # By how much the slope of calibrated probabilities is off, usually
 LEVEL = 0.96  # Of replicates lie in an interval; there are not that many
 INSIDE = 16  # Points in a cell
 BINS = 10  # of a calibration curve, at most
+FINEST = 10_001  # Probabilities among which one is looked up
 FINER, SWEEPS = 8, 10  # Parts of a gap between knots, and steps towards the likeliest records in them
 WITHIN = 2.0  # Standard deviations on either side of an estimate: an interval of 95 %
 
@@ -289,13 +290,16 @@ def label_pairs(no: Array, yes: Array, edges: Array, ordered: bool) -> tuple[Arr
 def survival_pairs(died: Array, censored: Array, edges: Array) -> tuple[Array, Array]:
     """Return the same of pairs whose first record died in an interval that the second one outlived.
 
-    Counts have shape (1 + replicates, intervals, cells); cells are of probabilities to survive.
+    Counts have shape (1 + replicates, intervals, cells); cells are of mean probabilities to survive.  In a cell hazards are taken
+    to stay the same: then the odds of dying in an interval are those that the place tells.
     """
-    place = middles(edges)
+    count = np.arange(1.0, died.shape[1] + 1)
     later = np.cumsum((died + censored)[:, ::-1], axis=1)[:, ::-1] - died
     above = np.cumsum(later[..., ::-1], axis=2)[..., ::-1] - later
-    rate = np.diff(edges) / -(place * np.log(place))
-    within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), np.log(-np.log(place)), rate)
+    chance = np.linspace(0, 1, FINEST)[1:-1, None]  # to live through an interval
+    alive = np.interp(middles(edges), (chance**count).mean(axis=1), chance[:, 0])[:, None]
+    rate = np.diff(edges) / (alive * (1 - alive) * count * alive ** (count - 1)).mean(axis=1)
+    within = 0.5 + tied(died.sum(axis=1), later.sum(axis=1), -logit(alive[:, 0]), rate)
     agreed = (died * (above + later * within[:, None])).sum(axis=(1, 2))
     return agreed, (died.sum(axis=2) * later.sum(axis=2)).sum(axis=1)
 

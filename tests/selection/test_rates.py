@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from judged_models import FUNCTIONS, HUBER, LINE, LOGISTIC
+from refused import refused
 from scipy.special import expit
 
 import dpconvex as dp
@@ -37,3 +38,25 @@ def test_intervals_hold_what_knots_do_not_show():
     assert low <= 0.95 <= high
     tail = 0.13 * (np.log(10) - 1)  # By the prediction, records are shared by their distances from knots
     assert found.residuals(0.9).y[1:4] == pytest.approx(np.full(3, tail), abs=0.01)
+
+
+def test_residuals_follow_from_one_release():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.uniform(-1, 1, 8000), np.zeros(8000)])
+    y = np.clip(0.6 * x[:, 0] + 0.1 * rng.normal(size=8000), -1, 1)
+    found = dp.evaluate(HUBER, LINE, {"x": x, "y": y}, dp.Privacy(40.0))
+    apart = y - 0.5 * x[:, 0]
+    assert found.error == pytest.approx(np.mean(apart**2), abs=0.005)
+    assert found.constant == pytest.approx(np.var(y), abs=0.01)
+    assert found.r2 == pytest.approx(1 - np.mean(apart**2) / np.var(y), abs=0.05)
+    assert found.absolute_error == pytest.approx(np.mean(np.abs(apart)), abs=0.01)
+    assert found.residual_quantile(0.9) == pytest.approx(np.quantile(apart, 0.9), abs=0.02)
+    assert found.coverage(-0.1, 0.1) == pytest.approx(np.mean(np.abs(apart) <= 0.1), abs=0.03)
+    assert "concordance" not in str(found)  # Cells are too wide for the order of predictions
+    assert found.residuals().y[1] < 0 < found.residuals().y[3]  # 0.6 is the slope, and 0.5 was said
+    for strange in ("a", None, np.nan, 2.0):
+        with pytest.raises(dp.TemplateError):
+            found.residual_quantile(strange)
+    with pytest.raises(dp.TemplateError):
+        found.coverage(np.nan, 1.0)
+    refused(dp.TemplateError, "has no probabilities", found.roc)
