@@ -1,1 +1,1 @@
-"""Bounds on what one record can do, by rules over expressions."""
+"""Bounds on the gradient and the Hessian of one record's loss, by rules over expressions."""

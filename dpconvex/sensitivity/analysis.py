@@ -1,4 +1,4 @@
-"""Everything the calculus proves about a template, before any privacy parameter is chosen: for one record of the domain."""
+"""`Analysis`: all proved bounds on a template's losses, for one record of the domain; no privacy parameter enters."""
 
 import math
 from dataclasses import dataclass
@@ -36,19 +36,19 @@ class LossBounds:
     scalar: AbstractValue
     gradients: Gradients
     gradient_bound: float
-    dimension: int  # Bounds that of the span of one record's gradients
-    curvature: Curvature  # Of a loss without a kink
+    dimension: int  # Bounds the dimension of the span of one record's gradients
+    curvature: Curvature  # Valid only without a kink
     step: Step
-    joint: Joint | None  # A bound of gradient and curvature together, if the loss has a shape that allows one
+    joint: Joint | None  # Joint bound on gradient and curvature, if the loss has a suitable form
 
     @cached_property
     def derivation(self) -> Derivation:
-        """The derivation of the constants, in words."""
+        """Return the derivation of the constants, in words."""
         return self.step.written()
 
 
 class Analysis:
-    """All constants of a template; `losses` are those of examined labels, empty if nothing is known: `unbounded` says why."""
+    """All constants of a template; `losses` has the bounds for each combination of labels. It is empty if `unbounded` is set."""
 
     def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form, self.unbounded = form, unbounded
@@ -56,7 +56,7 @@ class Analysis:
         self.expander, self.bases = form.standard, form.standard.bases
         self.losses: tuple[LossBounds, ...] = ()
         if unbounded is None:
-            assert form.rounding  # refused before bounds are
+            assert form.rounding  # raises for cancelling terms before bounds are computed
             walker = AbstractInterpreter(self.expander, self.rows, self.reach, self.length)
             self.losses = tuple(self._bounds(walker, k) for k in range(len(form.losses)))
 
@@ -70,14 +70,14 @@ class Analysis:
 
     @cached_property
     def rounding(self) -> dict[int, Array]:
-        """Bounds on what rounding of terms that cancel does to each leaf, by its id."""
+        """Return bounds on the rounding errors of each leaf's entries with cancelling terms, by the id of its polynomial."""
         leaves = self.form.every_leaf
         return {id(self.expander.expand(leaf)): self.expander.rounding(leaf, self.form.reach)[0] for leaf in leaves}
 
     @cached_property
     def ranges(self) -> dict[int, tuple[Ends, Ends]]:
         form, polynomials = self.form, [self.expander.expand(leaf) for leaf in self.form.every_leaf]
-        # At kinks no curvature bounds what rounding does to slopes, and steps may end where two pieces tie.
+        # At kinks no curvature bounds the effect of rounding on slopes, and steps may end where two pieces tie.
         blurred = bool(nonsmooth_nodes(form.losses))
         rounding = np.concatenate([np.zeros(0), *(self.rounding[id(polynomial)] for polynomial in polynomials)])
         return leaf_ranges(polynomials, self.gram, form.feasible, self.bases, blurred, rounding)
@@ -88,7 +88,7 @@ class Analysis:
         (scalar,), step = walker.walk(loss)
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
-        # Rows whose squares overflow are refused before they are squared.
+        # Raise before squares of rows overflow.
         sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
         check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
@@ -105,22 +105,22 @@ class Analysis:
         return LossBounds(scalar, gradients, bound, dimension, curvature, whole, joint)
 
     def offset_range(self, leaf: Expression) -> tuple[Array, Array]:
-        """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
+        """Return bounds on the offset c_z of a leaf over the record's domain; two arrays of shape (size,)."""
         return self.ranges[id(self.expander.expand(leaf))][0]
 
     def reach(self, polynomial: Polynomial, rows: Array) -> Ends:
-        """Bound the entries of an affine leaf over the record's domain and K."""
+        """Return bounds on the entries of an affine leaf over the record's domain and K."""
         return self.ranges[id(polynomial)][1]
 
     def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
-        """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
+        """Return a bound on the Euclidean norm of the given entries of an affine leaf over the record's domain and K."""
         part = polynomial.gathered(np.array(places))
         near = norm_up(self.rounding[id(polynomial)][places])
         return leaf_length(part, rows[places], self.gram, self.form.feasible, self.bases) + near
 
     @cached_property
     def largest_drop(self) -> float:
-        """Bound how far the loss of one record can lie below its value at 0, over K; infinite if nothing is known."""
+        """Return a bound on the loss at 0 minus the loss at any point of K, for one record; infinite if none is known."""
         at_zero = AbstractInterpreter(self.expander, self.rows, lambda leaf, rows: self.ranges[id(leaf)][0])
         drop = 0.0
         for loss, bounds in zip(self.form.losses, self.losses, strict=True):
@@ -133,7 +133,7 @@ class Analysis:
 
     @cached_property
     def gradient_bound(self) -> float:
-        """Largest norm of one record's gradient, G."""
+        """Return a bound G on the norm of one record's gradient. Raise if there is none, or if it is 0."""
         if self.unbounded is not None:
             raise self.unbounded
         bound = max(loss.gradient_bound for loss in self.losses)
@@ -144,49 +144,47 @@ class Analysis:
 
     @cached_property
     def steepest(self) -> LossBounds:
-        """The first loss with the largest gradient bound."""
+        """Return the first loss with the largest gradient bound, up to rounding."""
         return self.losses[first_largest(np.array([loss.gradient_bound for loss in self.losses]))]
 
     @cached_property
     def replacement_bound(self) -> float:
-        """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
+        """Return a bound on the distance between two records' gradients at one theta: G_adj for replace-one."""
         bound = 0.0
         longest = sorted((loss.gradients for loss in self.losses), key=lambda g: g.bound, reverse=True)
         for k, first in enumerate(longest):
             for second in longest[k:]:
                 apart = first.bound + second.bound
                 if apart * (1 + SUM_SLACK) <= bound:
-                    break  # as it is for all that follow, which are shorter
+                    break  # all further pairs are shorter
                 found = first.difference_bound(second)
                 found = found if found < apart * (1 - SAME) else apart
                 bound = max(bound, found * (1 + SUM_SLACK))
         if bound <= SAME * self.gradient_bound:
             why = "every record has the same gradient, so nothing would be learnt from the data"
-            remedy = (
-                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer"
-            )
+            remedy = "let the loss depend on a field of the record; move terms without a field into the regularizer"
             raise NotPrivate(why, self.form.template.losses[0], remedy)
         return min(bound, 2 * self.gradient_bound)
 
     def sensitivity(self, adjacency: str, person: Person = ONE_ROW) -> float:
-        """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
+        """Return G_adj, a bound on the change of the gradient of the sum of losses between neighbours, at any one theta."""
         one = self.replacement_bound if adjacency == "replace-one" else self.gradient_bound
         return person.moves(one, self.gradient_bound)
 
     @cached_property
     def kink(self) -> NonsmoothPoint | None:
-        """Why the loss has no Lipschitz gradient, if it has none."""
+        """Return the first nonsmooth point of the losses; None if all gradients are Lipschitz."""
         return next((loss.scalar.kink for loss in self.losses if loss.scalar.kink is not None), None)
 
     @cached_property
     def hessian_bound(self) -> float:
-        """Largest eigenvalue of one record's Hessian."""
+        """Return a bound on the largest eigenvalue of one record's Hessian."""
         return max(loss.curvature.eigenvalue for loss in self.losses)
 
     def log_det(self, mu: float, person: Person = ONE_ROW) -> tuple[float, LossBounds]:
-        """Bound J = sup log det(I + H/mu) over records and theta, and say where; mu is the modulus of the rest.
+        """Return a bound on J = sup log det(I + H/mu) over records and theta, and the loss that attains it.
 
-        The Hessians of a person's rows add up inside of one determinant, which is no larger than the product of theirs.
+        The Hessians of a person's rows add up inside one determinant. It is at most the product of the rows' determinants.
         """
         values = self.log_dets(mu)
         one, where = float(values.max()), self.losses[first_largest(values)]
@@ -198,7 +196,7 @@ class Analysis:
         return min(person.rows * one, whole), where
 
     def log_dets(self, mu: float) -> Array:
-        """Bound ``sup log det(I + H/mu)`` for each of the losses, shape (losses,)."""
+        """Return bounds on ``sup log det(I + H/mu)`` for each loss, shape (losses,)."""
         known = {curvature: curvature.log_det(mu) for curvature in {loss.curvature for loss in self.losses}}
         found = np.array([known[loss.curvature] for loss in self.losses])
         for k, loss in enumerate(self.losses):
@@ -211,11 +209,11 @@ class Analysis:
         return float_down(Fraction(size) * Fraction(self.modulus) + Fraction(added))
 
     def perturbation_cost(self, beta: float, mu: float, adjacency: str, person: Person = ONE_ROW) -> tuple[float, str]:
-        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
-        if person.rows > 1:  # terms of rows add up, in all of which no logarithm of a determinant is lost
+        """Return a bound on ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta, and its method in words."""
+        if person.rows > 1:  # norms add up, and Hessians inside one determinant
             apart = beta * self.sensitivity(adjacency, person) + self.log_det(mu, person)[0]
             each = person.rows * self.perturbation_cost(beta, mu, adjacency)[0]
-            paired = self.sensitivity(adjacency) >= self.gradient_bound  # no row that stands alone moves more
+            paired = self.sensitivity(adjacency) >= self.gradient_bound  # an unpaired row moves no more than a pair
             if person.weight < person.rows or not paired or apart <= each:
                 return apart, "gradients of a person's rows add up, and their curvature inside of one determinant"
             return each, "gradient and curvature maximised jointly, for each of a person's rows"
@@ -224,7 +222,7 @@ class Analysis:
             return apart, "gradient and curvature maximised separately"
         other = beta * self.gradient_bound if adjacency == "replace-one" else 0.0
         joint, curved = 0.0, self.log_dets(mu)
-        # The largest counts: what is no larger than a bound found before needs no sharper one.
+        # Only the largest matters: a bound below an earlier one need not be sharp.
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
             loss = self.losses[k]
             together = beta * loss.gradient_bound + float(curved[k])
@@ -237,21 +235,21 @@ class Analysis:
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:
-        """Constant curvature M of the regularizer (mean form), and its derivation."""
+        """Return a constant lower bound M on the Hessian of the regularizer (mean form), and its derivation."""
         return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
 
     @cached_property
     def block_moduli(self) -> tuple[float, ...]:
-        """Strong convexity of the regularizer along each variable, mean form."""
+        """Return the strong convexity of the regularizer along each variable, mean form."""
         matrix, blocks = self.regularizer[0], self.form.space.blocks.values()
         return tuple(smallest_eigenvalue(matrix[block.slice][:, block.slice]) for block in blocks)
 
     @cached_property
     def modulus(self) -> float:
-        """Strong convexity of the regularizer over the whole space, mean form."""
+        """Return the strong convexity of the regularizer over the whole space, mean form."""
         return smallest_eigenvalue(self.regularizer[0])
 
 
 def first_largest(values: Array) -> int:
-    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie."""
+    """Return the index of the first value that equals the largest up to rounding, so that labels with equal bounds tie."""
     return int(np.argmax(values >= values.max() * (1 - TIE)))

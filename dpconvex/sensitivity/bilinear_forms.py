@@ -1,4 +1,4 @@
-"""Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one record, or of two: inner products of gradients."""
+"""Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one or two records, for inner products of gradients."""
 
 import math
 from typing import TypeAlias
@@ -16,11 +16,11 @@ Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
-ALIKE = 1e-12  # Diagonal entries that agree to this fraction may be taken together
+ALIKE = 1e-12  # Diagonal entries that agree to this fraction count as equal
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVariables, same: bool) -> Interval:
-    """Bound ``m(z)' P m(z')`` over the record's domain."""
+    """Return the range of ``m(z)' P m(z')`` over the record's domain, with z' = z if `same`."""
     table = sp.coo_array(form)
     used, place = np.unique(np.concatenate(table.coords), return_inverse=True)
     if not table.nnz:
@@ -29,7 +29,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
     sparse = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
-    # A sparse matrix costs more than its few numbers.
+    # Small matrices are faster dense.
     scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
@@ -44,7 +44,7 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: RecordVar
 def isotropic_coefficients(
     scaled: Block, kinds: Kinds, bases: RecordVariables
 ) -> dict[tuple[int, ...], Interval] | None:
-    """Return the multiple of the identity that P is on each tensor power, but for rounding; None if it is something else."""
+    """Return c with P = c I, up to rounding, for each type of monomials; None if P does not have this form."""
     if not is_diagonal(scaled):
         return None
     diagonal = scaled.diagonal()
@@ -58,7 +58,7 @@ def isotropic_coefficients(
 
 
 def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
-    """Count the distinct monomials of a type."""
+    """Return the number of distinct monomials of a type."""
     size = 1
     for base in set(kind):
         power = kind.count(base)
@@ -67,7 +67,7 @@ def tensor_size(kind: tuple[int, ...], bases: RecordVariables) -> int:
 
 
 def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: RecordVariables, same: bool) -> Interval:
-    """Bound a polynomial in the inner products of the bases, term by term."""
+    """Return the range of a polynomial in the inner products of the bases, term by term."""
     total = Interval(0.0, 0.0)
     for kind, term in coefficients.items():
         for base in set(kind):
@@ -80,7 +80,7 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Recor
 def spectral_range(
     scaled: Block, monomial: NDArray[np.int64], kinds: Kinds, bases: RecordVariables, same: bool
 ) -> Interval:
-    """Bound the form block by block, by eigenvalues or singular values and norms; fields of one scalar keep their signs."""
+    """Return the range of the form, block by block: by eigenvalues, or singular values and norms. Scalar fields keep signs."""
     total = Interval(0.0, 0.0)
     size = np.array([base.size for base in bases.bases])
     single = np.append(size == 1, True)[np.append(bases.owner, -1)]
@@ -90,7 +90,7 @@ def spectral_range(
             block = scaled[rows][:, columns]
             if not (block.any() if isinstance(block, np.ndarray) else block.nnz):
                 continue
-            # Few roundings for each factor of a monomial, and those of the decomposition; what is constant is exact.
+            # A few roundings for each factor of a monomial, and for the decomposition; constants are exact.
             room = EPSILON * (8 * (len(first) + len(second)) + (max(block.shape) if first or second else 0))
             kind = longer[first]
             if kind == longer[second] and (same or not kind):
@@ -100,7 +100,7 @@ def spectral_range(
                 entries = sp.coo_array(block)
                 places = place[: len(rows)][entries.coords[0]], place[len(rows) :][entries.coords[1]]
                 low, high = eigenvalue_range(sp.csr_array((entries.data, places), shape=(len(distinct),) * 2))
-                # A tensor power of the record is at least so long, but a part of it can vanish.
+                # The least norm holds for a whole tensor power of the record; a part of it can vanish.
                 whole = len(distinct) == tensor_size(kind, bases)
                 least, most = (math.prod(bases.bases[b].squared[end] for b in kind) for end in (0, 1))
                 factor = Interval(least * (1 - room) if whole else 0.0, most * (1 + room))
@@ -116,7 +116,7 @@ def spectral_range(
 
 
 def eigenvalue_range(block: Block) -> tuple[float, float]:
-    """Bound the eigenvalues of the symmetric part of a block from below and above."""
+    """Return lower and upper bounds on the eigenvalues of the symmetric part of a block."""
     symmetric = (block + block.T) / 2
     if is_diagonal(symmetric):
         diagonal = symmetric.diagonal()

@@ -14,7 +14,7 @@ from dpconvex.sensitivity.gradient_norms import Gradients
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
 
-# Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
+# Steps and relative accuracy of the concave maximisation in `widest`; its result is an upper bound at every step.
 FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-12
 
 
@@ -28,7 +28,7 @@ class Curvature:
     parts: tuple[tuple[float, int], ...] = ()
 
     def log_det(self, strong_convexity: float) -> float:
-        """Bound ``log det(I + H/mu)``: the smaller of the bounds of the whole and of the pieces."""
+        """Return a bound on ``log det(I + H/mu)``: the smaller of the bounds from the whole Hessian and from the pieces."""
         if self.trace == 0:
             return 0.0
         bounds = []
@@ -39,27 +39,27 @@ class Curvature:
 
 
 def curvature_bound(pieces: Sequence[HessianTerm], gram: GradientGram, dimension: int) -> Curvature:
-    """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
+    """Return bounds on the sum of `pieces`, for every record; one record's gradients span at most `dimension` dimensions."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     traces = [trace_bound(piece, gram) * (1 + SUM_SLACK) for piece in pieces]
     ranks = [min(rank_bound(piece), dimension) for piece in pieces]
     apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
     eigenvalue, parts = float(sum(apart)), tuple(zip(traces, ranks, strict=True))
     spectrum = dominating_spectrum(pieces, gram) if len(pieces) > 1 else ()
-    if spectrum:  # by Hadamard's inequality its determinant is no larger than that of the pieces
+    if spectrum:  # by Hadamard's inequality, it bounds the determinant at least as well
         eigenvalue, parts = min(eigenvalue, spectrum[0]), tuple((value, 1) for value in spectrum)
     return Curvature(eigenvalue, float(sum(traces)), min(sum(ranks), dimension), parts)
 
 
 def dominating_spectrum(pieces: Sequence[HessianTerm], gram: GradientGram) -> tuple[float, ...]:
-    """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix."""
+    """Return bounds on the eigenvalues of the sum of pieces if each is one rank-one matrix; () otherwise."""
     hulls = [hull(piece) for piece in pieces]
     if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
         return ()
     roots = [np.sqrt(p.outer) * rows[0] for rows, p in zip(hulls, pieces, strict=True) if rows is not None]
     inner, error = gram.inner(np.stack(roots))
     values = np.maximum(np.linalg.eigvalsh(inner)[::-1], 0.0)
-    # What separates the rows from their generator coordinates adds to the root.
+    # The distance of the rows from their generator coordinates adds to the square root.
     more = sum(piece.outer * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
     rounded = values + len(values) * (EIGENVALUE_ROUNDING * values[0] + error)
     return tuple(((np.sqrt(rounded) + np.sqrt(more)) ** 2 * (1 + SUM_SLACK)).tolist())
@@ -72,7 +72,7 @@ def hull(piece: HessianTerm) -> Array | None:
 def trace_bound(
     piece: HessianTerm, gram: GradientGram, longest: float | None = None, start: Array | None = None, enough: float = 0
 ) -> float:
-    """Bound the trace of ``outer g g' + spread Cov(a)``, concave in the weights; below `enough` it need not be sharp."""
+    """Return a bound on the trace of ``outer g g' + spread Cov(a)`` over all weights; below `enough` it need not be sharp."""
     largest = (Gradients(piece.terms, gram).bound if longest is None else longest) ** 2
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
@@ -84,10 +84,10 @@ def trace_bound(
 def widest(
     piece: HessianTerm, rows: Array, gram: GradientGram, start: Array | None = None, enough: float = 0.0
 ) -> tuple[float, Array]:
-    """Bound that trace where spread > outer, concave in the weights, by Frank-Wolfe steps, with weights where it is large."""
-    # A covariance does not change with the origin, and differences carry smaller errors.
+    """Return a bound on the trace for spread > outer, concave in the weights, and near-maximal weights, by Frank-Wolfe steps."""
+    # A covariance does not depend on the origin, and differences have smaller errors.
     inner, error = gram.inner(rows if piece.outer else rows - rows[0])
-    key = piece.outer, piece.spread, error, sha256(inner.tobytes()).digest()  # labels that are alike share it
+    key = piece.outer, piece.spread, error, sha256(inner.tobytes()).digest()  # equal labels share it
     if key in gram.widest:
         return gram.widest[key]
     squares, excess = np.diag(inner), piece.spread - piece.outer
@@ -110,13 +110,13 @@ def widest(
 
 
 def swollen(bound: float, piece: HessianTerm, gram: GradientGram) -> float:
-    """Add what separates the points from their generator coordinates to a bound whose root is a seminorm of the points."""
+    """Return a bound, the square of a seminorm of the points, increased by the points' distance from generator coordinates."""
     more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
     return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
 
 
 def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> Array:
-    """Move weight from the worst used vertex to the best one, by exact line search."""
+    """Return weights with mass moved from the worst used vertex to the best vertex, by exact line search."""
     to, source = int(np.argmax(slope)), int(np.argmin(np.where(weights > 0, slope, np.inf)))
     if to == source:
         return weights
@@ -129,7 +129,7 @@ def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> 
 
 
 def rank_bound(piece: HessianTerm) -> int:
-    """Bound the rank: one for a rank-one part, one less than there are vertices for a covariance."""
+    """Return a bound on the rank: 1 for ``g g'``, and the number of vertices minus 1 for a covariance."""
     rows, merged = hull(piece), piece.terms[0].merged if piece.terms else 0
     if piece.spread == 0 or rows is None:
         return 1 + merged
@@ -137,7 +137,7 @@ def rank_bound(piece: HessianTerm) -> int:
 
 
 def eigenvalue_bound(piece: HessianTerm, gram: GradientGram, trace: float) -> float:
-    """Bound the largest eigenvalue of one piece: of a covariance, D^2/4 for points of diameter D (Popoviciu's inequality)."""
+    """Return a bound on the largest eigenvalue; for the covariance of points of diameter D, D^2/4 (Popoviciu's inequality)."""
     rows = hull(piece)
     if piece.outer > 0 or rows is None:
         return trace
@@ -147,16 +147,16 @@ def eigenvalue_bound(piece: HessianTerm, gram: GradientGram, trace: float) -> fl
     return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * (1 + SUM_SLACK))
 
 
-STRETCHES = 400  # Stretches of the angle between the entries of a norm and those that do not move
-# Where tangents touch: at a length of gradients, an eigenvalue of a covariance and a square, both over mu.
+STRETCHES = 400  # Intervals of the angle in `NormJoint`
+# Points of tangency: the length of a mean, and over mu, an eigenvalue of a covariance and the square of a mean.
 Touch = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class MeanJoint:
-    """Gradients of `lead` times the mean g of points a, or shorter, with Hessians below ``outer g g' + spread Cov(a)``.
+    """A joint bound: gradients are `lead` times the mean g of points a, or shorter; Hessians <= ``outer g g' + spread Cov(a)``.
 
-    Norm and logarithms are below their tangents, wherever these touch, and what is left is the trace of a piece.
+    Tangents bound the norm (as a root of its square) and the logarithms; their linear parts add up to the trace of a piece.
     """
 
     mean: Mean
@@ -164,13 +164,13 @@ class MeanJoint:
     longest: float
     variance: float
     rank: int
-    start: Array | None  # Weights under which the points vary most: few steps lead from there to others
+    start: Array | None  # Weights of the largest variance, to start from
 
     def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
         return self.touching(beta, mu, enough)[0]
 
     def left(self, beta: float, mu: float, touch: Touch) -> HessianTerm:
-        """Return what the tangents leave."""
+        """Return the piece with a trace equal to the sum of the tangents' linear parts."""
         piece, (m, t, u) = self.mean.piece, touch
         outer = beta * self.mean.lead / (2 * m) + piece.outer / (mu * (1 + u))
         return HessianTerm(piece.terms, outer, piece.spread / (mu * (1 + t)))
@@ -182,12 +182,12 @@ class MeanJoint:
         return fixed + trace_bound(left, self.gram, self.longest, self.start, enough - fixed), touch
 
     def touching(self, beta: float, mu: float, enough: float = 0.0) -> tuple[float, Touch]:
-        """Return a sharp bound, and where its tangents touch: where points of one length are worst."""
+        """Return a sharp bound and its points of tangency, which are optimal for points of equal length."""
         if self.mean.slopes is not None:
             return self.logistic(beta, mu, self.mean.slopes)
 
         def even(variance: float) -> Touch:
-            """Touch at a covariance of that trace that is alike in all directions, and at a mean of what that leaves."""
+            """Return the points of tangency for an isotropic covariance of this trace, and for the mean that it leaves."""
             piece, square = self.mean.piece, self.longest**2 - variance
             return math.sqrt(square), piece.spread * variance / (self.rank * mu), piece.outer * square / mu
 
@@ -203,7 +203,7 @@ class MeanJoint:
         return self.bound(beta, mu, even(most), enough)
 
     def logistic(self, beta: float, mu: float, slopes: Interval) -> tuple[float, Touch]:
-        """Touch at the slope s where the concave ``a s + log(1 + q s (1 - s))`` is largest."""
+        """Return the bound with tangents at the slope s that maximises the concave ``a s + log(1 + q s (1 - s))``."""
         a, q = beta * self.mean.lead * self.longest, self.mean.lead * self.longest**2 / mu
         k = 1 / max(q, 1e-300) + 0.25
         s = min(max(0.5 + a * k / (1 + math.hypot(1.0, a * math.sqrt(k))), slopes.low), slopes.high)
@@ -213,11 +213,11 @@ class MeanJoint:
 
 @dataclass(frozen=True, eq=False)
 class NormJoint:
-    """``scale`` times the norm of affine entries m, of `entries` independent directions, and of others that do not move.
+    """A joint bound for ``scale ||(m, c')||``, with affine m and constant c' of norm at least c (`floor`).
 
-    With R the largest singular value of the rows, and the angle a of ``(m, c')`` to the entries that do not move, of norm c
-    (`floor`) or more, the gradient has norm ``scale R sin a`` at most, and the Hessian eigenvalues ``scale R^2 / c`` times
-    ``cos a``, `across` times, and ``cos^3 a``, `along` the gradient.
+    R (`radius`) is the largest singular value of the rows, and a the angle of ``(m, c')`` to ``(0, c')``.  The gradient norm is
+    at most ``scale R sin a``.  Hessian eigenvalues are at most ``scale R^2 / c`` times ``cos a`` (`across` eigenvalues) and times
+    ``cos^3 a`` (`along` eigenvalues, for the direction of the gradient).
     """
 
     radius: float
@@ -227,7 +227,7 @@ class NormJoint:
     along: int
 
     def loss(self, beta: float, mu: float, enough: float = 0.0) -> float:
-        """Take the larger gradient and the larger curvature of each stretch of angles."""
+        """Return the largest sum, over intervals of the angle, of the largest gradient and the largest curvature."""
         ends = np.linspace(0.0, np.pi / 2, STRETCHES + 1)
         sine, cosine = np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
         ratio = self.scale * self.radius / mu * self.radius / self.floor
@@ -239,7 +239,7 @@ Joint = MeanJoint | NormJoint
 
 
 def joint_form(scalar: AbstractValue, gram: GradientGram, dimension: int) -> Joint | None:
-    """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
+    """Return a joint bound on gradient and curvature, or None; one record's rows span at most `dimension` dimensions."""
     if scalar.kink is not None:
         return None
     if scalar.turn is not None:
@@ -254,7 +254,7 @@ def joint_form(scalar: AbstractValue, gram: GradientGram, dimension: int) -> Joi
 
 
 def norm_form(term: GradientSet, scale: float, floor: float, gram: GradientGram, dimension: int) -> NormJoint | None:
-    """Recognise the norm of affine entries and of entries that do not move.  A factor of the record counts at its largest."""
+    """Return a joint bound for a norm of affine and constant entries, or None.  Factors of the record count at their largest."""
     moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
     if not len(moving):
         return None

@@ -1,4 +1,4 @@
-"""Generators: the few vectors of coefficients, one variable's (or column's) worth each, that all rows of `A_z` combine."""
+"""Generators: a few coefficient vectors, each within a variable or a column; rows of `A_z` are combinations of generators."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from dpconvex.expressions.polynomial import Polynomial, numbered_rows
 from dpconvex.numerics import rounded_product
 from dpconvex.util.arrays import Array, Indices
 
-FEW = 8  # So few generators are not divided further
+FEW = 8  # Up to this many generators are not divided further
 
 
 @dataclass(frozen=True, eq=False)
 class GradientBasis:
-    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor."""
+    """The coefficients, up to a factor, of one row of `A_z` in one cell: a variable, or a column, row or entry of one."""
 
     block: int
     cell: int
@@ -32,7 +32,7 @@ class GradientBasis:
         return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
 
     def name(self, number: Indices) -> tuple[Hashable, ...]:
-        """Return a key of the coefficients, with other numbers for the monomials."""
+        """Return a hashable key of the coefficients, with monomials renumbered by `number`."""
         order = np.lexsort([number[self.monomial], self.coordinate])
         parts = self.coordinate, number[self.monomial], self.coefficient
         return self.block, self.cell, *(part[order].tobytes() for part in parts)
@@ -41,7 +41,7 @@ class GradientBasis:
 def factor_rows(
     terms: Polynomial, mono: Indices, largest: Array, space: Space, rows: int
 ) -> tuple[Array, list[GradientBasis], Array]:
-    """Write every row as a combination of generators, exactly but for errors; returns factors, generators and errors."""
+    """Return generators and the coordinates of each row, shape (rows, generators), with error bounds per generator."""
     blocks = list(space.blocks.values())
     owner = np.searchsorted(np.array([block.start for block in blocks]), terms.coordinate, side="right") - 1
     generators: list[GradientBasis] = []
@@ -56,13 +56,13 @@ def factor_rows(
         if best.count > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
                 if len(np.unique(np.argsort(cells.ravel())[place[1]] // cells.shape[1])) > best.count:
-                    continue  # each cell has a generator of its own
+                    continue  # each cell would need a generator
                 split = Runs(cells, *place, terms.coefficient[own])
                 if split.alike and split.count <= best.count:
                     best = split
         parts = 1
         divisible = best.cells.shape[1] > 1 and not block.symmetric and 2 * best.least_rank <= best.count
-        if best.count > FEW and divisible:  # sums of the same few parts: each of these is a generator
+        if best.count > FEW and divisible:  # rows may be sums of few parts: each part is a generator
             for cells in layouts(block.variable.shape)[1:] or [best.cells]:
                 part = Runs(cells, *place, terms.coefficient[own]).parts()
                 count = int(part.max()) + 1
@@ -79,7 +79,7 @@ def factor_rows(
 
 
 def layouts(shape: tuple[int, ...]) -> list[Indices]:
-    """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
+    """Return the divisions of a variable's coordinates into cells of equal size, shape (cells, size) each."""
     numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
     found = [numbers[:, None]]
     if len(shape) == 2:
@@ -89,7 +89,7 @@ def layouts(shape: tuple[int, ...]) -> list[Indices]:
 
 
 def terms_of(generators: list[GradientBasis]) -> tuple[Indices, Indices, Indices, Array]:
-    """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
+    """Return the generator, the coordinate of theta, the monomial and the coefficient of each term of the generators."""
     lengths = [len(generator.coefficient) for generator in generators]
     empty = np.zeros(0, dtype=np.int64)
     return (
@@ -101,10 +101,10 @@ def terms_of(generators: list[GradientBasis]) -> tuple[Indices, Indices, Indices
 
 
 class Runs:
-    """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
+    """Rows in one variable as multiples of generators, cell by cell; a run is the terms of one row in one cell.
 
-    `begins`: where each run begins; `number`: which generator it is a multiple of; `lead`: the factor, the first coefficient if
-    it divides all without rounding, else its sign and power of two; `alike`: whether generators differ in their cells only.
+    `begins`: start of each run; `number`: number of its generator; `lead`: its factor, the first coefficient if division by it
+    is exact, otherwise the coefficient's sign and power of two; `alike`: whether generators differ only in their cells.
     """
 
     def __init__(self, cells: Indices, entry: Indices, coordinate: Indices, mono: Indices, coefficient: Array) -> None:
@@ -126,7 +126,7 @@ class Runs:
         values = np.unique(self.pattern, return_inverse=True)[1]
         token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
         shape = numbered_runs(token, self.begins, self.lengths)
-        # Generators are numbered as they come.
+        # Generators are numbered in order of occurrence.
         owner = cell[self.begins]
         _, first, number = np.unique(shape * len(cells) + owner, return_index=True, return_inverse=True)
         self.first = np.sort(first)
@@ -136,13 +136,13 @@ class Runs:
 
     @property
     def least_rank(self) -> int:
-        """A lower bound on the rank of the rows: those whose first (or last) cells differ are independent."""
+        """Return a lower bound on the rank of the rows: rows with different first (or last) cells are independent."""
         own, entry = self.cell[self.begins], self.entry[self.begins]
         change = np.diff(entry) != 0
         return max(len(np.unique(own[np.append(True, change)])), len(np.unique(own[np.append(change, True)])))
 
     def parts(self) -> Indices:
-        """Number the terms, in the order given, so that terms that come in the same proportions in all rows are one part."""
+        """Return a part number for each term, in the order given; terms in the same proportions in all rows share a number."""
         row = np.cumsum(np.append(0, (np.diff(self.entry) != 0) | (np.diff(self.cell) != 0)))
         token = numbered_rows(np.stack([self.position, self.mono], axis=1))[1]
         order = np.lexsort([row, token])
@@ -158,7 +158,7 @@ class Runs:
         return result
 
     def generators(self, block: int, start: int) -> list[GradientBasis]:
-        """Return the generators of a variable with this number, whose coordinates start here."""
+        """Return the generators of the variable number `block`, with coordinates from `start`."""
         keys: dict[int, bytes] = {}
         found = []
         for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
@@ -169,7 +169,7 @@ class Runs:
         return found
 
     def excess(self, error: Array, largest: Array) -> Array:
-        """Bound the distance of a row from factor times generator, for each unit of the factor, by errors of coefficients."""
+        """Return bounds on the distance of rows from factor times generator, per unit of factor; `error` is by coefficient."""
         run = np.repeat(np.arange(len(self.begins)), self.lengths)
         apart = error[self.order] / np.abs(self.lead)[run]
         begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
@@ -181,7 +181,7 @@ class Runs:
 
 
 def numbered_runs(token: Indices, begins: Indices, lengths: Indices) -> Indices:
-    """Number runs of tokens so that equal runs have equal numbers."""
+    """Return a number for each run of tokens; equal runs have equal numbers."""
     result, count = np.empty(len(begins), dtype=np.int64), 0
     for length in np.unique(lengths):
         own = np.flatnonzero(lengths == length)

@@ -1,4 +1,4 @@
-"""Norm bounds for sets of gradients, at vertices or pair by pair: of one record, and of the difference of two."""
+"""Bounds on the norms of one record's gradients, and of differences between two records' gradients."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +13,7 @@ LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
 
 
 class Gradients:
-    """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once."""
+    """The set of gradients of one loss, the Minkowski sum of `terms`, with cached bounds."""
 
     def __init__(self, terms: Sequence[GradientSet], gram: GradientGram) -> None:
         self.terms, self.gram = terms, gram
@@ -22,35 +22,35 @@ class Gradients:
 
     @cached_property
     def vertices(self) -> Array | None:
-        """All sums of one vertex from each term, shape (vertices, generators); None if they are too many, or no polytope."""
+        """Return all sums of one vertex per term, shape (vertices, generators); None if too many, or if a term is a ball."""
         return combinations([term.rows for term in self.terms], len(self.gram.upper)) if self._few else None
 
     @cached_property
     def slacks(self) -> Array:
-        """Bounds on the distance of each vertex from its generator coordinates; one for all if they are not enumerated."""
+        """Return bounds on the distance of each vertex from its generator coordinates; a single bound if `vertices` is None."""
         grown = 1 + len(self.terms) / 256  # a sum of many terms is rounded more often
         if not self._few:
             return np.array([grown * self.gram.term_slack(self.terms)])
         slack = grown * self.gram.slack(combinations([term.masses for term in self.terms], len(self.gram.upper)))
-        # One number for all, rounded up, so that losses that are alike but for the order of generators agree on it.
+        # Round the largest up to few digits, so that losses with generators in another order have the same bound.
         mantissa, exponent = np.frexp(slack.max())
         return np.where(slack > 0, np.ldexp(np.ceil(16 * mantissa) / 16, exponent), 0.0)
 
     @cached_property
     def squares(self) -> Array | None:
-        """Bounds of the squared lengths of the vertices."""
+        """Return bounds on the squared norms of the vertices; None if `vertices` is None."""
         if self.vertices is None:
             return None
         return np.asarray((np.sqrt(self.gram.squared_norms(self.vertices)) + self.slacks) ** 2)
 
     @cached_property
     def norms(self) -> Array:
-        """Bound on the norm of each term, shape (terms,)."""
+        """Return bounds on the norm of each term, shape (terms,)."""
         return np.array([term_norm(term, self.gram) for term in self.terms])
 
     @cached_property
     def bound(self) -> float:
-        """Bound on the norm of every gradient in the sum, for every record."""
+        """Return a bound on the norm of every gradient, for every record."""
         if not self.terms:
             return 0.0
         if self.squares is not None:
@@ -59,7 +59,7 @@ class Gradients:
         return float(min(np.sqrt(max(total, 0.0)) + self.slacks[0], self.norms.sum()))
 
     def squared_distances(self, other: "Gradients") -> Array | None:
-        """Bound the squared distance of each vertex from each of another loss and record; None if they are too many."""
+        """Return bounds on squared distances between the vertices of two losses at two records; None if there are too many."""
         left, right, mine, others = self.vertices, other.vertices, self.squares, other.squares
         if left is None or right is None or mine is None or others is None:
             return None
@@ -69,7 +69,7 @@ class Gradients:
         return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
     def difference_bound(self, other: "Gradients") -> float:
-        """Bound ``||g - g'||`` for gradients g of this loss and g' of another, of two records."""
+        """Return a bound on ``||g - g'||`` for gradients g of this loss and g' of another, at two records."""
         apart = self.bound + other.bound
         if not self.terms or not other.terms:
             return apart
@@ -82,7 +82,7 @@ class Gradients:
 
 
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:
-    """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second, all vertices at once."""
+    """Return bounds on ``sign * <u, v>`` for u in each term of `first` and v in each term of `second`, one per pair of terms."""
     result = np.outer(first.norms, second.norms)
     hulls = [[k for k, term in enumerate(item.terms) if not term.ball] for item in (first, second)]
     if not all(hulls):

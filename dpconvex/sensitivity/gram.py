@@ -1,4 +1,4 @@
-"""Inner products of rows of `A_z`, over the whole record domain, rounded outward: of short vectors in a few *generators*."""
+"""Bounds on inner products of rows of `A_z` over the record's domain, in coordinates of a few *generators*."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ from dpconvex.sensitivity.generators import GradientBasis, factor_rows, numbered
 from dpconvex.util.arrays import Array, Indices
 
 LARGEST_NUMBER_OF_FORMS = 4000
-# Products of terms that are formed to find them: each takes some hundred bytes.
+# Products of terms that are formed to find the forms: each takes about a hundred bytes.
 LARGEST_NUMBER_OF_PRODUCTS = 2**24
-SPARSE = 16  # Rows with so many generators for each that is not 0 are multiplied without the others
+SPARSE = 16  # Rows with at most one nonzero coordinate in this many are multiplied without the zeros
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
-# An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
+# Entries of a matrix product below this fraction of the sum of absolute terms are rounding.
 RESIDUE = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
 class BilinearForm:
-    """A bilinear form in the record, times a matrix of weights over the generators; its range for one record, and for two."""
+    """A bilinear form in the record, with a weight for each pair of generators, and its ranges for one record and for two."""
 
     weight: Array
     same: Interval
@@ -38,11 +38,11 @@ class BilinearForm:
 
 
 class GradientGram:
-    """Inner products of the leaves' rows.
+    """Bounds on inner products of the leaves' rows.
 
-    `rows`: those of `A_z` of each leaf in generator coordinates; `upper`: positive semidefinite, and above the Gram matrix of the
-    generators at every record; `rounding`: what that does to an inner product, for each unit of the absolute factors of two
-    generators; `errors`: how far a row may be from its generator, for each unit of its factor; `exact`: if it is a multiple.
+    `rows`: rows of `A_z` by leaf, in generator coordinates; `upper`: an upper bound (Loewner order) on the Gram matrix of the
+    generators at every record; `rounding`: rounding errors of inner products, per unit of the coordinates of two generators;
+    `errors`: distance of rows from their generator coordinates, per unit of each coordinate; `exact`: whether that is 0.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: RecordVariables) -> None:
@@ -58,7 +58,7 @@ class GradientGram:
         self.generators = generators
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
         self._inner: dict[tuple[int, bytes], tuple[Array, float]] = {}
-        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # What `curvature.widest` found
+        self.widest: dict[tuple[float, float, float, bytes], tuple[float, Array]] = {}  # Cache of `curvature.widest`
         self.forms, residue = self._forms(generators)
         lengths = self._lengths(generators)
         self.errors, self.exact = GRAM_ROUNDING * lengths + excess, excess == 0
@@ -70,7 +70,7 @@ class GradientGram:
         self._share_length(generators)
 
     def _lengths(self, generators: list[GradientBasis]) -> Array:
-        """Bound the norm that each generator would have if all its coefficients and monomials were positive."""
+        """Return bounds on the norm of each generator with absolute coefficients and monomials."""
         known: dict[bytes, float] = {}
         for generator in generators:
             if generator.key not in known:
@@ -79,7 +79,7 @@ class GradientGram:
         return np.array([known[generator.key] for generator in generators])
 
     def _forms(self, generators: list[GradientBasis]) -> tuple[list[BilinearForm], float]:
-        """Write inner products of generators as multiples of forms, without entries far below their absolute terms."""
+        """Return the inner products of generators as weighted forms, and a relative bound on the dropped rounding errors."""
         size, count = len(self.monomial), len(generators)
         place, value, whole = products(*terms_of(generators), count, size)
         kept = np.abs(value) > RESIDUE * whole
@@ -110,7 +110,7 @@ class GradientGram:
         return forms, residue
 
     def _range(self, matrix: sp.csr_array, same: bool) -> Interval:
-        """Bound a form (`form_range`), once."""
+        """Return the range of a form (`form_range`), cached."""
         parts = matrix.indptr, matrix.indices, matrix.data
         key = same, *(part.tobytes() for part in parts)
         if key not in self._ranges:
@@ -118,7 +118,7 @@ class GradientGram:
         return self._ranges[key]
 
     def steepest(self, rows: Array) -> float:
-        """Bound the largest singular value of some rows together, at any record."""
+        """Return a bound on the largest singular value of the matrix of rows, at any record."""
         place, part = used(rows)
         forms = [replace(form, weight=form.weight[place]) for form in self.forms if form.weight[place].any()]
         upper = upper_of(forms, part.shape[1])
@@ -127,7 +127,7 @@ class GradientGram:
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
     def _share_length(self, generators: list[GradientBasis]) -> None:
-        """Bound the Gram matrix of the parts in one cell by its trace, in units of their lengths, where that is less."""
+        """Bound the Gram matrix of the parts in one cell by its trace, in units of the parts' lengths, if that is smaller."""
         cells: dict[tuple[int, int], list[int]] = {}
         for g, generator in enumerate(generators):
             if generator.divided:
@@ -144,7 +144,7 @@ class GradientGram:
                 self.upper[members, members] = bound
 
     def row_rank(self, rows: Array) -> int:
-        """Bound the dimension that some rows of one record's `A_z` span: only what is exactly dependent counts as that."""
+        """Return a bound on the dimension of the span of rows of one record's `A_z`; only exact multiples count as dependent."""
         moving = rows[rows.any(axis=1)]
         occurring = moving.any(axis=0)
         if not self.exact[occurring].all():
@@ -154,15 +154,15 @@ class GradientGram:
         return min(len(set(map(bytes, directions + 0.0))), int(occurring.sum()))  # -0 is 0
 
     def slack(self, masses: Array) -> Array:
-        """Bound how far gradients are from their generator coordinates, whose absolute terms add up to `masses`."""
+        """Return bounds on the distance of gradients from their generator coordinates; `masses` are sums of absolute terms."""
         return np.asarray(masses @ self.errors)
 
     def term_slack(self, terms: Sequence[GradientSet]) -> float:
-        """Bound how far any gradient in the sum of some terms is from its generator coordinates."""
+        """Return a bound on the distance of any gradient in the sum of `terms` from its generator coordinates."""
         return float(sum(self.slack(term.masses).max(initial=0.0) for term in terms))
 
     def inner(self, rows: Array) -> tuple[Array, float]:
-        """Return the upper bound of the Gram matrix of some rows, once, and a bound on the rounding of each entry."""
+        """Return an upper bound on the Gram matrix of rows (cached), and a bound on the rounding error of each entry."""
         key = len(rows), sha256(rows.tobytes()).digest()
         if key not in self._inner:
             place, rows = used(rows)
@@ -172,7 +172,7 @@ class GradientGram:
         return self._inner[key]
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
-        """Bound ``sign * <u, v>`` for all rows u of `left` and v of `right`; with `cross` they are those of two records."""
+        """Return bounds on ``sign * <u, v>`` for all rows u of `left` and v of `right`; at two records if `cross`."""
         total = np.abs(left) @ self.rounding @ np.abs(right).T
         for form in self.forms:
             value = sign * (left @ form.weight @ right.T)
@@ -184,7 +184,7 @@ class GradientGram:
 
     @cached_property
     def _multiples(self) -> list[tuple[Indices, Indices, tuple[float, float]]]:
-        """Return, for fields of one number, which generators are it times which others, and its ends."""
+        """Return, for each scalar field, the generators k and l with k = field * l, and the ends of the field."""
         every, found = self.generators, []
         numbers = {row.tobytes(): k for k, row in enumerate(self.monomial)}
         names = {g.name(np.arange(len(self.monomial))): k for k, g in enumerate(every)}
@@ -199,7 +199,7 @@ class GradientGram:
         return found
 
     def squared_norms(self, vectors: Array) -> Array:
-        """Bound the squared norms of rows of `vectors` (generator coordinates), at the ends of what generators multiply."""
+        """Return bounds on the squared norms of `vectors` (generator coordinates); maxima are at the ends of scalar fields."""
         found = self._squared_norms(vectors)
         for these, others, ends in self._multiples:
             moved = np.stack([vectors, vectors])
@@ -209,19 +209,19 @@ class GradientGram:
         return found
 
     def lengths(self, rows: Array) -> Array:
-        """Bound the norm of each of some rows of `A_z`."""
+        """Return a bound on the norm of each row of `A_z`."""
         return np.asarray(np.sqrt(self.squared_norms(rows)) + self.slack(np.abs(rows)))
 
     @cached_property
     def row_lengths(self) -> list[Array]:
-        """Bounds on the norms of the rows of each leaf."""
+        """Return bounds on the norms of the rows of each leaf."""
         return [self.lengths(rows) for rows in self.rows]
 
     def _squared_norms(self, vectors: Array) -> Array:
         place, part = used(vectors)
         lengths = np.count_nonzero(part, axis=1)
         most = int(lengths.max(initial=0))
-        if most * SPARSE <= part.shape[1]:  # few of the generators each, as differences of classes have
+        if most * SPARSE <= part.shape[1]:  # few nonzero coordinates each, as for differences of classes
             row, column = np.nonzero(part)
             slot = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             own, few = np.zeros((len(part), most), dtype=np.int64), np.zeros((len(part), most))
@@ -237,19 +237,19 @@ class GradientGram:
 
 
 def squared(vectors: Array, matrix: Array) -> Array:
-    """Return ``<v, matrix v>`` for each row v, of one matrix or of one for each row."""
+    """Return ``<v, matrix v>`` for each row v; `matrix` is one matrix, or one matrix per row."""
     image = vectors @ matrix if matrix.ndim == 2 else (vectors[:, None, :] @ matrix)[:, 0]
     return np.asarray((image * vectors).sum(axis=1))
 
 
 def used(vectors: Array) -> tuple[Any, Array]:
-    """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
+    """Return the index of the submatrix of generators with nonzero coordinates, and the vectors without zero columns."""
     place = np.flatnonzero((vectors != 0).any(axis=0))
     return (place[:, None], place[None, :]), vectors[:, place]
 
 
 def upper_of(forms: Sequence[BilinearForm], count: int) -> Array:
-    """Return a positive semidefinite matrix above the sum of the forms, at every record."""
+    """Return a positive semidefinite upper bound (Loewner order) on the sum of the forms, at every record."""
     upper = np.zeros((count, count))
     # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
     squares = sum((np.diag(form.weight) * form.same.high for form in forms), np.zeros(count))
@@ -274,7 +274,7 @@ def upper_of(forms: Sequence[BilinearForm], count: int) -> Array:
 def products(
     owner: Indices, row: Indices, column: Indices, coefficient: Array, count: int, monomials: int
 ) -> tuple[Indices, Array, Array]:
-    """Return the products of all pairs of generators, and those of their absolute values, entry by entry."""
+    """Return the products of all pairs of generators: places of entries, entries, and entries for absolute coefficients."""
     line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
     if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
         seen = f"the loss sees the record through forms of more than {LARGEST_NUMBER_OF_PRODUCTS} products"

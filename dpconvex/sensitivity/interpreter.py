@@ -1,4 +1,4 @@
-"""Interprets the outer function of a loss, from its affine leaves up, by the rule of each atom: ranges, gradients, curvature."""
+"""Bounds the range, gradients and curvature of a loss, from its affine leaves up, by the rule of each atom."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from dpconvex.util.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a proof that is not put into words yet: printing a loss takes longer than proving its constants."""
+    """A step of a proof, not yet written as text: writing a loss takes longer than proving its constants."""
 
     rule: str
     expression: Expression
@@ -28,7 +28,7 @@ class Step:
     children: "tuple[Step, ...]" = ()
 
     def written(self, seen: set[int] | None = None) -> Derivation:
-        """Return the tree of steps with texts; what was derived before is not derived again."""
+        """Return the tree of steps with texts; a step in `seen` is written without its children."""
         seen = set() if seen is None else seen
         children: tuple[Derivation, ...] = ()
         if id(self) not in seen:
@@ -38,7 +38,7 @@ class Step:
 
 
 class AbstractInterpreter:
-    """Applies the rules to losses; what is known of a subexpression is found once."""
+    """Applies the rules of atoms to losses; bounds on subexpressions are cached."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AbstractInterpreter:
         self._known: dict[Expression, tuple[Entries, Step]] = {}
 
     def walk(self, expression: Expression) -> tuple[Entries, Step]:
-        """Return what is known about each entry (in column order), and how it was derived."""
+        """Return bounds on each entry (in column order), and their derivation."""
         if expression not in self._known:
             self._known[expression] = self._walk(expression)
         return self._known[expression]
@@ -79,7 +79,7 @@ class AbstractInterpreter:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[expression]
         low, high = self.reach(polynomial, rows)
-        lost = np.isnan(low) | np.isnan(high)  # then nothing is known
+        lost = np.isnan(low) | np.isnan(high)  # there is no bound
         low, high = np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
         check_finite(low, high, expression)
         array = None
@@ -91,7 +91,7 @@ class AbstractInterpreter:
 
 
 def check_finite(low: Array, high: Array, expression: Expression) -> None:
-    """Refuse ranges that overflowed."""
+    """Raise if a range overflowed."""
     if not (low <= high).all():
         why = "the range of a term overflows, so nothing bounds it"
         raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -1,4 +1,4 @@
-"""Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K, as a ball, a box and simplices."""
+"""Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and K, bounded by a ball, a box and simplices."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def leaf_ranges(
     blurred: bool,
     rounding: Array,
 ) -> dict[int, tuple[Ends, Ends]]:
-    """Bound what leaves add to their linear parts, and their entries, by id; if `blurred`, also at computed points next to K."""
+    """Return, by id of the leaf, bounds on its offset c_z and on its entries; if `blurred`, also at computed points near K."""
     if not leaves:
         return {}
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
@@ -31,7 +31,7 @@ def leaf_ranges(
     monomial, number = numbered_rows(part.monomial)
     below, above = (bound[number] for bound in bases.monomial_range(monomial))
     factors = interval_product((below, above), part.ends)
-    # Entries without parameters stay where they are.
+    # Entries without parameters have no linear part.
     moving = np.bincount(part.entry, minlength=part.size) > 0
     size = np.full(part.size, np.inf)
     for k, leaf in enumerate(leaves):
@@ -47,9 +47,9 @@ def leaf_ranges(
     low, high = np.max([ends[0] for ends in linear], axis=0), np.min([ends[1] for ends in linear], axis=0)
     least, most = sum_ends(offset[0], low)[0], sum_ends(offset[1], high)[1]
     least, most = np.fmax(least, -np.inf), np.fmin(most, np.inf)
-    # Bounds that meet may miss each other by rounding.
+    # Rounding may put a lower bound above its upper bound.
     near = APART * (np.where(np.isfinite(size), size, 0.0) + np.abs(offset).max(axis=0)) if blurred else 0.0
-    near += rounding  # of terms that cancel
+    near += rounding  # for terms that cancel
     least, most = np.minimum(least, most) - near, np.maximum(least, most) + near
     spans = zip(leaves, ends, ends[1:], strict=False)
     return {id(leaf): ((offset[0][a:b], offset[1][a:b]), (least[a:b], most[a:b])) for leaf, a, b in spans}
@@ -58,7 +58,7 @@ def leaf_ranges(
 def leaf_length(
     leaf: Polynomial, rows: Array, gram: GradientGram, feasible: FeasibleSet, bases: RecordVariables
 ) -> float:
-    """Bound the Euclidean norm of all entries of a leaf together, possibly infinite."""
+    """Return a bound on the Euclidean norm of a leaf, possibly infinite."""
     reach = feasible.norm_on(leaf.touched)
     if not np.isfinite(reach):
         return float(np.inf)
@@ -66,7 +66,7 @@ def leaf_length(
 
 
 def hulls_of(part: Polynomial, factors: Ends, limits: Ends, hulls: Sequence[AxisHull]) -> Ends:
-    """Bound the linear parts of all entries over simplices and l1 balls on disjoint coordinates, and term by term elsewhere."""
+    """Return bounds on the linear parts of entries: over disjoint simplices and l1 balls, and term by term elsewhere."""
     owner, place = np.full(len(limits[0]), -1), np.zeros(len(limits[0]), dtype=np.int64)
     for k, hull in enumerate(hulls):
         if (owner[hull.coordinates] < 0).all():

@@ -1,4 +1,4 @@
-"""Splits a template: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and set K."""
+"""`LossForm`: a template as affine leaves `A_z theta + c_z`, a loss for each label, a public regularizer and a set K."""
 
 import math
 from collections import Counter
@@ -30,22 +30,22 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 from dpconvex.util.summation import SumLengths
 
-# Coefficients and bounds of records: squares of products of two of them are ordinary numbers.
+# Limits of coefficients and of records' bounds: squares of products of two do not overflow or underflow.
 LEAST, MOST = 1e-75, 1e75
-# Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.
+# Limits of parameters' bounds, gradient bounds and curvatures: small multiples of their squares do not overflow.
 WIDEST = STEEPEST = 1e100
-LARGEST_DEGREE = 2  # Leaves with monomials of a higher degree are computed as they are written
-UNSEEN = 1e-9  # Of an equation of length 1, along directions that no loss sees: as good as 0
+LARGEST_DEGREE = 2  # Leaves with monomials of a higher degree are evaluated as written
+UNSEEN = 1e-9  # Coefficients of a unit equation below this, in directions that no loss depends on, count as 0
 ESTIMATED = "write the loss in the CVXPY variables that the learner estimates"
 REMEDY = "measure it in other units: multiply the field, the parameter or the loss by a constant"
 
 
 class LossForm:
-    """A template, split.
+    """A template, split into its parts.
 
-    `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `losses` are those of all
-    combinations of discrete fields, and `leaves` for each of these the affine leaves of its loss.  `made` are fields that levels
-    of the record make (`picked_parameters`).
+    `feasible` is the set K: the template's `constraints` hold there, and its regularizer is defined.  `losses` has a loss for
+    each combination of discrete fields, and `leaves` has the affine leaves of each loss.  `made` describes fields that depend on
+    levels of the record (`picked_parameters`).
     """
 
     def __init__(self, template: Template, convex: bool = True, made: Any = None) -> None:
@@ -63,9 +63,9 @@ class LossForm:
         self.losses: tuple[Expression, ...] = template.losses
         self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
         self.every_leaf = [leaf for group in self.leaves for leaf in group]
-        polynomials = list(map(self.polynomial, self.every_leaf))  # Each of them may be refused
+        polynomials = list(map(self.polynomial, self.every_leaf))  # raises for leaves without a rule
         if all((polynomial.coordinate < 0).all() for polynomial in polynomials):
-            why = "the loss does not change with any variable: what multiplies them is zero"
+            why = "the loss does not change with any variable: all factors of variables are zero"
             raise NotPrivate(why, template.losses[0], ESTIMATED)
 
     def polynomial(self, leaf: Expression) -> Polynomial:
@@ -73,23 +73,23 @@ class LossForm:
 
     @cached_property
     def standard(self) -> Expander:
-        """The expander in which bounds are proved: in units of the record in which rows are short."""
+        """Return the expander for proofs, in units of the record with short rows."""
         return in_best_units(self.expander, self.template, list(dict.fromkeys(self.every_leaf)), self.reach)
 
     @cached_property
     def reach(self) -> Array:
-        """Bounds on the absolute value of each coordinate on K."""
+        """Return bounds on the absolute value of each coordinate on K."""
         return np.maximum(np.abs(self.feasible.lower), np.abs(self.feasible.upper))
 
     @cached_property
     def basis(self) -> sp.csc_array:
-        """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
+        """Return an orthonormal basis of the sensitive subspace U, shape (dim, p); noise is needed only in U."""
         columns = coefficient_vectors(list(map(self.polynomial, self.every_leaf)), self.space.dim)
         return basis_of(columns, self.space.dim)
 
     @cached_property
     def identified(self) -> tuple[Array, Array]:
-        """An affine map along directions that no loss sees, to the shortest point where equations that fix these hold."""
+        """Return matrix and offset of a map along directions orthogonal to U, to the shortest solution of the equations on K."""
         (matrix, value), seen = self.feasible.region.system, self.basis.toarray()
         unseen, size = scipy.linalg.null_space(seen.T), np.linalg.norm(matrix, axis=1)[:, None]
         fixed = matrix @ unseen / size
@@ -99,17 +99,17 @@ class LossForm:
 
     @property
     def noise_dimension(self) -> int:
-        """Dimension p of the sensitive subspace."""
+        """Return the dimension p of the sensitive subspace."""
         return int(self.basis.shape[1])
 
     @cached_property
     def projection(self) -> Projection | None:
-        """Orthogonal projection on the sensitive subspace; None if that is the whole space."""
+        """Return the orthogonal projection on the sensitive subspace; None if that is the whole space."""
         return None if self.noise_dimension == self.space.dim else Projection(self.basis)
 
     @cached_property
     def lengths(self) -> SumLengths:
-        """Lengths of the sums that make a gradient of the objective."""
+        """Return the numbers of terms in the sums that compute a gradient of the objective."""
         products, sums = longest_sums(self.template.losses)
         projected = 0.0 if self.projection is None else self.projection.reach
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
@@ -121,17 +121,17 @@ class LossForm:
 
     @cached_property
     def gram(self) -> GradientGram:
-        """Inner products of the rows of all leaves, label by label."""
+        """Return bounds on inner products of the rows of all leaves, label by label."""
         return GradientGram(list(map(self.standard.expand, self.every_leaf)), self.space, self.standard.bases)
 
     @cached_property
     def sizes(self) -> Array:
-        """Refuse leaves whose terms cancel; return the size of what does not move, and the mean slope, of each entry."""
+        """Return the size of the terms without theta and the mean slope of each leaf entry. Raise if terms of a leaf cancel."""
         return np.concatenate([self.standard.check_rounding(leaf, self.reach) for leaf in self.every_leaf], axis=1)
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
-        """Lengths of the terms of sums next to the slopes of leaves, and next to what does not move."""
+        """Return the largest ratios of slopes as written, and of terms without theta, to the slopes of leaves (for rounding)."""
         still, slope = self.sizes
         mixed = np.concatenate([self.standard.mixed_slopes(leaf) for leaf in self.every_leaf])
         length = np.concatenate(self.gram.row_lengths)
@@ -146,7 +146,7 @@ def expander_of(template: Template, space: Space) -> Expander:
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:
-    """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
+    """Return the maximal affine subexpressions that contain variables; of a broadcast, the argument."""
     found: dict[Expression, None] = {}
     seen: set[Expression] = set()
     waiting = [expression]
@@ -163,12 +163,12 @@ def affine_leaves(expression: Expression) -> list[Expression]:
 
 
 def nonsmooth_nodes(losses: Sequence[Expression]) -> list[Expression]:
-    """Return the subexpressions whose atoms have nonsmooth points."""
+    """Return the subexpressions with atoms that have nonsmooth points."""
     return [node for node in postorder(losses) if node.atom and (node.atom.smoothed or node.atom.kinks)]
 
 
 def check_public(template: Template) -> None:
-    """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
+    """Raise if the regularizer contains a field of the record, or is not provably convex."""
     regularizer = template.regularizer
     if regularizer.fields:
         why = "the regularizer mentions a field of the record; it must be public"
@@ -179,7 +179,7 @@ def check_public(template: Template) -> None:
 
 
 def check_loss(template: Template, convex: bool = True) -> None:
-    """Refuse a loss that is not convex, where it has to be, or does not depend on a variable."""
+    """Raise if a loss is not provably convex (unless `convex` is False), or if no loss contains a variable."""
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
         if convex and not is_convex(loss):
             where = f" for {values}" if values else ""
@@ -193,7 +193,7 @@ def check_loss(template: Template, convex: bool = True) -> None:
 
 
 def why_not_convex(place: Expression) -> tuple[str, str]:
-    """Say what keeps a subexpression from being convex, and what to do about it."""
+    """Return why a subexpression is not provably convex, and a remedy."""
     if is_concave(place):
         remedy = "drop the term, change its sign, or replace it by its tangent; a loss must be convex"
         return "it has a concave term", remedy
@@ -202,14 +202,14 @@ def why_not_convex(place: Expression) -> tuple[str, str]:
             remedy = "write one of the factors as a constant or a field, or use a convex function of both"
             return "it multiplies variables with each other", remedy
         box = "declare the factor's field non-negative (a Box with lower bounds of 0)"
-        remedy = f"{box}, or write a factor that is, such as 1 - g, as cp.pos(1 - g): the product is then convex"
+        remedy = f"{box}, or write a non-negative factor such as 1 - g as cp.pos(1 - g): the product is then convex"
         return "a factor that can change sign multiplies a curved term", remedy
     convex = "a convex non-decreasing function of a convex one, or a convex function of an affine one"
     return "CVXPY's rules do not prove it", f"compose as the rules ask: {convex}"
 
 
 def check_magnitudes(form: LossForm) -> None:
-    """Refuse coefficients, bounds of records and bounds of parameters whose squares double precision does not hold."""
+    """Raise if squares of coefficients, of records' bounds or of parameters' bounds overflow or underflow."""
     for base in form.bases.bases:
         check_sizes(np.append(base.extent, base.norm), LEAST, MOST, f"the field {base.name} has bounds", base.name)
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
@@ -225,7 +225,7 @@ def check_magnitudes(form: LossForm) -> None:
 
 
 def check_sizes(sizes: np.ndarray, least: float, most: float, what: str, where: Expression | str) -> None:
-    """Refuse a size other than 0 that is not between two others, or is no number."""
+    """Raise if a nonzero size is not between `least` and `most`, or is NaN."""
     sizes = sizes[sizes != 0]
     outside = sizes[~((sizes >= least) & (sizes <= most))]
     if len(outside):
@@ -233,32 +233,32 @@ def check_sizes(sizes: np.ndarray, least: float, most: float, what: str, where: 
 
 
 def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
-    """Refuse slopes and curvatures whose squares overflow; what is no number is refused too."""
+    """Raise if a slope or a curvature exceeds STEEPEST, or is NaN."""
     if not all(size <= STEEPEST for size in sizes):
         raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")
 
 
-REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}  # Atoms that add up nothing, though shapes change
+REARRANGEMENTS = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}  # Atoms that change shapes without sums
 
 
 def longest_sums(losses: Iterable[Expression]) -> tuple[int, int]:
-    """Return how many terms an entry of a matrix product has at most, and any other sum of values or of slopes."""
+    """Return the largest number of terms in an entry of a matrix product, and in any other sum of values or of slopes."""
     nodes = postorder(list(losses))
     products = max((node.args[0].shape[-1] for node in nodes if node.atom is MATMUL), default=0)
-    # The slopes of a variable, or of what is made of it, come together from all places where it stands.
+    # The slope of a node is a sum over all places that use the node.
     uses = Counter(argument for node in nodes for argument in node.args if argument.variables)
     return products, max([*map(terms, nodes), *uses.values()], default=0)
 
 
 def terms(node: Expression) -> int:
-    """Return how many terms an expression adds up; all entries of its arguments where nothing is known."""
+    """Return the number of terms that an expression adds up; all entries of an argument if nothing is known."""
     if node.atom is None or node.atom in REARRANGEMENTS:
         return 0
     if node.atom is ADD:
         return len(node.args)
-    if node.atom is BROADCAST:  # their slopes
+    if node.atom is BROADCAST:  # of its slopes
         return node.size // max(node.args[0].size, 1) if node.variables else 0
-    if node.atom is MATMUL:  # slopes
+    if node.atom is MATMUL:  # of its slopes
         return max(node.shape, default=0)
     if node.atom is SELECT:
         return max(Counter(node.option("places")).values(), default=0) if node.variables else 0

@@ -24,7 +24,7 @@ from dpconvex.util.runtime import once
 
 RANK = 1e-10  # Directions of patterns below this fraction of the largest are rounding
 SAME = 1e-9  # Patterns, and values of polynomials, that agree to this fraction are the same
-# Squares of leaves with more terms than this fill the memory.
+# Largest number of terms in the squares of leaves that fits into memory.
 LARGEST = 3 * 10**7
 REMEDY = "write the loss as squares of affine expressions, or use another mechanism, such as dp.ObjectivePerturbation"
 
@@ -37,7 +37,7 @@ class MomentKind:
     monomials: Indices  # Which record scalars, shape (m, degree)
     # Shape (combinations, r): the k-th number of a record's combination multiplies moment (monomial, k)
     patterns: Array
-    scale: float  # What moments are multiplied by: 1 over the largest norm of all of the kind together, times a weight
+    scale: float  # Factor of the moments: a weight over the largest norm of the kind's moments
 
     @property
     def count(self) -> int:
@@ -45,13 +45,13 @@ class MomentKind:
 
     @cached_property
     def factors(self) -> Array:
-        """Factor of each monomial, shape (m,): `scale`, and sqrt(2) for x_i x_j, which stands for x_j x_i too."""
+        """Return the factor of each monomial, shape (m,): `scale`, times sqrt(2) for x_i x_j, which counts for x_j x_i too."""
         return self.scale * np.sqrt([orderings(row, self.bases) for row in self.monomials.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Sums over the records: all moments of some kinds, one kind after another."""
+    """Sums over the records of all moments of `kinds`, one kind after another."""
 
     kinds: tuple[MomentKind, ...]
 
@@ -61,7 +61,7 @@ class Moments:
 
 
 def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
-    """Count the equal entries of the product of a record's fields that a monomial stands for.
+    """Return the number of entries of the tensor product of a record's fields that equal a monomial.
 
     >>> orderings([0, 1], (0, 0)), orderings([0, 0], (0, 0)), orderings([0, 5], (0, 1))
     (2.0, 1.0, 1.0)
@@ -75,7 +75,7 @@ class QuadraticLoss:
     """A quadratic loss, as coefficients ``coefficient[j, y]`` of (target, monomial) pairs j for each combination y.
 
     `targets`, shape (targets, 2), has (a, b) for the product of two coordinates of theta, a <= b, (-1, a) for a coordinate and
-    (-1, -1) for a constant; `target` and `monomial` are those of each pair, and `coefficient` has shape (pairs, combinations).
+    (-1, -1) for a constant; `target` and `monomial` have the indices of each pair; `coefficient` has shape (pairs, combinations).
     """
 
     dim: int
@@ -88,7 +88,7 @@ class QuadraticLoss:
 
     @once
     def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
-        """Return the moments of the loss, without its constant unless for `residuals`, and without a public number of records."""
+        """Return the moments of the loss; of its constant only if `residuals`; without a public number of records (`counted`)."""
         kinds = []
         owner = [tuple(sorted(self.bases.owner[list(monomial)].tolist())) for monomial in self.monomials]
         used = np.ones(len(self.target), dtype=bool) if residuals else ~(self.targets[self.target] < 0).all(axis=1)
@@ -103,7 +103,7 @@ class QuadraticLoss:
             # A product of norms, each rounded up.
             size = math.prod(math.nextafter(self.bases.bases[b].squared[1] ** 0.5, math.inf) for b in bases)
             if not 1e-150 < size < 1e150:
-                why = "products of the record's scalars have no floating-point numbers"
+                why = "products of the record's scalars overflow or underflow"
                 remedy = "use other units, in which the fields are of size 1"
                 raise NotPrivate(why, self.bases.bases[bases[0]].name, remedy)
             kinds.append(MomentKind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
@@ -111,7 +111,7 @@ class QuadraticLoss:
 
     @once
     def onto(self, moments: Moments) -> sp.csr_array:
-        """Return the linear map from moments, and the number of records after them, to the targets; or refuse."""
+        """Return the linear map from moments, followed by the number of records, to the targets. Raise if a moment is missing."""
         everybody = MomentKind((), np.zeros((1, 0), dtype=np.int64), np.ones((self.coefficient.shape[1], 1)), 1.0)
         left, start = np.ones(len(self.target), dtype=bool), 0
         row, column, value = [], [], []
@@ -131,21 +131,19 @@ class QuadraticLoss:
         needed = np.flatnonzero(left & (self.targets[self.target] >= 0).any(axis=1))
         if len(needed):
             monomial = self.monomials[self.monomial[needed[0]]]
-            why = (
-                f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}"
-            )
+            why = f"the statistics lack the sum over the records of {self.written(monomial)}, which this loss needs"
             raise TemplateError(f"{why}. Release statistics for this template, or fit one with the same loss.")
         places = np.concatenate(row), np.concatenate(column)
         return sp.csr_array(sp.coo_array((np.concatenate(value), places), shape=(len(self.targets), start)))
 
     def written(self, monomial: tuple[int, ...]) -> str:
-        """Write a monomial in the names of the record's fields."""
+        """Return the text of a monomial, in the names of the record's fields."""
         names = [self.bases.bases[int(self.bases.owner[s])] for s in monomial]
         return " ".join(f"{b.name}[{s - b.start}]" for b, s in zip(names, monomial, strict=True)) or "1"
 
 
 def pattern_basis(coefficient: sp.csr_array) -> Array:
-    """Return a basis of the span of some rows, as columns; orthonormal but for a factor that makes the longest row 1."""
+    """Return a basis of the span of the rows, as columns; orthonormal up to a factor that gives its longest row length 1."""
     table = coefficient.toarray()
     lengths = np.linalg.norm(table, axis=1)
     table = table[lengths > 0] / lengths[lengths > 0, None]
@@ -161,13 +159,13 @@ def pattern_basis(coefficient: sp.csr_array) -> Array:
 
 @once
 def quadratic_loss(form: LossForm) -> QuadraticLoss:
-    """Read the losses of a template as quadratic functions of the parameters, or refuse and say which part is none."""
+    """Return the losses of a template as quadratic functions of the parameters. Raise if a part is not quadratic."""
     check_size(form)
     return read_losses(separated(form.template), form.space)
 
 
 def read_losses(template: Template, space: Space) -> QuadraticLoss:
-    """Expand the losses, with the coordinates of theta as further scalars of the record."""
+    """Return the expanded losses; expansion treats the coordinates of theta as further scalars of the record."""
     bases = RecordVariables(template.record.continuous)
     first = bases.count
     stand_ins: dict[Expression, Expression] = {}
@@ -195,7 +193,7 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
 def split_terms(
     polynomial: Polynomial, first: int, combination: int, degree: int
 ) -> tuple[Indices, Array, Indices, Indices]:
-    """Return the terms of a loss: their combination, coefficient, target (coordinates of theta), and the record's monomial."""
+    """Return the combination, coefficient, target (coordinates of theta) and record monomial of each term of a loss."""
     count = len(polynomial.coefficient)
     table = np.pad(polynomial.monomial, ((0, 0), (degree + 2 - polynomial.monomial.shape[1], 0)), constant_values=-1)
     theta = table >= first  # the last columns of a row: it is sorted
@@ -204,7 +202,7 @@ def split_terms(
 
 
 class SquareExpander(Expander):
-    """Expands losses in which fields stand for the variables, and refuses what is no square of them."""
+    """Expands losses with fields as stand-ins for the variables. Raises if a loss is not quadratic in the variables."""
 
     def __init__(self, space: Space, bases: RecordVariables, stand_ins: frozenset[Expression]) -> None:
         super().__init__(space, bases)
@@ -212,7 +210,7 @@ class SquareExpander(Expander):
         self.first = bases.count - space.dim
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
-        """Expand as usual, and refuse what is of a higher degree than two in the parameters."""
+        """Return the expansion. Raise if its degree in the parameters is higher than two."""
         found = super().polynomial(expression)
         if found is not None and found.monomial.shape[1] > 2 and ((found.monomial >= self.first).sum(axis=1) > 2).any():
             raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
@@ -226,7 +224,7 @@ class SquareExpander(Expander):
 
 
 def check_size(form: LossForm) -> None:
-    """Refuse losses whose squares have too many terms to be written down."""
+    """Raise if the squares of the loss have too many terms to expand."""
     counts = (np.bincount(form.polynomial(leaf).entry) for leaf in form.every_leaf)
     terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
     if terms > LARGEST:
@@ -235,18 +233,18 @@ def check_size(form: LossForm) -> None:
         raise NotPrivate(why, form.template.losses[0], remedy)
 
 
-CLOSE, MOST_POINTS = 1e-6, 2**17  # The bound is this close to the largest value found, unless that takes more points
+CLOSE, MOST_POINTS = 1e-6, 2**17  # Relative accuracy of `highest`, unless it takes more points than this
 
 
 def length_bound(moments: Moments, bases: RecordVariables) -> float:
-    """Bound the Euclidean norm of one record's moments: of one kind, they are the tensor product of its fields and a pattern."""
+    """Return a bound on the norm of one record's moments; each kind is the tensor product of fields and a pattern."""
     squares = sum((scaled(kind, bases) * np.sum(kind.patterns**2, axis=1) for kind in moments.kinds), np.zeros(1))
     return float(np.sqrt(np.max(squares))) * (1 + TAIL_SLACK)
 
 
 @once
 def difference_bound(moments: Moments, bases: RecordVariables) -> float:
-    """Bound the distance of two records' moments, by polynomials in few numbers (docs/theory.md, section 18)."""
+    """Return a bound on the distance of two records' moments, by polynomials in few variables (docs/theory.md, section 18)."""
     length, kinds = length_bound(moments, bases), moments.kinds
     fields = sorted({b for kind in kinds for b in kind.bases})
     exact = next((base for base in fields if bases.bases[base].size == 1), None)
@@ -276,7 +274,7 @@ def difference_bound(moments: Moments, bases: RecordVariables) -> float:
 
 
 def scaled(kind: MomentKind, bases: RecordVariables) -> float:
-    """Bound the squared norm of all moments of a kind but for the patterns: a weight, if nothing is rounded."""
+    """Return a bound on the squared norm of a kind's moments without the pattern: the squared weight, up to rounding."""
     result = kind.scale**2
     for base in kind.bases:
         result *= bases.bases[base].squared[1]
@@ -284,11 +282,11 @@ def scaled(kind: MomentKind, bases: RecordVariables) -> float:
 
 
 def highest(coefficients: Array, exponents: Array, ranges: Array, known: float) -> float:
-    """Bound a polynomial in a box of numbers from -1 to 1, but for `CLOSE` of it and rounding; at least `known`.
+    """Return a bound on a polynomial over a box in [-1, 1]^k, exact up to the factor 1 + `CLOSE` and rounding; at least `known`.
 
-    `exponents` has shape (variables, terms).  Variables linear in each moment are at their ends where the value is largest,
-    others at theirs or where their slope is 0: the nearest point of a grid is lower by (step/2)^2/2 times the sum of the absolute
-    second slopes at most, d (d - 1) for a term of degree d.  Only points that can be that near are kept when steps are halved.
+    `exponents` has shape (variables, terms).  At a maximum, linear variables are at an end of their range, and others at an end
+    or at slope 0.  So the nearest grid point is lower by at most (step/2)^2/2 times the sum of the absolute second derivatives,
+    d (d - 1) for a term of degree d.  When steps are halved, only points that can be this near to a maximum are kept.
     """
     low, high = ranges.T
     curved = exponents[:, -(len(coefficients) // 3) :].max(axis=1) > 1

@@ -1,4 +1,4 @@
-"""Differences of one record's gradient from another's: lengths of vertices, and bounds on lengths and dimensions."""
+"""Differences between the gradients of two records: lengths of vertices, and bounds on lengths and dimensions."""
 
 import itertools
 from collections.abc import Hashable, Iterator
@@ -16,14 +16,14 @@ from dpconvex.util.runtime import once
 
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
 GRID = 1e-7
-MOST_BEHIND = 64  # Vertices of a record behind that are gone through one by one
+MOST_BEHIND = 64  # Largest number of vertices of a second record's gradients to enumerate
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """A record that sees theta through one row: its slopes, times the length of the row, from `low` to `high`.
+    """The range of slopes of a record with gradients along one row, times the length of the row.
 
-    Of a logistic loss whose margins are not bounded, `logistic` times s (1 - s) is the curvature where the slope is s of `high`.
+    For a logistic loss with unbounded margins, the curvature at the slope ``s * high`` is ``logistic * s * (1 - s)``.
     """
 
     low: float
@@ -33,19 +33,19 @@ class Slopes:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none; z's curvature counts."""
+    """Bounds on differences ``g_z - g_z'`` of two records in this order, or on ``g_z`` if a record is added; z has curvature."""
 
-    dimension: int  # Bounds that of the subspace that all differences of two given records lie in
+    dimension: int  # Bounds the dimension of the span of the differences of two given records
     length: float
-    # Lengths other than 0, and how many have each, unless too many, or no polytope
+    # Nonzero lengths and their counts; None if too many, or no polytope
     vertices: tuple[Array, Array] | None
     slopes: Slopes | None
-    behind: Array | None  # Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none
-    firsts: tuple[int, ...]  # The losses that the first record may have
+    behind: Array | None  # With slopes: lengths of the vertices of the second record's gradients, or [0]
+    firsts: tuple[int, ...]  # Numbers of the possible losses of the first record
 
     @property
     def signature(self) -> Hashable:
-        """A key that differences with equal bounds share, up to rounding."""
+        """Return a hashable key that is equal for differences with bounds equal up to rounding."""
         vertices = None if self.vertices is None else tuple(part.tobytes() for part in self.vertices)
         behind = None if self.behind is None else self.behind.tobytes()
         return self.dimension, f"{self.length:.9e}", vertices, self.slopes, behind
@@ -53,26 +53,26 @@ class Difference:
 
 @once
 def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
-    """Return all kinds of differences between neighbours, each once: for replacements, in both orders."""
-    # Where a record disappears, its curvature helps, and lengths are those of where it appears.
+    """Return the distinct differences between neighbours; for replace-one, in both orders."""
+    # A record that disappears has the same lengths as one that appears, and its curvature helps.
     items = map(partial(alone, analysis), range(len(analysis.losses))) if adjacency == "add-remove" else pairs(analysis)
     found: dict[Hashable, Difference] = {}
     for item in items:
         old = found.setdefault(item.signature, item)
         firsts = tuple(sorted({*old.firsts, *item.firsts}))
         found[item.signature] = replace(old, length=max(old.length, item.length), firsts=firsts)
-    # The order does not depend on that of the labels.
+    # The result does not depend on the order of the labels.
     return tuple(found[key] for key in sorted(found, key=repr))
 
 
 @once
 def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Difference, ...]:
-    """Return all kinds of differences between neighbours where several rows of one person change (docs/theory.md, section 7)."""
+    """Return the differences between neighbours if several rows of one person change (docs/theory.md, section 7)."""
     firsts = tuple(range(len(analysis.losses)))
     items = [*map(partial(alone, analysis), firsts), *(pairs(analysis) if adjacency == "replace-one" else ())]
     dimension = min(person.rows * max(item.dimension for item in items), analysis.form.noise_dimension)
     length, weight = person.weight * max(item.length for item in items), person.weight
-    # Rows that weigh one together are paired with others as masses are moved: by fewer than twice as many pairs.
+    # Rows of total weight one are matched as in optimal transport: fewer than twice as many pairs as rows.
     terms = 2 * person.rows - 1 if weight < person.rows and adjacency == "replace-one" else person.rows
     known = (item.vertices for item in items)
     tables = [None if pair is None else (weight * pair[0], terms * pair[1]) for pair in known]
@@ -82,7 +82,7 @@ def of_people(analysis: Analysis, adjacency: str, person: Person) -> tuple[Diffe
 
 
 def alone(analysis: Analysis, number: int) -> Difference:
-    """One record appears; of slopes along one row, the steepest of each sign are the vertices."""
+    """Return the difference if one record appears; for slopes along one row, the vertices are the steepest of each sign."""
     loss, slopes = analysis.losses[number], slopes_of(analysis, number)
     squares = loss.gradients.squares if slopes is None else np.array([slopes.high, min(slopes.low, 0.0)]) ** 2
     vertices = None if squares is None else tally(squares)
@@ -90,7 +90,7 @@ def alone(analysis: Analysis, number: int) -> Difference:
 
 
 def pairs(analysis: Analysis) -> Iterator[Difference]:
-    """One record takes another's place, whose loss is the second; lengths are the same in both orders."""
+    """Yield the differences if one record replaces another, for all pairs of losses; both orders have the same lengths."""
     for one, other in itertools.combinations_with_replacement(range(len(analysis.losses)), 2):
         first, second = analysis.losses[one], analysis.losses[other]
         dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
@@ -105,7 +105,7 @@ def pairs(analysis: Analysis) -> Iterator[Difference]:
 
 @once
 def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
-    """Return the slopes of a loss of one margin, in one sign for all labels, with the digits that all spellings share."""
+    """Return the slopes of a loss of one margin, or None; sign and digits do not depend on the label or the spelling."""
     loss, low, high = analysis.losses[number], 0.0, 0.0
     if loss.dimension != 1:
         return None
@@ -130,7 +130,7 @@ def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
 
 
 def lengths_of(loss: LossBounds) -> Array | None:
-    """Return the lengths of the vertices of one record's gradients, rounded up; None if they are too many."""
+    """Return the lengths of the vertices of one record's gradients, rounded up; None if there are too many."""
     squares = loss.gradients.squares
     if squares is None or len(squares) > MOST_BEHIND:
         return None
@@ -139,7 +139,7 @@ def lengths_of(loss: LossBounds) -> Array | None:
 
 
 def tally(squares: Array) -> tuple[Array, Array]:
-    """Return distinct lengths, rounded up, and how often each occurs; zeros are left out."""
+    """Return the distinct nonzero lengths, rounded up, and their counts."""
     steps, counts = np.unique(np.ceil(np.log(np.sqrt(squares[~(squares <= 0)])) / GRID - 1e-3), return_counts=True)
-    # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
+    # Lengths that agree up to rounding fall on one step: the slack covers lengths just above it.
     return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * (1 + SUM_SLACK), counts.astype(float)

@@ -1,4 +1,4 @@
-"""Functions of a record that scores read, such as ``(x - c) / s`` or ``x / u - c``, as fields, whose rows are less alike."""
+"""Makes functions of a record in scores, as ``(x - c) / s`` or ``x / u - c``, fields with rows that differ more."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,15 +14,15 @@ from dpconvex.sensitivity.loss_form import LossForm
 from dpconvex.util.arrays import powers_of_two
 from dpconvex.util.runtime import once
 
-# Entry by entry, so that no bit of a record's values depends on other records.
+# Entrywise atoms: no bit of a record's values depends on other records.
 ENTRYWISE = (ADD, NEGATE, MULTIPLY, DIVIDE, BROADCAST, INDEX, RESHAPE, TRANSPOSE)
-MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Entries of such a function, and its bounds
-UNEVEN = 16.0  # How much larger one bound of a field may be than another: rows are whole multiples of the largest one's
+MOST, LEAST, LARGEST = 1024, 1e-100, 1e100  # Limits of a function: number of entries, size of its bounds
+UNEVEN = 16.0  # Largest ratio of two bounds of a field: rows are rounded to a grid that fits the largest bound
 
 
 @once
 def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]:
-    """Return the form of a loss that reads such functions as fields, and these by name; the same form if there are none."""
+    """Return the form with such functions as fields, and the functions by field name; the same form if there are none."""
     template, found, bounds = form.template, dict[Expression, Field](), dict[str, Box]()
     for function in dict.fromkeys(f for loss in form.losses for f in functions(loss)):
         low, high = form.expander.bounds(function)
@@ -57,7 +57,7 @@ def with_own_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Expression]]
 
 
 def functions(loss: Expression) -> Iterator[Expression]:
-    """Yield what parameters are multiplied by, where that is an entrywise function of fields that moves or scales them."""
+    """Yield the factors of parameters that shift, scale or bend fields of the record entry by entry."""
     for node in postorder([loss]):
         if node.atom in (MATMUL, MULTIPLY) and node.variables:
             for side in node.args:
@@ -74,17 +74,17 @@ def is_own(function: Expression) -> bool:
 
 
 def is_entrywise(function: Expression) -> bool:
-    """Say whether entries of a function of a record are numbers of that record, whatever is computed beside them."""
+    """Return whether a function of a record is computed entry by entry, independently of other records."""
     return all(node.atom is None or node.atom in ENTRYWISE or node.atom.entrywise for node in postorder([function]))
 
 
 def bends(function: Expression) -> bool:
-    """Say whether a function of a record is no polynomial, such as pos(t - 24) or log(t)."""
+    """Return whether a function of a record has atoms besides arithmetic and powers, as pos(t - 24) or log(t)."""
     return any(node.atom is not None and node.atom not in (*ENTRYWISE, POWER) for node in postorder([function]))
 
 
 def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
-    """Return an expression with others, of the same shapes, in the place of some of its nodes."""
+    """Return an expression with nodes replaced by others of the same shape; `leaves` maps nodes to replacements."""
     found: dict[Expression, Expression] = {}
     for node in postorder([root]):
         args = [found[argument] for argument in node.args]

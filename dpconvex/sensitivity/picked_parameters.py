@@ -1,4 +1,4 @@
-"""Parameters that a `Choice` picks, as ``a[g]`` of ``x @ w + a[g]``, as products ``h @ a`` with a field h of the record."""
+"""Rewrites parameters picked by a `Choice`, as ``a[g]`` in ``x @ w + a[g]``, as products ``h @ a`` with a field h."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,33 +16,33 @@ from dpconvex.sensitivity.own_fields import is_entrywise, substituted
 from dpconvex.util.arrays import Array, Indices, powers_of_two
 from dpconvex.util.runtime import once
 
-MOST = 1024  # Levels of a field, times entries of what is multiplied
-SAME = 1e-9  # Of singular values, next to the largest one
+MOST = 1024  # Largest size of a new field: basis parameters times entries of the function
+SAME = 1e-9  # Residuals below this fraction of the largest row are rounding
 ONE = constant(np.ones(1))
 
 
 class Picked(NamedTuple):
-    """A field: a row for each combination of a record's levels, times the entries of a function of its other fields."""
+    """A new field: a row of `table` for each combination of a record's levels, times the entries of `function`."""
 
     function: Expression  # shape (d,)
     table: Array  # shape (combinations, m)
 
     @property
     def is_constant(self) -> bool:
-        """Whether the entries of each record's field add up to the same number."""
+        """Return whether the entries of the field have the same sum for all records."""
         return self.function is ONE and float(np.ptp(self.table.sum(axis=1))) == 0
 
 
 class MadeFields(NamedTuple):
-    """Fields that a record's levels pick, and what combination of levels is left."""
+    """New fields that depend on a record's levels, and the new combination of the remaining levels."""
 
     fields: Mapping[str, Picked]
-    groups: Indices  # By combination of the levels that there were, shape (combinations,)
+    groups: Indices  # New combination for each combination of `before`, shape (combinations,)
     before: Record
 
 
 class Term(NamedTuple):
-    """A part of a score: parameters alone, or times a function of a record."""
+    """A part of a score: parameters times a function of a record, `ONE` for parameters alone."""
 
     function: Expression
     parameters: Expression
@@ -50,7 +50,7 @@ class Term(NamedTuple):
 
 @once
 def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
-    """Return the form of losses that differ by no parameters, and its new fields, without discrete fields that no loss needs."""
+    """Return the form with new fields in place of picked parameters and of idle discrete fields, and the new fields."""
     template, given = form.template, [multiplied_out(loss) for loss in form.losses]
     parts = [dict(terms(loss)) for loss in given]
     common = set.intersection(*(set(part.values()) for part in parts))
@@ -68,7 +68,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
         size = np.maximum(np.abs(low), np.abs(high))
         if not basis or len(basis) * size.size > MOST or not size.any():
             continue
-        # Rows are whole multiples of the largest bound's.
+        # Rows are rounded to a grid that fits the largest bound.
         units = powers_of_two(size)
         field = Field.of((len(basis) * size.size,), f" picked {len(found)}")
         domains[field.name] = Ball(
@@ -89,7 +89,7 @@ def with_picked_fields(form: LossForm) -> tuple[LossForm, Mapping[str, Picked]]:
 
 
 def multiplied_out(loss: Expression) -> Expression:
-    """Return a loss in which levels multiply parameters, as in ``x @ w + x @ (t * v)`` for ``x @ w + t * (x @ v)``."""
+    """Return a loss with levels multiplied into parameters: ``x @ w + x @ (t * v)`` for ``x @ w + t * (x @ v)``."""
     leaves = dict[Expression, Expression]()
     for node in postorder([loss]):
         if node.atom is ADD and node.is_affine and sum(bool(term.variables) for term in node.args) > 1:
@@ -99,7 +99,7 @@ def multiplied_out(loss: Expression) -> Expression:
 
 
 def pushed(level: float, node: Expression) -> Expression:
-    """Return a product of a number with an affine part, in which it multiplies parameters."""
+    """Return the product of a number and an affine part, with the number multiplied into the parameters."""
     if node.fields and node.atom is ADD:
         return ADD(*(pushed(level, term) for term in node.args))
     if node.fields and node.atom in (MATMUL, MULTIPLY):
@@ -110,7 +110,7 @@ def pushed(level: float, node: Expression) -> Expression:
 def without_idle(
     losses: Sequence[Expression], discrete: Mapping[str, Choice]
 ) -> tuple[tuple[Expression, ...], Indices, list[str]]:
-    """Return the losses by discrete fields that they differ by, for each old combination the new one, and those fields."""
+    """Return the losses by the discrete fields that change them, the new combination for each old one, and these fields."""
     numbers: dict[Expression, int] = {}
     grid = np.array([numbers.setdefault(loss, len(numbers)) for loss in losses])
     grid = grid.reshape([len(choice.values) for choice in discrete.values()])
@@ -127,9 +127,9 @@ def key(term: Term) -> tuple[Expression, frozenset[Variable]]:
 
 
 def terms(loss: Expression) -> Iterator[tuple[Expression, Term]]:
-    """Yield the largest parts of a loss that are parameters, affine, or these times a function of the record.
+    """Yield the largest affine parts of a loss that are parameters, or parameters times a function of the record.
 
-    A factor of parameters that the loss has alone, too, multiplies their score, as k does in ``exp(a[g]) - k * a[g]``.
+    If the parameters occur alone too, the factor multiplies a score, as k in ``exp(a[g]) - k * a[g]``: the part is left out.
     """
     found = dict(largest_terms(loss))
     alone = {node for node, term in found.items() if term.function is ONE}
@@ -166,7 +166,7 @@ def term_of(node: Expression) -> Term | None:
 
 
 def factors(every: list[Expression | None]) -> tuple[list[Expression], Array]:
-    """Return some of these parameters, and a matrix that makes all from them, shape (all, some); none if they are no products."""
+    """Return a basis of linear expressions, and each expression's coordinates, shape (all, basis); [] if one is not linear."""
     nodes = list(dict.fromkeys(node for node in every if node is not None))
     random, count = np.random.default_rng(0), len(nodes) + 2
     leaves: dict[Expression, Array] = {v: random.normal(size=(*v.shape, count)) for v in nodes[0].variables}

@@ -1,4 +1,4 @@
-"""Terms of a loss that no record enters, which may count as part of the regularizer, and whether that pulls."""
+"""Terms of a loss without fields of the record, which may count as part of the regularizer."""
 
 from fractions import Fraction
 
@@ -17,9 +17,9 @@ from dpconvex.util.runtime import once
 
 @once
 def separated(template: Template) -> Template:
-    """Return the template with the convex terms of its loss that no record enters in the regularizer, and as `public_terms`.
+    """Return the template with the loss's convex terms without fields in the regularizer, and in `public_terms`.
 
-    An affine term stays that is part of a score elsewhere: as b in ``y * exp(-s) + s`` with s = x'w + b.
+    An affine term stays in the loss if it is part of a score elsewhere, as b in ``y * exp(-s) + s`` with s = x'w + b.
     """
     every = [terms(loss) for loss in template.losses]
     affine = [(factor, term) for own in every for factor, term in own if term.fields and term.is_affine]
@@ -45,7 +45,7 @@ def separated(template: Template) -> Template:
 
 
 def weighed(form: LossForm, times: float) -> LossForm:
-    """Return the form with terms that were part of the loss so many times as heavy, as for other numbers of records."""
+    """Return the form with `public_terms` of the loss multiplied by a factor, to fit another number of records."""
     if form.template.public_terms is None or times == 1:
         return form
     regularizer, terms = form.template.public_terms
@@ -54,7 +54,7 @@ def weighed(form: LossForm, times: float) -> LossForm:
 
 @once
 def pulls(form: LossForm) -> bool:
-    """Say whether the regularizer has a part of the loss, or is smaller elsewhere in K than near 0, as priors are."""
+    """Return whether the regularizer contains terms of the loss, or is smaller elsewhere in K than at 0, as a prior can be."""
     public = quadratic(form.template.regularizer, form.space)
     if form.template.public_terms is not None or (public is not None and not public.slope.any()):
         return form.template.public_terms is not None

@@ -1,4 +1,4 @@
-"""Templates whose gradients are rank-one matrices ``a (x) h(z)``, or ``a (x) v (x) v``: weights of classes times features."""
+"""Recognises gradients that are rank-one matrices, weights of classes times features: ``a (x) h(z)`` or ``a (x) v (x) v``."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from dpconvex.util.runtime import once
 
 CLOSE = 2.0**-46  # Coefficients that agree to this relative accuracy are equal
 ROOT_ACCURACY = 1e-14  # Products of entries agree to this relative accuracy
-COVERED = 1e-12  # A direction that the noise does not cover sticks out by far more than this
+COVERED = 1e-12  # A direction outside the span of the noise has a residual far above this
 CANCELLED = 1e-10  # Rounding of gradients, relative to their bound, above which terms are taken to cancel
-MOST = 2**26  # Features times monomials of a table, above which it would fill memory
+MOST = 2**26  # Largest table that fits into memory, features times monomials
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,35 +27,35 @@ class RankOne:
     name: str
     rows: int
     columns: int
-    share: float  # Mean square of the image's norm over that of a matrix whose law has no preferred directions
+    share: float  # Ratio of mean squared norms, image to matrix, if the matrix's distribution is rotation-invariant
     map: sp.csr_array  # A partial isometry from flattened matrices, shape (dim, rows * columns)
-    layout: Indices  # The position of each coordinate among the features of its class, or its row and column among their squares
+    layout: Indices  # Position of each coordinate among its class's features, or (row, column) among squared features
     classes: Indices  # The class of each coordinate
 
     @property
     def square(self) -> float:
-        """Mean square of the norm of matrix-shaped noise for beta = 1: ``share s^2 rows columns / (nu - rows - 1)``."""
+        """Return the mean squared norm of matrix-shaped noise for beta = 1: ``share s^2 rows columns / (nu - rows - 1)``."""
         freedom = degrees_of_freedom(self.rows, self.columns)
         spread = (freedom + self.columns) / 2
         return self.share * spread**2 * self.rows * self.columns / (freedom - self.rows - 1)
 
     def covers(self, basis: sp.csc_array) -> bool:
-        """Say whether the images of matrices span all columns of an orthonormal basis."""
+        """Return whether the images of matrices span all columns of an orthonormal basis."""
         missed = basis - self.map @ (self.map.T @ basis)
         return not missed.nnz or float(abs(missed).max()) <= COVERED
 
 
 def degrees_of_freedom(rows: int, columns: int) -> int:
     """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up."""
-    # The mean square is least for two thirds of what is added; the rest makes the tail fall faster, and costs 1/24.
+    # The mean square is least for two thirds of the added term; the rest makes tails lighter, and costs 1/24.
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 
 
 @once
 def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
-    """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way."""
+    """Return the structures that make every gradient of a template a rank-one matrix; () if there are none."""
     form = analysis.form
-    # Where large terms cancel, what is left need not have the pattern of its terms.
+    # If large terms cancel, their sum need not have the structure of the terms.
     if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
         return ()
     leaves = [form.polynomial(leaf).part(with_theta=True) for leaf in form.every_leaf]
@@ -64,7 +64,7 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
 
 
 def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
-    """Try every layout of the parameters as a table."""
+    """Yield the rank-one structures of the leaves, over all layouts of the parameters as a table."""
     for name, classes, positions in layouts(space):
         found = factor(leaves, classes, positions)
         if found is None:
@@ -84,7 +84,7 @@ def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
 
 
 def layouts(space: Space) -> Iterator[tuple[str, Indices, Indices]]:
-    """Yield layouts: a name, and for each coordinate its class and its position."""
+    """Yield layouts: a name, and the class and the position of each coordinate."""
     blocks = list(space.blocks.values())
     if len({(block.dim, block.symmetric) for block in blocks}) == 1:
         kind = "symmetric matrix" if blocks[0].symmetric else "variable"
@@ -102,7 +102,7 @@ def layouts(space: Space) -> Iterator[tuple[str, Indices, Indices]]:
 
 
 def aligned(space: Space, count: int, first: bool) -> tuple[Indices, Indices] | None:
-    """Lay out variables that all have an axis of `count` classes; `first` decides for square ones."""
+    """Return classes and positions if all variables have an axis of `count` classes; `first` picks it in square variables."""
     classes, positions, start = [], [], 0
     for block in space.blocks.values():
         shape = block.variable.shape
@@ -118,7 +118,7 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Indices, Indices] | 
 
 
 def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -> tuple[Array, Array, Indices] | None:
-    """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind."""
+    """Return alphas, H and monomials if every leaf entry is ``alpha (x) H``; None otherwise."""
     terms = stacked(leaves)
     monomials, number = numbered_rows(terms.monomial)
     sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
@@ -131,7 +131,7 @@ def factor(leaves: Sequence[Polynomial], classes: Indices, positions: Indices) -
         return None
     reference = tensor[[int(np.argmax(lengths))]].toarray().ravel() / lengths.max()
     alpha = np.asarray(tensor @ reference).ravel()
-    # Entry by entry: a small coefficient may multiply a large field.
+    # Compare entry by entry: a small coefficient may multiply a large field.
     model = sp.coo_array(tensor)
     row, column = model.coords
     used = np.flatnonzero(reference)
@@ -151,7 +151,7 @@ def row_space(matrix: Array) -> Array:
 
 
 def squared_features(features: Array, monomials: Indices) -> int | None:
-    """Return the length of v if the features are a multiple of ``svec(v v')``, each entry of v a multiple of one scalar."""
+    """Return the length of v if the features are a multiple of ``svec(v v')``, v a vector of scaled scalars; None otherwise."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
     used = features != 0
     if monomials.shape[1] != 2 or (used.sum(axis=1) != 1).any() or (used.sum(axis=0) > 1).any():
@@ -168,7 +168,7 @@ def squared_features(features: Array, monomials: Indices) -> int | None:
 
 
 def symmetric(name: str, left: Array, side: int, table: sp.csr_array, layout: Indices, classes: Indices) -> RankOne:
-    """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised."""
+    """Return the structure ``a (x) v (x) v``: symmetrised matrices ``v (a (x) v)'``."""
     count = left.shape[1]
     row, column = np.triu_indices(side)
     weight, place = np.where(row == column, 0.5, np.sqrt(0.5)), np.arange(len(row))

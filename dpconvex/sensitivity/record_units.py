@@ -1,4 +1,4 @@
-"""Units of the record in which rows of `A_z` are short: ``w @ ((x - c) / s)`` is ``w @ x'`` (docs/theory.md, section 11)."""
+"""Units of the record that shorten rows of `A_z`: ``w @ ((x - c) / s)`` becomes ``w @ x'`` (docs/theory.md, section 11)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -17,12 +17,12 @@ from dpconvex.numerics import APART
 from dpconvex.sensitivity.gram import GradientGram
 from dpconvex.util.arrays import Array
 
-LARGEST_SYSTEM = 10**6  # Entries of a dense system for the shifts of scalars that rows mix
-SHORTER = 0.99  # Units are changed if rows get shorter than this
+LARGEST_SYSTEM = 10**6  # Largest dense linear system for the shifts, in entries
+SHORTER = 0.99  # Units change only if the mean ratio of new to old row lengths is below this
 
 
 def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression], extent: Array) -> Expander:
-    """Return an expander in units of the record that make no row longer, and rows together as short as was found."""
+    """Return the expander in the candidate units with the shortest rows; units that lengthen a row are no candidates."""
     domains, best, least = template.record.continuous, raw, SHORTER
     boxes = [base for base in raw.bases.bases if isinstance(domains.get(base.name), Box)]
     candidates = list(candidate_units([raw.expand(leaf) for leaf in leaves], raw.bases, boxes)) if boxes else []
@@ -33,7 +33,7 @@ def in_best_units(raw: Expander, template: Template, leaves: Sequence[Expression
             found = row_lengths(expander, leaves)
             for leaf in leaves:
                 expander.check_rounding(leaf, extent)
-        except DPConvexError:  # their terms cancel too far, or have too many forms
+        except DPConvexError:  # terms cancel, or there are too many forms
             continue
         mean = (found[lengths > 0] / lengths[lengths > 0]).mean()
         if (found <= lengths * (1 + APART)).all() and mean < least:
@@ -49,10 +49,10 @@ def row_lengths(expander: Expander, leaves: Sequence[Expression]) -> Array:
 def candidate_units(
     polynomials: Sequence[Polynomial], bases: RecordVariables, boxes: Sequence[Base]
 ) -> Iterator[Mapping[str, Units]]:
-    """Yield units in which second-highest terms vanish, and those in which coefficients of the highest terms agree."""
+    """Yield units: shifts that remove terms of the second-highest degree, scales that equalise highest coefficients, or both."""
     own = {base.name: slice(base.start, base.start + base.size) for base in boxes}
     movable = np.isin(np.append(bases.owner, -1), [bases.owner[part.start] for part in own.values()])
-    movable[:-1] &= bases.lower < bases.upper  # what is left of others is rounding
+    movable[:-1] &= bases.lower < bases.upper  # a shifted constant is rounding error
     shift, scale = centres_and_scales(stacked([p.part(with_theta=True) for p in polynomials]), movable)
     for part in own.values():
         if np.ptp(scale[part]) <= APART * scale[part].max():
@@ -63,7 +63,7 @@ def candidate_units(
 
 
 def centres_and_scales(terms: Polynomial, movable: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Solve for the shift of every scalar: ``sum_k d f/d x_k s_k = -b`` for highest terms f, and coefficients b of the next."""
+    """Return shifts s and scales of the scalars: ``sum_k s_k df/dx_k = -b`` for highest terms f and next coefficients b."""
     count, width, degree = len(movable) - 1, terms.monomial.shape[1], (terms.monomial >= 0).sum(axis=1)
     places = np.stack([terms.entry, terms.coordinate], axis=1)
     number = numbered_rows(places)[1]
@@ -71,7 +71,7 @@ def centres_and_scales(terms: Polynomial, movable: NDArray[np.bool_]) -> tuple[A
     np.maximum.at(highest, number, degree)
     highest = highest[number]
     top, after = np.flatnonzero((degree == highest) & (degree > 0)), np.flatnonzero(degree == highest - 1)
-    # Of each of the highest terms, what is left without one of its scalars: as often as there are scalars.
+    # Derivatives of the highest terms: each monomial without one of its scalars, for each scalar.
     scalar, whole = terms.monomial[top].T.ravel(), np.tile(top, width)
     rest = np.where(np.eye(width, dtype=bool)[:, None], -1, terms.monomial[top]).reshape(len(whole), width)
     keys = np.concatenate([terms.monomial[after], np.sort(rest, axis=1)])

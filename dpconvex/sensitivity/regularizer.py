@@ -1,4 +1,4 @@
-"""How curved the public regularizer is at least over K, and how steep at most, term by term."""
+"""Lower bounds on the Hessian and upper bounds on the gradient of the public regularizer over K, term by term."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from dpconvex.util.arrays import Array, Indices, components
 
 
 def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[sp.csr_array, Derivation]:
-    """Return M with ``regularizer - <theta, M theta>/2`` convex, and its derivation."""
+    """Return a matrix M such that ``regularizer - <theta, M theta>/2`` is convex, and its derivation."""
     steps: list[Derivation] = []
     total = sp.csr_array((expander.space.dim, expander.space.dim))
     for node, weights in least_weights(regularizer).items():
@@ -64,7 +64,7 @@ def curvature_of(regularizer: Expression, expander: Expander, feasible: Feasible
 
 
 def least_weights(regularizer: Expression) -> dict[Expression, Array]:
-    """Return the curved atoms of a sum, with the weights of their entries, moved towards 0 where they are rounded."""
+    """Return the curved atoms of a sum, with the weights of their entries, rounded towards 0."""
     found: dict[Expression, Ends] = {}
     for factor, term in terms(regularizer):
         number = np.array([float_down(factor)]), np.array([-float_down(-factor)])
@@ -83,9 +83,9 @@ def least_weights(regularizer: Expression) -> dict[Expression, Array]:
 def least_hessian(
     node: Expression, weights: Array, expander: Expander, feasible: FeasibleSet
 ) -> tuple[sp.csr_array, str, str] | None:
-    """Return a matrix that weighted entries of an atom have as a Hessian at least, and the rule; None if nothing is claimed.
+    """Return a lower bound on the Hessian of weighted entries of an atom, with name and statement; None if there is no bound.
 
-    A row j that may err by e, of length t times its own, has ``(j + e)(j + e)' >= (1 - t) (jj' - |j| |e| I)`` where it is not 0.
+    A row j with error e, |e| = t |j|, has ``(j + e)(j + e)' >= (1 - t) (jj' - |j| |e| I)`` on its nonzero coordinates.
     """
     atom, argument = node.operation, node.args[0]
     if atom.hessian_lower_bound is None or not argument.is_affine:
@@ -114,7 +114,7 @@ def least_hessian(
 
 
 def ridge_of(form: LossForm, free: bool = True) -> Array | None:
-    """Return the Hessian's diagonal, shape (dim,), if the regularizer is squares of coordinates, and parameters are `free`."""
+    """Return the diagonal Hessian of a quadratic regularizer, shape (dim,), or None; `free` excludes slopes and constraints."""
     public, known = quadratic(form.template.regularizer, form.space), form.feasible.is_space or not free
     if public is None or (free and public.slope.any()) or not known or not is_diagonal(public.hessian):
         return None
@@ -122,7 +122,7 @@ def ridge_of(form: LossForm, free: bool = True) -> Array | None:
 
 
 def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math.inf) -> ArgumentRange:
-    """Bound a public affine expression, entry by entry and in norm, over the points of K of norm at most `radius`."""
+    """Return bounds on a public affine expression, by entry and in norm, over the points of K of norm at most `radius`."""
     linear, offset = polynomial.part(with_theta=True), feasible.range_of(polynomial.part(with_theta=False))
     radius = min(radius, feasible.norm_on(linear.touched))
     (low, high), steep = feasible.range_of(polynomial), np.max(np.abs(linear.ends), axis=0)
@@ -144,7 +144,7 @@ def reach_of(polynomial: Polynomial, feasible: FeasibleSet, radius: float = math
 
 
 def entry_norms(entry: Indices, values: Array, size: int) -> Array:
-    """Bound the Euclidean norms of the terms of each entry, shape (size,)."""
+    """Return bounds on the Euclidean norm of the terms of each entry, shape (size,)."""
     top = np.zeros(size)
     np.maximum.at(top, entry, np.abs(values))
     squares = np.bincount(entry, weights=(values / np.where(top > 0, top, 1.0)[entry]) ** 2, minlength=size)
@@ -153,12 +153,12 @@ def entry_norms(entry: Indices, values: Array, size: int) -> Array:
 
 
 def largest_row_sum(matrix: sp.csr_array) -> float:
-    """Return the largest sum of absolute values of a row of a symmetric matrix, which bounds its largest eigenvalue."""
+    """Return the largest absolute row sum of a symmetric matrix, a bound on its largest eigenvalue."""
     return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
 
 
 def smallest_eigenvalue(matrix: sp.csr_array) -> float:
-    """Return the smallest eigenvalue of a symmetric sparse matrix, block by block; never negative."""
+    """Return a lower bound on the smallest eigenvalue of a symmetric sparse matrix, block by block; 0 if that is negative."""
     matrix = sp.csr_array(matrix)
     if matrix.shape[0] == 0:
         return 0.0
@@ -167,15 +167,15 @@ def smallest_eigenvalue(matrix: sp.csr_array) -> float:
         diagonal[mine[0]] if len(mine) == 1 else np.linalg.eigvalsh(matrix[mine][:, mine].toarray())[0]
         for mine in blocks
     ]
-    # Rounding in an eigenvalue is relative to the matrix's norm and grows with its side; a modulus must err on the small side.
+    # Rounding in an eigenvalue is relative to the matrix's norm and grows with its side; a modulus is rounded down.
     largest = max(map(len, blocks))
     slack = EPSILON * 8 * largest * float(abs(matrix).sum(axis=0).max()) if largest > 1 else 0.0
     least = float(np.min(found)) - slack
-    return least if 0 < least < np.inf else 0.0  # what is no number claims nothing
+    return least if 0 < least < np.inf else 0.0  # also if it is NaN
 
 
 def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> float:
-    """Bound the norm of the gradients of a convex public expression over the points of K of norm at most `ball`."""
+    """Return a bound on the gradient norm of a convex public expression over the points of K of norm at most `ball`."""
     total = 0.0
     for factor, term in terms(expression):
         closed, weight = quadratic(term, form.space), abs(float(factor))
@@ -185,13 +185,13 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
             total += weight * steepness(term, form, ball)
             continue
         total += weight * norm_up(closed.slope)
-        if stiffness := largest_row_sum(closed.hessian):  # what the Hessian can add over K
+        if stiffness := largest_row_sum(closed.hessian):  # the change of the gradient over K
             total += weight * stiffness * min(form.feasible.norm_on(np.unique(closed.hessian.indices)), ball)
     return total
 
 
 def steepness(expression: Expression, form: LossForm, ball: float) -> float:
-    """Bound the gradients with the rules for losses, or the inverse of a matrix by its least eigenvalue."""
+    """Return a bound on the gradient norm: by the rules for losses or, for log_det, by a least eigenvalue; maybe infinite."""
     least = form.feasible.least_eigenvalue(expression.args[0]) if expression.atom is LOG_DET else 0.0
     if least > 0:
         return math.sqrt(expression.args[0].shape[0]) / least * (1 + NORM_SLACK)
@@ -203,7 +203,7 @@ def steepness(expression: Expression, form: LossForm, ball: float) -> float:
 
 
 def walked(expression: Expression, form: LossForm, ball: float) -> tuple[Sequence[AbstractValue], GradientGram]:
-    """Apply the rules for losses to a public expression over the points of K of norm at most `ball`."""
+    """Return bounds on the entries of a public expression over the points of K of norm at most `ball`, and the Gram bounds."""
     leaves = affine_leaves(expression)
     gram = GradientGram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)
     known = dict(zip(leaves, gram.rows, strict=True))

@@ -1,4 +1,4 @@
-"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, found part by part."""
+"""The sensitive subspace: the span of the coefficient vectors of all rows of `A_z`, by connected components."""
 
 from collections.abc import Hashable, Sequence
 
@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 from dpconvex.expressions.polynomial import Polynomial, numbered_rows, stacked
 from dpconvex.util.arrays import Array
 
-ROUNDS = 8  # Rounds of scaling of a matrix; each takes the root of what is left of the spread of the logarithms
+ROUNDS = 8  # Rounds of scaling the rows and columns of a matrix
 
 
 def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
-    """Return an orthonormal basis of a subspace that contains some columns, none of them 0: each part of it by itself."""
+    """Return an orthonormal basis of a subspace that contains the given nonzero columns, component by component."""
     graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
     label = sp.csgraph.connected_components(graph, directed=False)[1]
     order = np.argsort(label[dim:], kind="stable")
     columns, ends = sp.csc_array(columns[:, order]), np.searchsorted(label[dim:][order], np.arange(label.max() + 2))
     owners = np.argsort(label[:dim], kind="stable")
     rows = np.split(owners, np.searchsorted(label[:dim][owners], np.arange(1, label.max() + 1)))
-    position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
+    position = np.empty(dim, dtype=np.int64)  # of each coordinate within its component
     position[np.concatenate(rows)] = np.concatenate([np.arange(len(index)) for index in rows])
     known: dict[Hashable, sp.coo_array] = {}
     width, empty = 0, np.zeros(0, dtype=np.int64)
@@ -31,7 +31,7 @@ def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
         lengths = np.diff(starts)
         block = np.zeros((len(index), len(lengths)))
         block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
-        # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
+        # Coefficient vectors are scaled to unit length, so that small features count.
         block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
         block = block / np.linalg.norm(block, axis=0)
         key = (block.shape, block.tobytes())
@@ -45,7 +45,7 @@ def basis_of(columns: sp.csc_array, dim: int) -> sp.csc_array:
 
 
 class Projection:
-    """Orthogonal projection on the sensitive subspace; `reach`: of a row, its terms times their absolute sum, at most."""
+    """Orthogonal projection on the sensitive subspace; `reach` is the largest number of terms times absolute sum of a row."""
 
     def __init__(self, basis: sp.csc_array) -> None:
         self.matrix = sp.csr_array(basis @ basis.T)
@@ -56,8 +56,8 @@ class Projection:
 
 
 def span(block: Array) -> Array:
-    """Return an orthonormal basis of a space with all columns, each of length 1; all of it if small coordinates get lost."""
-    # Many columns are turned into as many as there are rows first: their right vectors are not needed.
+    """Return an orthonormal basis of the span of unit columns; the identity if small coordinates would be lost."""
+    # Reduce many columns to a square matrix first: right singular vectors are not needed.
     square = np.asarray(np.linalg.qr(block.T, mode="r")).T if block.shape[1] > len(block) else block
     vectors, values, _ = np.linalg.svd(square, full_matrices=False)
     kept = values > rank_tolerance(block.shape) * values[0]
@@ -65,7 +65,7 @@ def span(block: Array) -> Array:
 
 
 def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the basis of the space nearest to fixed vectors, by the polar factor: a seed draws the same noise everywhere."""
+    """Return the basis of the space nearest to fixed vectors (polar factor), so that a seed gives the same noise everywhere."""
     rows, p = basis.shape
     left, _, right = np.linalg.svd(basis.T @ np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1))))
     return np.asarray(basis @ (left @ right))
@@ -81,7 +81,7 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
 
 
 def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
-    """Drop repeated columns (the same direction with the same entries), and sums of differences of two entries that stay."""
+    """Drop columns that are multiples of others, and differences of two entries that are sums of kept differences."""
     matrix.sort_indices()
     lengths, first = np.diff(matrix.indptr), [np.zeros(0, dtype=np.int64)]
     for length in np.unique(lengths[lengths > 0]):
@@ -90,7 +90,7 @@ def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
         data = matrix.data[places] / matrix.data[places[:, :1]]
         number = numbered_rows(np.concatenate([matrix.indices[places], data.view(np.int64)], axis=1))[1]
         distinct = np.unique(number, return_index=True)[1]
-        if length == 2:  # Differences are edges between entries: those of a forest span all, exactly
+        if length == 2:  # Differences are edges of a graph: a spanning forest spans all, exactly
             apart = matrix.data[places[distinct]].sum(axis=1) == 0
             edges, turn = matrix.indices[places[distinct[apart]]].T, np.arange(1.0, apart.sum() + 1)
             graph = sp.csr_array((turn, tuple(edges)), shape=(dim, dim))
@@ -103,12 +103,12 @@ def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
 
 
 def rank_tolerance(shape: tuple[int, ...]) -> float:
-    """Return the fraction of the largest singular value that is rounding, for a matrix with entries right to the last digit."""
+    """Return the rank tolerance, relative to the largest singular value, of a matrix with correctly rounded entries."""
     return 4 * float(np.finfo(float).eps) * max(shape)
 
 
 def numerical_rank(matrix: Array) -> int:
-    """Return the rank of a matrix, whatever the units of its rows and columns, which are brought to one size first.
+    """Return the rank of a matrix, independent of the scales of its rows and columns.
 
     >>> numerical_rank(np.array([[1.0, 1e-17], [1.0, 0.0]])), numerical_rank(np.array([[0.1, 0.3], [0.2, 0.6]]))
     (2, 1)
