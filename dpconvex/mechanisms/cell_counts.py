@@ -74,7 +74,7 @@ class Cells:
         if not self.measures:
             return DEFAULTS.get(self.kind, {self.kind: 1}) | ({"likelihood": 1} if self.likelihood else {})
         if wrong := [measure for measure in self.measures if (self.kind, measure) not in ALONE]:
-            raise TemplateError(f"evaluate: measures are error, and deviance of counts, not {wrong[0]!r}.")
+            raise TemplateError(f"evaluate: measures are error, mistakes, and deviance of counts, not {wrong[0]!r}.")
         return dict.fromkeys((name for measure in self.measures for name in ALONE[self.kind, measure]), 1)
 
     @cached_property
@@ -152,6 +152,12 @@ class Cells:
         if "targets" in self.tables:
             epsilon = math.nextafter((1 - CENTRING) * epsilon, 0.0)
         return replace(laplace_count(epsilon, self.sensitivity(privacy)), dimension=self.noisy)
+
+    def deviation(self, scale: float) -> float:
+        """Return the standard deviation of the noise on the sum of all counts of the first table."""
+        name, own = next(iter(self.released.items()))
+        size = self.groups * (math.prod(self.tables[name]) - own.start)
+        return scale / self.weights[name] * math.sqrt(2 * size)
 
     def sums(self, counts: dict[str, Indices]) -> Array:
         """Return the weighted counts that are released, without noise, those of all groups one after the other."""

@@ -18,7 +18,7 @@ from dpconvex.data.domains import Box, Choice
 from dpconvex.data.partitions import settled
 from dpconvex.data.record import Record, table
 from dpconvex.data.tables import text_of
-from dpconvex.errors import DomainError
+from dpconvex.errors import DomainError, warn
 from dpconvex.fitting.release import Release
 from dpconvex.fitting.solve import FitJob
 from dpconvex.fitting.verify import FitOptions
@@ -27,6 +27,7 @@ from dpconvex.model.privacy import ADJACENCIES, Privacy, check_privacy
 from dpconvex.model.template import Template
 from dpconvex.noise.discrete import measurement
 from dpconvex.selection.evaluation import Evaluation
+from dpconvex.selection.measures import WITHIN
 from dpconvex.selection.record_counter import RecordCounter, says_survival
 from dpconvex.util.arguments import FRACTION, TEXT, instance, one_of, require
 from dpconvex.util.arrays import Indices
@@ -132,6 +133,10 @@ def evaluate(
         each.check()
         measurement(each.noise, each.scale)
     call.check()
+    fewest = WITHIN * counter.cells.deviation(noise.scale / counter.largest)
+    if not protected and call.size < fewest and seed is None:
+        said = f"noise at {privacy} outweighs {call.size:,} records, and the numbers would be noise: take {fewest:,.0f} or more"
+        warn(f'evaluate: {said}, a larger epsilon, or measures=("error",).')
     call.pay(Pure(paid.epsilon))
     batch = call.cut(call.batch())
     people = batch.size if call.people is None else call.people.size

@@ -1,6 +1,7 @@
 """What an evaluation tells of one person: the exact loss of every person of a small world, and who is protected."""
 
 import itertools
+import warnings
 
 import cvxpy as cp
 import numpy as np
@@ -245,3 +246,13 @@ def test_a_split_reads_each_identifier_by_itself():
             assert set((rows[::2] + 1).tolist()) == set(rows[1::2].tolist())
     for mixed in ([*numbers, "zed"], ["7", "07", "8"], [b"a", "a", "b"], [1.0, float("nan"), 2.0]):
         refused(dp.errors.DomainError, "identifier", dp.split, mixed)
+
+
+@pytest.mark.parametrize(("measures", "enough"), [(None, 100), (("error",), 10)])
+def test_noise_that_outweighs_all_records_is_announced(measures, enough):
+    for records, warned in ((2, 1), (enough, 0)):
+        given = {"x": X[:1].repeat(records, 0), "y": Y[:1].repeat(records)}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            dp.evaluate(LOGISTIC, MODEL, given, dp.Privacy(1.0), measures=measures, budget=dp.Budget(dp.Privacy(1.0)))
+        assert sum("outweighs" in str(warning.message) for warning in said) == warned
