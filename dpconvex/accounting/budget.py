@@ -80,7 +80,7 @@ class Budget:
         if not isinstance(given, Privacy):
             total = f"Budget(Privacy(epsilon={given if is_real(given) else 1.0})"
             file = isinstance(given, str | os.PathLike) and repr(os.fspath(given))
-            further = f", {file}), or open one that is there: Budget.open({file})" if file else ")"
+            further = f", {file}), or open an existing ledger: Budget.open({file})" if file else ")"
             raise TemplateError(f"Budget: the total must be a Privacy, not {shown(given)}. Write {total}{further}.")
         self.privacy, self.dataset = privacy, dataset
         self._asked = accounting
@@ -88,7 +88,7 @@ class Budget:
         self._store = None if path is None else ledger_at(path)
         self.path = self._store and self._store.address
         if not self._rule.left(self._rule.nothing).epsilon and not (self._store and self._store.exists()):
-            why = f"no room for a fit in {privacy}, where noise beyond its cap counts 1 + exp(epsilon) times"
+            why = f"no room for a fit in {privacy}: a truncation failure of its noise counts 1 + exp(epsilon) times"
             raise TemplateError(f"Budget: {accounting} accounting has {why}. Use 'basic'.")
         self._seen: list[Entry] = []
         self._sums = self._rule.nothing  # sums of the prices of `_seen`
@@ -132,7 +132,7 @@ class Budget:
         def closing(content: bytes) -> bytes:
             first, *lines = file_ledger.lines_of(content, old)
             spends_in(lines, rule_in(first, old), old)
-            other = f"{new}: there is a ledger already, perhaps a closed one, which stays closed"
+            other = f"{new}: a ledger exists there, and a closed one cannot be opened again"
             require(not new.exists(), f"{other}; name another file, or another ledger of the database (?ledger=NAME).")
             return file_ledger.line_of({"moved": str(new)}, content)
 
@@ -143,7 +143,7 @@ class Budget:
             kept = file_ledger.without_last(old.append(closing))
         new.create(kept)
         if not new.read().startswith(kept):
-            raise DPConvexError(f"{new}: another ledger was made there meanwhile; take {old} back from a copy.")
+            raise DPConvexError(f"{new}: another process made a ledger there meanwhile; restore {old} from a copy.")
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -189,22 +189,24 @@ class Budget:
             Event of the release, from its certificate.  Without it, accounting uses the guarantee alone.
         """
         if not (isinstance(privacy, Privacy) and isinstance(label, str) and isinstance(event, Event | None)):
-            raise TemplateError(f"Budget: spend a Privacy, a text, an event, not {privacy!r}, {label!r}, {event!r}.")
+            raise TemplateError(
+                f"Budget: spend a Privacy with a label and an event, not {privacy!r}, {label!r}, {event!r}."
+            )
         if privacy.adjacency != self.privacy.adjacency:
-            both = f"{label!r} is private under {privacy.adjacency}, but the budget counts in {self.privacy.adjacency}"
-            raise TemplateError(f"Budget: {both}, and the two cannot be added up. Use one adjacency throughout.")
+            both = f"{label!r} is private under {privacy.adjacency}, but the budget's adjacency is {self.privacy.adjacency}"
+            raise TemplateError(f"Budget: {both}; such costs do not add up. Use one adjacency throughout.")
         protected, counted = (privacy.unit or "record", self.privacy.unit or "record")
-        both = f"{label!r} protects one {protected}, and the budget counts for one {counted}"
+        both = f"{label!r} protects one {protected}, but the budget's privacy unit is one {counted}"
         require(privacy.unit == self.privacy.unit, f"Budget: {both}. Use one unit throughout.")
         cuts = self.privacy.keep in ("first", "random")  # people may have any number of records
         if privacy.keep in (None, "weights") and (privacy.most < self.privacy.most or cuts):
             number = "any number" if cuts else f"at most {self.privacy.most}"
-            both = f"{label!r} is about at most {privacy.most} records of one {privacy.unit}, the budget about {number}"
+            both = f"{label!r} allows at most {privacy.most} records of one {privacy.unit}, the budget {number}"
             raise TemplateError(f"Budget: {both}. Say most={self.privacy.most}, or keep='first'.")
         part = self.privacy.part(privacy.epsilon, privacy.delta)
         item = Entry(label, part, event, **origin(), dataset=str(self.dataset))
         if self.path is None and self._process != this_process():
-            why = f"{label!r} would be spent by a fork of this budget's process, and every copy could be spent in full"
+            why = f"{label!r} cannot be charged in a fork: every fork of the process could spend the whole total"
             raise DPConvexError(f"Budget: {why}. Keep it in a file: dp.Budget(..., path=...). Nothing was spent.")
         fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
         fields |= {name: getattr(item, name) for name in ORIGIN}
@@ -251,8 +253,8 @@ class Budget:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
-            alone = "a budget without a file stays in its process: a copy could be spent once more"
-            raise TypeError(f"{alone}. Give it a path, or leave it out of what is copied (set_params(budget=None)).")
+            alone = "a budget without a file cannot be copied: each copy could spend the whole total"
+            raise TypeError(f"{alone}. Give the budget a path, or remove it before copying (set_params(budget=None)).")
         return Budget.open, (str(self.path), self.dataset)  # an address without its password
 
     def __repr__(self) -> str:
@@ -293,7 +295,7 @@ class Budget:
         require(rule.total == self.privacy, f"{path}: {other}. Open it with Budget.open(path), or make another file.")
         if self._asked not in (None, rule.name):
             other = f"this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed"
-            raise TemplateError(f"{path}: {other}: leave it out, or make another ledger for other people.")
+            raise TemplateError(f"{path}: {other}: leave accounting= out, or make another ledger for other people.")
         entries, sums = spends_in(lines, rule, path, len(seen), sums)
         seen = [*seen, *entries]
         if not grown and seen[: len(self._seen)] != self._seen:
@@ -338,7 +340,7 @@ def cost_of(learnt: Learnt) -> tuple[Privacy, Event]:
     most = all(isinstance(leaf, Gaussian | Tail) for leaf in event.leaves()) and lost <= rare * (1 + TAIL_SLACK)
     if not (most and 0.999 * promise.delta <= spent <= promise.delta * (1 + TAIL_SLACK)):
         other = "more" if spent > promise.delta else "less"
-        raise TemplateError(f"the schema says that it cost {promise}, and its event costs {other}; learn it again.")
+        raise TemplateError(f"the schema states a cost of {promise}, its event costs {other}; learn the schema again.")
     return promise, event
 
 
@@ -352,7 +354,7 @@ def rule_in(line: tuple[bytes, bytes], path: object) -> Basic:
         head = built(dict[str, Any], file_ledger.decoded(*line))
         kind, version = head.pop("ledger", None), head.pop("version", None)
         if (kind, version, type(version)) != ("dpconvex", VERSION, int):
-            raise TemplateError(f"it is of {kind!r}, version {version!r}, and not of 'dpconvex', version {VERSION}")
+            raise TemplateError(f"its header names {kind!r}, version {version!r}, not 'dpconvex', version {VERSION}")
         return rule_of(head.pop("accounting", Basic.name), Privacy.from_dict(head))
 
 
@@ -366,7 +368,7 @@ def spends_in(
         for line in lines:
             spend = built(dict[str, Any], file_ledger.decoded(*line))
             if "moved" in spend:
-                remedy = "open that, or move it again if it is not there"
+                remedy = "open that one, or repeat the move if it does not exist"
                 raise DPConvexError(f"{path}: this ledger was moved to {spend['moved']}; {remedy}.")
             cost = {name: spend.pop(name, None) for name in ("epsilon", "delta", "event")}
             if (text_of := repr(cost)) not in made:
@@ -375,7 +377,7 @@ def spends_in(
             entries.append(built(Entry, spend | dict(zip(("privacy", "event"), made[text_of], strict=True)), AS_IT_IS))
     except ValueError as error:
         where = f"{path}, line {before + 2 + len(entries)}"
-        raise DPConvexError(f"{where}: not a spend: a label and a guarantee ({error}).") from error
+        raise DPConvexError(f"{where}: not an entry with a label and a guarantee ({error}).") from error
     sums = rule.plus(sums or rule.nothing, *entries)
     if not rule.fits(sums, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")

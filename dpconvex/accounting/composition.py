@@ -233,7 +233,7 @@ class AdditiveCost(Basic):
         return Amount(self.epsilon(sums[0]), self.total.delta) if any(sums) else Amount(0.0, 0.0)
 
     def left(self, sums: tuple[Any, ...]) -> Amount:
-        """Return the guarantee of the largest release that still fits: its delta is that of one truncation failure alone."""
+        """Return the guarantee of the largest further release, with one truncation failure, that fits."""
         cost, lost = self._lost(sums)
         cost = self.limit * (1 - GUARD) - cost
         if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
@@ -243,12 +243,12 @@ class AdditiveCost(Basic):
     def refusal(self, sums: tuple[Any, ...], item: Entry) -> str:
         cost, more = self._lost(self.price(item))
         left = max(self.share - self._lost(sums)[1], 0.0)
-        alone = f"by which this release alone is epsilon = {upward(self.epsilon(cost), 6)} ({item.known})"
+        alone = f"in which this release alone costs epsilon = {upward(self.epsilon(cost), 6)} ({item.known})"
         said = f" under {self.name} accounting, {alone}"
         if more <= left:
-            remedy = ". Ask for a smaller epsilon, or keep a ledger with accounting='basic', which counts it as it is"
+            remedy = ". Ask for a smaller epsilon, or use accounting='basic', which charges the stated epsilon"
             return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
-        why = f"its noise may fail, which counts delta = {more:.3g} here, and {left:.3g} is left for that, of a tenth of delta"
+        why = f"a truncation failure counts delta = {more:.3g}, and {left:.3g} of a tenth of delta remains for failures"
         remedy = "Ask for a smaller delta of this release, or a ledger with a larger one or with accounting='basic'"
         return f"{said}; {why}. {remedy}"
 
@@ -291,7 +291,8 @@ class Renyi(AdditiveCost):
         orders = (round(1 + 1.05**k, 4) for k in range(-80, 200))
         self.order = max(orders, key=lambda order: (total.epsilon - converted(order, self.delta)) / order)
         self.limit = total.epsilon - converted(self.order, self.delta)
-        require(self.limit > 0, f"Budget: Rényi accounting of order {self.order:g} cannot keep {self.total}.")
+        said = f"Budget: Rényi accounting cannot keep {self.total}; use accounting='basic'."
+        require(self.limit > 0, said)
 
     def cost(self, event: Event) -> tuple[float, float]:
         divergence, lost = event.renyi(self.order)

@@ -152,7 +152,7 @@ class DatabaseLedger:
 
     def _insert(self, connection: Any, number: int, line: bytes, identity: str) -> None:
         if self._run(connection, INSERT, position=number, id=identity, line=line.decode("ascii")).rowcount != 1:
-            raise DPConvexError(f"{self}: the database took no row, and said nothing; release nothing.")
+            raise DPConvexError(f"{self}: the database inserted no row, and raised no error; release nothing.")
 
     def _run(self, connection: Any, statement: str, **values: Any) -> Any:
         import sqlalchemy as sa
@@ -177,11 +177,11 @@ class DatabaseLedger:
                 if (conflict or doubt) and time.monotonic() < until:
                     time.sleep(random.uniform(0, min(1.0, 0.005 * 2 ** min(attempt, 8))))
                     continue
-                what = "whether the spend was recorded is not known: it may count" if doubt else "nothing was recorded"
+                what = "it is unknown whether the spend counts" if doubt else "nothing was recorded"
                 raise self._failed(f"{what}; release nothing", error) from None
             if known is not None and known != self._place():
-                why = "the ledger was replaced while it was in use, and what was recorded may be lost; release nothing"
-                raise DPConvexError(f"{self}: {why}. Find out who replaced it, and record the spend anew.")
+                why = "the ledger was replaced during the spend, which may be lost; release nothing"
+                raise DPConvexError(f"{self}: {why}. Find out who replaced it, and record the spend again.")
             return
 
     def _place(self) -> tuple[int, int]:

@@ -32,18 +32,20 @@ class Event:
         for name, value in vars(self).copy().items():
             if not isinstance(value, tuple):
                 if not is_amount(value, 1 if name in ("delta", "probability") else math.inf):
-                    raise TemplateError(f"an event of kind {self.kind!r}: {name} is no amount: {value!r}")
+                    raise TemplateError(
+                        f"an event of kind {self.kind!r}: {name} must be finite and at least 0: {value!r}"
+                    )
                 object.__setattr__(self, name, float(value))
 
     def profile(self) -> Profile:
         raise NotImplementedError  # A `Composition` has none: accountants use the profiles of its leaves
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """Return upper bounds on the Rényi divergences of these orders, and the delta with which they fail."""
+        """Return upper bounds on the Rényi divergences of these orders, and a delta to add to the total."""
         return known(self).renyi(order), known(self).lost
 
     def level(self) -> tuple[float, float]:
-        """Return the level mu at which the release is mu-GDP, and the delta with which that fails."""
+        """Return the level mu at which the release is mu-GDP, and a delta to add to the total."""
         return known(self).level, known(self).lost
 
     def leaves(self) -> "Iterator[Event]":
@@ -182,7 +184,7 @@ class Composition(Event):
 
 @dataclass(frozen=True)
 class Hull:
-    """A set of vertices whose convex hull holds the gradient differences of one kind of ordered pairs of records, in sigmas."""
+    """Bounds on gradient differences for one kind of ordered pairs of records, in standard deviations of the noise."""
 
     dimension: int  # dimension of the span of the differences of two given records
     length: float  # upper bound on the norm of every difference
@@ -190,7 +192,8 @@ class Hull:
     lengths: tuple[float, ...] | None = None  # norms of the vertices other than 0, if known
     counts: tuple[float, ...] | None = None  # number of vertices with each norm
     # If the first record's loss depends on one margin: its largest slopes upward and downward, the smallest slope, and
-    # for logistic losses curvature over modulus, otherwise 0.  `behind`: norms of the second record's vertices.
+    # for logistic losses curvature over modulus, otherwise 0.  `behind`: norms of the second record's vertices, repeated
+    # by multiplicity.
     slopes: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 
@@ -259,12 +262,12 @@ def event_of(values: Any, depth: int = 0) -> Event:
     kinds = {cls.kind: cls for cls in Event.__subclasses__()}
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if not (isinstance(kind, str) and kind in kinds):
-        raise TemplateError(f"no event that this program knows: {values!r:.60}")
+        raise TemplateError(f"not a known event: {values!r:.60}")
     require(depth <= DEEPEST, "its compositions are nested too deeply")
     cls = kinds[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
     if set(given) != names_of(cls)[0] or [] in given.values():  # type: ignore[arg-type]
-        raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}, or one is empty")
+        raise TemplateError(f"an event of kind {kind!r} has wrong fields, {sorted(given)}, or an empty one")
     return cast(Event, built(cls, given, {Event: lambda part: event_of(part, depth + 1)}, f"an event of kind {kind!r}"))
 
 

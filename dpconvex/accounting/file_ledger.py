@@ -34,7 +34,7 @@ def sealed(body: bytes, before: bytes) -> bytes:
 
 REMEDIES = {
     errno.ENOENT: "restore it, or state a total (--budget 3) to make a new one in a folder that exists",
-    errno.ELOOP: "its links lead in a circle; name a file",
+    errno.ELOOP: "its symbolic links form a loop; name a file",
     errno.EACCES: "let your user read and write it (chmod u+rw), and its folder if it is new",
     errno.EROFS: "keep it on a disk that can be written",
     errno.ENOSPC: "make room on the disk",
@@ -44,7 +44,7 @@ REMEDIES = {
 def failed(path: Path, what: str, error: OSError) -> DPConvexError:
     """Return the error to raise for a failed system call on a ledger, with a remedy."""
     broken = path.is_symlink() and not path.exists() and error.errno != errno.ELOOP
-    remedy = "it is a link to no file; remove it, or restore that file" if broken else REMEDIES.get(error.errno or 0)
+    remedy = "it is a broken link; remove the link, or restore its target" if broken else REMEDIES.get(error.errno or 0)
     return DPConvexError(f"{path}: the ledger cannot be {what} ({error.strerror}); {remedy or 'name another file'}.")
 
 
@@ -107,8 +107,8 @@ def locked(path: Path, writing: bool = True) -> Iterator[int]:
                 continue
             yield descriptor
             if not is_at(descriptor, path):
-                why = "the ledger was replaced while it was in use, and what was recorded may be lost; release nothing"
-                raise DPConvexError(f"{path}: {why}. Find out who replaced it, and record the spend anew.")
+                why = "the ledger was replaced during the spend, which may be lost; release nothing"
+                raise DPConvexError(f"{path}: {why}. Find out who replaced it, and record the spend again.")
             return
         finally:
             with suppress(OSError):
@@ -131,9 +131,9 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
             raise OSError(errno.ENOSPC, "the disk is full")
     except OSError as error:
         os.ftruncate(descriptor, size)
-        why = f"nothing could be recorded ({error.strerror}), and what was written is undone"
+        why = f"the spend could not be recorded ({error.strerror}), and a partial write was undone"
         raise DPConvexError(f"{path}: {why}; release nothing.") from error
-    with retold(f"{path}: a line is written, but perhaps not on the disk; it counts, but release nothing", OSError):
+    with retold(f"{path}: the entry was written, but perhaps not to the disk; it counts, but release nothing", OSError):
         os.fsync(descriptor)
 
 
@@ -156,18 +156,16 @@ def read(descriptor: int) -> bytes:
     content = bytearray()
     while part := os.pread(descriptor, 2**20, len(content)):
         content += part
-    said = (
-        "this is a database of SQLite, and its name stands for a file of lines; write its address, sqlite:///spent.db"
-    )
+    said = "this file is an SQLite database; write its address, such as sqlite:///spent.db"
     require(not content.startswith(b"SQLite format 3"), f"{said}.")
     return bytes(content)
 
 
 def lines_of(content: bytes, path: object, start: int = 0) -> list[tuple[bytes, bytes]]:
     """Return pairs (line, line before) from byte `start` on; raise if the last line is torn."""
-    require(b"\n" in content, f"{path}: no line of this ledger is whole; restore it from a copy.", DPConvexError)
-    why = "the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened"
-    remedy = "nothing was released on it, and Budget.repair(path) mends it. Otherwise restore a copy"
+    require(b"\n" in content, f"{path}: this ledger has no complete line; restore it from a copy.", DPConvexError)
+    why = "the last line is torn, so lines may be missing. If the only cause is a crash during a write"
+    remedy = "nothing was released on that line, and Budget.repair(path) repairs the file. Otherwise restore a copy"
     require(content.endswith(b"\n"), f"{path}: {why}, {remedy}.", DPConvexError)
     lines = content[start:].split(b"\n")[:-1]
     return list(zip(lines, [last_of(content[:start]), *lines], strict=False))
@@ -180,6 +178,6 @@ def decoded(line: bytes, before: bytes) -> Any:
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
     if line != sealed(line[:-28] + b"}", before):
-        raise ValueError("its checksum is another, or gone: a line was changed; restore the file from a copy")
+        raise ValueError("its checksum is wrong or missing: a line was changed; restore the file from a copy")
     value.pop("sum")
     return value

@@ -138,7 +138,7 @@ def attack_certificate(
             template = template.with_parts(losses=tuple(times * loss for loss in template.losses))
         analysis = analyse(template, mechanism)
         feasible = analysis.form.feasible
-        said = f"audit: it cannot be said which points lie in the feasible set: {feasible.reason}"
+        said = f"audit: there is no projection on the feasible set: {feasible.reason}"
         require(feasible.has_projection, said)
         if isinstance(certificate, DescentCertificate):
             found = [parts.attack_gradients(analysis, certificate, effort, rng)]

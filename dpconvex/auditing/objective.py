@@ -81,7 +81,7 @@ class Objective:
             case = max(wide, key=lambda case: float(self.leaks(case, PILOT).mean()))
             attacks.append(self.report(case, SAMPLED, math.nan, self.sampled(case)))
         if not attacks:
-            why = "the law of answers in a constrained subspace is not computed; dp.falsify attacks the constants"
+            why = "the distribution of answers in a constrained subspace is not computed; dp.falsify attacks the constants"
             attacks = [self.report(found[0], why, math.nan, math.nan)]
         return max(attacks, key=lambda attack: attack.ratio)
 
@@ -166,7 +166,7 @@ class Objective:
                 case, masses = trial, found
         masses = self.masses(case, FINE) if last else masses
         delta = masses.delta(self.epsilon)
-        return self.report(case, "exact law on the line", masses.epsilon_at(self.delta), delta, masses)
+        return self.report(case, "exact distribution in one dimension", masses.epsilon_at(self.delta), delta, masses)
 
     def masses(self, case: Restricted, count: int) -> Masses:
         """Return the masses of the answer under both data sets, on cells of the line."""
@@ -186,7 +186,7 @@ class Objective:
         slope, certificate = case.lift @ case.shift, self.certificate
         others = (certificate.size - 1) * certificate.gradient_bound
         beyond = certificate.privacy.adjacency == "replace-one" and float(np.linalg.norm(slope)) > others
-        note = "the rest is a linear term of the regularizer, with which the certificate would be the same."
-        note = f"The other {certificate.size - 1} records push with at most {others:.4g}; {note}"
+        note = "the rest is a linear term of the regularizer, which does not change the certificate."
+        note = f"Gradients of the other {certificate.size - 1} records add up to at most {others:.4g}; {note}"
         further: Any = {**self.search.places(case.one), "slope": self.form.space.unpack(slope), "masses": masses}
         return Attack("exact answer", self.epsilon, self.delta, epsilon, delta, how, notes=(note,) * beyond, **further)

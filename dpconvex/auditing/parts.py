@@ -41,7 +41,7 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: float, r
     distance, one, place = max(cases, key=lambda case: case[0])
     notes = (
         f"The other data set's minimiser is {distance:.6g} away: {search.form.space.unpack(place)}.",
-        "That the release is projected on K is left out; it only hides more.",
+        "The projection of the release on K is ignored: it only hides more.",
     )
     return shifted(search, certificate, one, distance, "distance of exact minimisers", notes)
 
@@ -80,8 +80,8 @@ def attack_gradients(
         cases.append((float(np.linalg.norm(first - second)), one))
     difference, one = max(cases, key=lambda case: case[0])
     shift = math.sqrt(steps) * difference
-    note = f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}"
-    notes = (f"{note}: the proof allows for both, and who sees the released answer alone learns less.",)
+    note = f"The attacker sees all {steps:g} noisy gradients, each where the neighbours differ by {difference:.6g}"
+    notes = (f"{note}. The proof covers this; the released answer alone reveals less.",)
     if rate == 1:
         return shifted(search, certificate, one, shift, "composition of Gaussian steps", notes)
     sampled = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
@@ -116,7 +116,7 @@ def attack_statistics(form: LossForm, certificate: Certificate, rng: np.random.G
     search = StatisticsSearch(form, mechanism_of(certificate, form).moments(form, certificate.privacy.adjacency), rng)
     one, distance = search.farthest(certificate.privacy.adjacency)
     distance *= times
-    how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
+    how = f"statistics of two records at distance {distance:.6g}, under the exact distribution of the noise"
     return replace(shifted(search, certificate, one, distance, how, ()), part="exact statistics", answer={})
 
 
@@ -154,7 +154,7 @@ def attack_cover(cover: IntegerNoise) -> Attack:
     part, shift = "residual noise", math.floor(cover.sensitivity) / cover.scale
     if cover.noise == LAPLACE:
         return Attack(part, cover.epsilon, 0.0, shift, 0.0, "ratio of discrete Laplace probabilities")
-    how = "Gaussian profile, on a grid that is fine beside the noise"
+    how = "Gaussian profile, on a grid much finer than the noise"
     return gaussian_attack(part, cover.epsilon, cover.delta, shift, how)
 
 

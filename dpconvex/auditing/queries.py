@@ -121,7 +121,7 @@ class Adversary:
         norm = apart_as_choices if part == CHOICE else np.linalg.norm
         moved = (float(norm((a - b).astype(float))) / scale for (scale, a), (_, b) in zip(*found, strict=True))
         shift = math.sqrt(sum(distance**2 for distance in moved))
-        how = f"exact sums of {len(found[0])} answers, under the law of their noise"
+        how = f"exact sums of {len(found[0])} answers, under the distribution of their noise"
         places = [place_of(record, rows_of(pool, own)) if own else None for own in chosen]
         notes = (f"Both data sets have {OTHERS} other records, at random.",)
         epsilon, delta = certificate.noise_epsilon, certificate.noise_delta

@@ -119,7 +119,7 @@ class Audit:
             return "No claim was broken."
         broken = ", ".join(attack.part for attack in self.attacks if not attack.holds)
         said = "This is a defect of dpconvex; please report it with the template and what is printed here"
-        return f"BROKEN: {broken}. More was found than is claimed. {said} (unless the certificate or the code was changed)."
+        return f"BROKEN: {broken}. More was found than claimed. {said} (unless certificate or code was changed)."
 
     def __str__(self) -> str:
         lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, "", *columns(HEAD, self._rows())]

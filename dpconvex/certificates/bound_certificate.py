@@ -22,7 +22,7 @@ FINENESS = 1024  # Grid steps per sensitivity and entry: rounding adds less than
 LONGEST = 2**62  # Largest integer drawn: OpenDP's integers have 64 bits
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
 ASSUMED = (
-    "The declared sensitivity and minimum hold for all data; how values are made from data is not seen. Sums in floating "
+    "The declared sensitivity and minimum hold for all data; the computation of the values is not checked. Sums in floating "
     "point can move by more than one person's share: add up whole numbers of a small unit.",
     "The solver works on noisy and public values alone; how long it takes depends on nothing else.",
 )
@@ -69,7 +69,7 @@ class TruncatedLaplace:
 def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> TruncatedLaplace:
     """Return calibrated noise for `size` values with this l1 sensitivity, in their unit."""
     if privacy.pure:
-        why = "noise that only lowers bounds keeps no guarantee with delta = 0: what is released may be impossible for neighbours"
+        why = "noise that only lowers bounds cannot keep delta = 0: some releases are impossible under a neighbour"
         raise NotPrivate(why, f"delta = {privacy.delta:g}", "ask for a small delta")
     step = 2.0 ** math.floor(math.log2(sensitivity / (FINENESS * size)))
     # |floor(a) - floor(b)| < |a - b| + 1 in each entry, so the changes sum to an integer below ceil(sensitivity / step) + size.
@@ -77,7 +77,7 @@ def truncated_laplace(privacy: Privacy, sensitivity: float, size: int) -> Trunca
     scale = math.nextafter(moved / privacy.epsilon, math.inf)
     reach = least_reach(moved, scale, privacy.delta)
     if reach > LONGEST:
-        raise NotPrivate("the noise would be longer than 64 bits hold", privacy, "ask for a larger epsilon")
+        raise NotPrivate("the noise would overflow 64-bit integers", privacy, "ask for a larger epsilon")
     return TruncatedLaplace(privacy.epsilon, privacy.delta, step, size, moved, scale, reach)
 
 
@@ -120,7 +120,7 @@ class BoundCertificate(Printed):
             yield f"sensitivity of {name}", f"{noise.sensitivity * noise.step:.6g}", "on the grid, sum over entries"
             yield f"tightening of {name}", f"{noise.tightening:.6g}", "on average; at most twice that"
         if self.allowed:
-            said = "at most: no point keeps all bounds strictly at the minimum"
+            said = "at most: no point satisfies all bounds strictly at their minimum"
             yield "excess over bounds", f"{self.allowed:.3g}", said
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -128,8 +128,8 @@ class BoundCertificate(Printed):
         yield "guarantee", guarantee(self.privacy)
         yield "privacy unit", f"one person, whose share of each bound is its sensitivity ({self.privacy.adjacency})"
         yield "meaning", odds(self.privacy)
-        yield "taken as public", "the whole problem, but for the values of the private bounds"
-        yield "assumed", "declared sensitivities and minima hold for all data; whoever makes the values is not checked"
+        yield "taken as public", "the whole problem, except the values of the private bounds"
+        yield "assumed", "declared sensitivities and minima hold for all data; how values are computed is not checked"
         tightened = ", ".join(f"{name} by {noise.tightening:.3g}" for name, noise in self.noises.items())
         yield "expected error", f"on average tightened: {tightened}; never above the true bounds"
         yield "proof", "explain() prints it"
@@ -157,7 +157,7 @@ def bound_certificate(privacy: Privacy, bounds: dict[str, tuple[float, int]], te
             "reach in steps": float(noise.reach),
             "grid step": noise.step,
         }
-        steps.append(Derivation("truncated discrete Laplace noise", name, values, "exact delta of the law of integers"))
+        steps.append(Derivation("truncated discrete Laplace noise", name, values, "exact delta of integer noise"))
     monotone = "each occurrence of a bound is monotone, by the composition rule"
     safe = Derivation("tightening is safe", "; ".join(texts), {}, monotone)
     root = Derivation("tightened bounds", "", privacy.claims, SOURCE, (*steps, safe))

@@ -218,7 +218,8 @@ class Certificate(CertificateText):
         whole(1, MOST_PEOPLE).check("for_group", "Nobody is protected among more.", people=people)
         own, event, said = self.whole
         if event is None:
-            raise NotPrivate(f"groups have a guarantee{said}", self.privacy, "learn the schema for these neighbours")
+            why = f"there is no total guarantee for groups, only one{said}"
+            raise NotPrivate(why, self.privacy, "learn the schema for these neighbours")
         if people == 1 and delta is None:
             return own
         wanted = own.delta if delta is None else delta
@@ -299,13 +300,11 @@ class Certificate(CertificateText):
         compare(proof, self.to_dict())
         found = self.copied(event=self.event, writer=proof)
         if len(proof) > QUICK:
-            return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` do that.")
+            return found.noted("The proof was not checked when it was read: `dpconvex check` and `check` replay it.")
         try:
             found.check()
         except Rejected as error:
-            return found.copied(event=None).noted(
-                f"The proof was checked, and does not follow here: {error}.", proved=False
-            )
+            return found.copied(event=None).noted(f"The proof was checked, and rejected: {error}.", proved=False)
         return found
 
 

@@ -277,8 +277,8 @@ class CertificateText(Printed):
             yield "predicted excess risk", number(self.predicted_risk), said
         for setting, value in self.settings.items():
             if setting != "level":  # printed above
-                both = "nuclear norm of the difference of two gradients: what this noise is charged for"
-                public = f"{'of the law of the noise' if self.noise == 'matrix' else 'a setting'}, from public numbers"
+                both = "nuclear norm of the difference of two gradients, which this noise hides"
+                public = f"{'of the noise' if self.noise == 'matrix' else 'a setting'}, from public numbers"
                 shown = cost if {"epsilon", "delta"} & {*setting.split("_")} else number
                 yield setting.replace("_", " "), shown(value), both if "sensitivity" in setting else public
         if self.cover is not None:

@@ -24,16 +24,14 @@ TRUSTED = (
     "if noisy steps are released, rounding moves sums of gradients by no more than its part of the sensitivity",
     "a fit minimises the sum of the losses, of size times the regularizer and of added/2 times the squared norm, on K",
     "noise is drawn on a space that contains all differences of gradients; failures of fits do not depend on the data",
-    "the graph and all losses are those of the fit; words, and numbers that no inequality uses, are right (docs/checking.md)",
-    "one record is one person; arrays in the template are public, and functions that a user declares are as they are declared",
+    "the graph and all losses are those of the fit; texts, and numbers that no inequality uses, are right (docs/checking.md)",
+    "one record is one person; arrays in the template are public, and functions that a user declares are as declared",
 )
 
 WEIGHT = "weight_of_a_record"
-OTHER_PARTS = "every record is in one part of the data, and what other parts are for keeps the same guarantee"
-OF_RANGE = "targets were moved by what two private choices tell, which cost the epsilon of the range"
-BEST_RUN = (
-    "runs of other candidates keep what this one keeps, one record changes one mistake, and their number stays secret"
-)
+OTHER_PARTS = "every record is in one part of the data, and releases on other parts keep the same guarantee"
+OF_RANGE = "targets were scaled by two private choices, which cost the epsilon of the range"
+BEST_RUN = "runs of other candidates keep the same guarantee, one record changes one mistake, and the number of runs stays secret"
 
 
 @dataclass(frozen=True)
@@ -64,14 +62,14 @@ def check(text: bytes, event: Any = None) -> Report:
         proof = parsed(text)
         if proof["claim"]["perturbed"] == "queries":  # the guarantee holds for any template
             clustered = "clustering" in proof["claim"]
-            require(len(proof) == 2 + clustered == 2 + ("record" in proof), "queries have no graph")
+            require(len(proof) == 2 + clustered == 2 + ("record" in proof), "a proof about queries has no graph")
             proof = {"record": {}, "nodes": []} | proof
         known = None if event is None else reader("event")(stated(event))
         return replay(proof, TemplateGraph(proof), proof["claim"], known)
     except Unreplayed as missing:
         return Report(0, TRUSTED, (str(missing),))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise Rejected(f"it is no proof: {type(error).__name__}, {error}") from None
+        raise Rejected(f"not a proof: {type(error).__name__}, {error}") from None
     finally:
         Steps.known.clear()
 
@@ -79,17 +77,17 @@ def check(text: bytes, event: Any = None) -> Report:
 def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any], event: Any) -> Report:
     kind, adjacency, settings = claim["perturbed"], claim["privacy"]["adjacency"], claim["settings"]
     p, everything = claim["noise_dimension"], OF_QUERIES if kind == "queries" else TRUSTED
-    require(("rows" in settings) == (claim["noise"] == "matrix"), "noise and settings are of other matrices")
+    require(("rows" in settings) == (claim["noise"] == "matrix"), "the noise and the settings disagree about matrices")
     require(
-        event is None or not {RUN[0], SPLIT} & {*settings}, "the event is of one fit, and not of a choice among fits"
+        event is None or not {RUN[0], SPLIT} & {*settings}, "the event of one fit is not that of a choice among fits"
     )
-    require(RUN[0] not in settings or RUNS in settings, "it is the best of no runs")
+    require(RUN[0] not in settings or RUNS in settings, "the mean number of runs is missing")
     most, _ = person(claim)
     if most > 1 and (RUNS in settings or "clustering" in claim or "sampling" in settings):
-        raise Unreplayed("runs, clusters and samples for people with several records")
+        raise Unreplayed("there is no rule for runs, clusters or samples with several records of a person")
     losses, rows = list[Loss](), None
     if claim["privacy"].get("keep") == "weights" and kind != "queries" and not is_weighted(proof, template):
-        raise Unreplayed("how the losses are weighted")
+        raise Unreplayed("there is no rule for these weights of the losses")
     if kind == "queries":
         check_queries(claim, event, template.declared)
     elif kind == "statistics":
@@ -106,7 +104,7 @@ def replay(proof: dict[str, Any], template: TemplateGraph, claim: dict[str, Any]
         require(not template.nodes[root].private, "the regularizer reads the record")
         if kind in ("objective", "output"):
             shown, mu = claim["strong_convexity"], proof["modulus"]
-            require(mu <= shown <= mu * ROOM, "another strong convexity is shown than what is proved")
+            require(mu <= shown <= mu * ROOM, "the printed strong convexity is not the proved one")
             claim["strong_convexity"] = mu
             strong = mu > 0 and is_modulus(template, feasible, root, claim["size"], claim["added"], mu)
             require(strong, "the objective is less strongly convex than claimed")
@@ -148,10 +146,12 @@ def bounded(
     rows = GeneratorRows(template, proof["cells"], proof["parts"])
     roots, p = indices(proof["losses"], len(template.nodes)), claim["noise_dimension"]
     spend(2 * len(roots) ** 2)
-    require(len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or one is no number")
+    require(
+        len(roots) > 0 and all(template.nodes[k].size == 1 for k in roots), "there is no loss, or a loss is not scalar"
+    )
     rules = Rules(template, rows, feasible, roots)
     least = len(template.weights) if kind == "output" else dimension(rules.coefficients)
-    require(least <= p <= len(template.weights), "the noise has other dimensions than what it hides")
+    require(least <= p <= len(template.weights), "the noise has too few dimensions, or too many")
     apart, clip, bound = claim["sensitivity"], settings.get("clip", ZERO), claim["gradient_bound"]
     weight = person(claim)[1] if kind == "gradients" and clip else 1  # clipped gradients of a person add up
     pulled = kind == "gradients" and 0 < clip * (2 if adjacency == "replace-one" else 1) <= apart
@@ -162,10 +162,10 @@ def bounded(
     losses = [constants(rules.walk(k)[0], rows, p, rules.rank(k)) for k in roots]
     longest = weight * max(loss.length for loss in losses)
     require(longest <= bound, "a gradient is longer than claimed")
-    require(pulled or not clip or longest < clip, "clipped gradients differ by two clips")
+    require(pulled or not clip or longest < clip, "the sensitivity is below that of clipped gradients")
     require(moved(claim, losses, rows, apart) <= apart, "gradients differ by more than claimed")
     if claim["noise"] == "matrix":
         sides = settings["rows"], settings["columns"]
         if not proof["layout"] or not rules.is_rank_one(proof["layout"], *sides):
-            raise Unreplayed("in which layout gradients are matrices of rank one")
+            raise Unreplayed("no layout shows that gradients are matrices of rank one")
     return losses, rows

@@ -41,7 +41,7 @@ def constants(scalar: ScalarBound, rows: GeneratorRows, dimension: int, rank: in
         length = min(together, sum((root(square)[1] for square in longest), ZERO)) + scalar.ball
     else:
         length = root(max(map(rows.square, vertices)))[1]
-    require(length < 2**300, "nothing bounds a gradient")
+    require(length < 2**300, "a gradient is unbounded")
     pieces = merged(scalar.pieces)
     traces = [(trace(piece, rows), min(piece.rank, rank)) for piece in pieces]
     squares = len(pieces) > 1 and all(len(piece.hull) == 1 for piece in pieces)
@@ -178,7 +178,7 @@ def person(claim: Claim) -> tuple[int, int]:
     """Return the largest number of records of a person, and their largest total weight."""
     privacy = claim["privacy"]
     most, keep = privacy.get("most", 1), privacy.get("keep")
-    require(most <= MOST_RECORDS and (not keep or "unit" in privacy), "it is not said whose records are protected")
+    require(most <= MOST_RECORDS and (not keep or "unit" in privacy), "too many records, or no privacy unit")
     return most, 1 if keep == "weights" else most
 
 

@@ -50,7 +50,7 @@ class RecordBounds:
             require(domain["dim"] <= MOST_ENTRIES, f"field {name!r}: it is too large")
             domain = domain | {end: [sign * domain["radius"]] * domain["dim"] for end, sign in ENDS.items()}
         ends = list(zip(domain["lower"], domain["upper"], strict=True))
-        require(len(ends) > 0 and all(a <= b for a, b in ends), f"field {name!r}: no box")
+        require(len(ends) > 0 and all(a <= b for a, b in ends), f"field {name!r}: its bounds form no box")
         spend(20 + 10 * len(ends))
         square = sum((power(end, 2)[1] for end in ends), ZERO)
         if domain.get("norm") in (1, 2):
@@ -90,7 +90,7 @@ class TemplateGraph:
         self.declared, self.record, self.weights = RecordBounds(), RecordBounds(), list[Fraction]()
         self.names: set[str] = set()
         self.units, units = dict[int, tuple[Fraction, Fraction]](), proof.get("units", {})
-        require({*units} <= {*proof["record"]}, "units of no field")
+        require({*units} <= {*proof["record"]}, "units of an unknown field")
         for name, domain in proof["record"].items():
             self.declared.add(name, domain)
             self.record.add(name, self.moved(name, domain, **units[name]) if name in units else domain)
@@ -111,7 +111,7 @@ class TemplateGraph:
         name, args = item["op"], indices(item.get("args", []), k)  # earlier nodes only
         node, shape = Node(name, args, item["shape"], item), item["shape"]
         require(len(shape) <= 4 and 0 < node.size <= MOST_ENTRIES, f"node {k}: a shape is empty or too large")
-        require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} is one number")
+        require(node.size == 1 or name not in NUMBERS, f"node {k}: {name} must be scalar")
         spend(10 + node.size)
         arguments, count = [self.nodes[a] for a in args], OPERATIONS.get(name, (0,))[0]
         fit = all(len(item[key]) == node.size for key in ("groups", "places") if key in item)
@@ -124,14 +124,14 @@ class TemplateGraph:
         node.private = name == "field" or any(a.private for a in arguments)
         if all(a.entries is not None for a in arguments):
             node.entries = self.entries(k, node, [a.entries or [] for a in arguments], arguments)
-            require(bool(args) or node.entries is not None, f"node {k}: {name} is made of nothing")
+            require(bool(args) or node.entries is not None, f"node {k}: {name} has no arguments")
             if node.entries is not None:
                 require(len(node.entries) == node.size, f"node {k}: {name} does not have its shape")
                 terms = sum(map(len, node.entries))
                 require(terms <= MOST_TERMS, f"node {k}: {name} has too many terms")
                 spend(terms)
                 numbers = [part for e in node.entries for a in e.values() for part in (a.numerator, a.denominator)]
-                require(max(map(int.bit_length, numbers), default=0) < MOST_LENGTH, f"node {k}: too long numbers")
+                require(max(map(int.bit_length, numbers), default=0) < MOST_LENGTH, f"node {k}: numbers are too long")
         return node
 
     def entries(self, k: int, node: Node, given: list[list[Entry]], args: list[Node]) -> list[Entry] | None:
@@ -150,7 +150,7 @@ class TemplateGraph:
 
     def variable(self, k: int, node: Node) -> list[Entry]:
         name, start, shape = node.options["name"], len(self.weights), node.shape
-        require(name not in self.names, f"node {k}: variable {name!r} stands twice")
+        require(name not in self.names, f"node {k}: variable {name!r} is declared twice")
         self.names.add(name)
         coordinates = list(range(start, start + node.size))
         if "symmetric" in node.options:
@@ -197,7 +197,7 @@ def linear(
     if name == "multiply":
         return [multiply(a, b) for a, b in zip(one, two, strict=True)]
     left, right = args[0].shape, args[1].shape
-    require(1 <= len(left) <= 2 and 1 <= len(right) <= 2 and left[-1] == right[0], "two factors do not fit")
+    require(1 <= len(left) <= 2 and 1 <= len(right) <= 2 and left[-1] == right[0], "shapes of factors do not match")
     rows, inner, columns = (left[0] if len(left) == 2 else 1), right[0], (right[1] if len(right) == 2 else 1)
     places = [(i, c) for c in range(columns) for i in range(rows)]
     return [add([multiply(one[j * rows + i], two[c * inner + j]) for j in range(inner)]) for i, c in places]

@@ -12,9 +12,9 @@ from dpconvex.checker.reading import MOST_BYTES, Rejected, decoded, parsed, read
 NUMBERS = re.compile(rb'\s*\{\s*"format":\s*"dpconvex (coefficients|evaluation) \d+"')  # files without a proof
 FORMAT = "dpconvex certificate 1"  # of a certificate as JSON, with its proof: `certificate.schema.json`
 
-SCHEMA = "the schema that was learnt cost what the file says, on top of this guarantee; a file without it says nothing of one"
+SCHEMA = "the learnt schema has the stated cost, on top of this guarantee; a file without a cost states nothing about schemas"
 ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # An escaped character in JSON
-AUTHOR = "whoever made the file ran this fit, and its parameters are what was released: nothing ties them to the proof"
+AUTHOR = "the author of the file ran this fit and released its parameters: nothing links them to the proof"
 MARK = re.compile(r'"?not_private_because"?\s*[:=]\s*["\']([^"\']+)["\']')  # The mark in JSON or in a schema
 PROSE = ("derivation", "assumptions", "advice", "event", "predicted_risk", "mean_noise", "diameter", "learnt")
 HEAD = re.compile(rb"\A\x93NUMPY\x01\x00..\{'descr': '<U\d+', 'fortran_order': False, 'shape': \(\), \} *\n", re.DOTALL)
@@ -29,26 +29,26 @@ def replayed(path: str) -> Report:
             check_mark(proof.decode("utf-8", "replace"))
             if stated_only := NUMBERS.match(proof):
                 raise Rejected(
-                    f"it holds {stated_only[1].decode()}, and no proof: nobody can check the cost that it states"
+                    f"it holds {stated_only[1].decode()} without a proof, so the stated cost cannot be checked"
                 )
             stands = FORMAT.encode() in proof[:100]
             known = stands or b"dpconvex proof" in proof
-            require(known, "the file is no saved release, no certificate as JSON, and no proof")
+            require(known, "the file is not a saved release, a certificate as JSON, or a proof")
             certificate, proof = opened(proof) if stands else ({}, proof)
             report = check(proof, certificate.get("event"))
             return replace(report, trusted=(*report.trusted, *[SCHEMA] * ("learnt" in certificate)))
         try:
             with zipfile.ZipFile(stream) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
-                require(len(set(names)) == len(names), "two parts of the file have one name")
+                require(len(set(names)) == len(names), "two parts of the file have the same name")
                 head = archive.open("header.npy").read(MOST_BYTES + 1)
                 check_mark(text := HEAD.sub(b"", head, 1).decode("utf-32-le"))
-                require("proof.json" in archive.namelist(), "it has no proof: nobody can check what it states")
+                require("proof.json" in archive.namelist(), "it has no proof, so its statements cannot be checked")
                 proof = archive.open("proof.json").read(MOST_BYTES + 1)
             header = decoded(text.encode())
             certificate = header["certificate"]
             compare(proof, certificate)
-            require(header["spent"] == certificate["privacy"], "the file states another cost than its certificate")
+            require(header["spent"] == certificate["privacy"], "the file and its certificate state different costs")
         except Exception as error:  # archives and their texts can be damaged in more ways than their readers document
             damaged = Rejected(f"the file has no proof, or is damaged: {error}")
             raise (error if isinstance(error, Rejected) else damaged) from None
@@ -60,7 +60,7 @@ def replayed(path: str) -> Report:
 def check_mark(text: str) -> None:
     """Reject the text of a file that is marked as not private."""
     mark = MARK.search(ESCAPED.sub(lambda found: chr(int(found[1], 16)), text))
-    require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; no proof was looked at")
+    require(mark is None, f"NOT PRIVATE: {mark and mark[1]}. Do not publish it; its proof was not checked")
 
 
 def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
@@ -69,11 +69,11 @@ def opened(text: bytes) -> tuple[dict[str, Any], bytes]:
         whole = decoded(text)
         require(isinstance(whole, dict) and isinstance(whole.get("proof"), dict), "the certificate has no 'proof'")
         proof = json.dumps(whole["proof"], separators=(",", ":")).encode()
-        require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is no {FORMAT!r}")
+        require({*whole} == {"format", "certificate", "proof"} and whole["format"] == FORMAT, f"it is not a {FORMAT!r}")
         require(isinstance(whole["certificate"], dict), "the certificate is no object")
         compare(proof, whole["certificate"])
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
-        raise Rejected(f"no JSON of a certificate: {error}") from None
+        raise Rejected(f"not a certificate as JSON: {error}") from None
     return whole["certificate"], proof
 
 
@@ -82,5 +82,5 @@ def compare(proof: bytes, certificate: dict[str, Any]) -> None:
     try:
         same = reader("claim")(stated(given)) == claim
     except Rejected as error:
-        raise Rejected(f"the certificate claims something else than the proof: {error.args[0]}") from None
-    require(same, "the certificate claims something else than the proof")
+        raise Rejected(f"the certificate and the proof claim different things: {error.args[0]}") from None
+    require(same, "the certificate and the proof claim different things")

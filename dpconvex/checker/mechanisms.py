@@ -66,10 +66,10 @@ def promised(claim: Claim, record: RecordBounds, dimension: int) -> Left:
 def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> tuple[Fraction, Fraction]:
     """Check residual noise for answers within tau of the exact one; return its share of the guarantee."""
     tau, step, scale, epsilon, delta, counting = values(cover, "distance step scale epsilon delta counting")
-    require(cover["dimension"] == dimension, "cover: it has not one number for each that is released")
-    require(tau >= claim["tolerance"], "cover: it is for a shorter distance than the tolerance")
+    require(cover["dimension"] == dimension, "cover: its dimension is not that of the release")
+    require(tau >= claim["tolerance"], "cover: its distance is below the tolerance")
     require(step.numerator & (step.numerator - 1) == 0, "cover: the step is no power of two")
-    require((counting == 0) == replaced, "cover: records are counted where they are added or removed")
+    require((counting == 0) == replaced, "cover: a noisy number of records is for add-remove adjacency")
     side = root(Fraction(dimension))[1]
     if cover["noise"] == "discrete Laplace":
         enough = (2 * tau * side / step + dimension) // 1 <= scale * epsilon
@@ -84,14 +84,14 @@ def check_cover(claim: Claim, cover: Claim, dimension: int, replaced: bool) -> t
 def check_runs(settings: Claim, epsilon: Fraction, delta: Fraction) -> tuple[Fraction, Fraction]:
     """Check the cost of the best of a random number of runs (docs/theory.md, theorem 8b); return the guarantee of one fit."""
     if "gamma" not in settings:
-        raise Unreplayed("the accounting for several fits and a choice")
+        raise Unreplayed("there is no rule for accounting for several fits and a choice")
     eta, gamma, fit, score, lost = (settings[key] for key in RUN)
-    require(eta > -1, "runs: there is no such law")
+    require(eta > -1, "runs: eta must exceed -1")
     ratios = [eta / (1 - end) for end in exp(eta * log(gamma))] if eta else [-1 / log(gamma)]
     mean, odds = (1 / gamma - 1) * max(ratios), exp(fit + score)[1]
-    require(min(ratios) > 0 and mean <= settings[RUNS] * ROOM, "runs: there are more of them on average")
+    require(min(ratios) > 0 and mean <= settings[RUNS] * ROOM, "runs: their mean number exceeds the stated one")
     cost = fit + score + (1 + eta) * log((odds + gamma) / (1 + gamma * odds))
-    require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than what is guaranteed")
+    require(cost <= epsilon and mean * lost <= delta, "runs: the best of them costs more than the guarantee")
     return fit, lost
 
 
@@ -119,16 +119,16 @@ def clustering_shift(noise: Claim, record: RecordBounds, replaced: bool) -> Frac
 def check_samples(claim: Claim, losses: list[Loss], given: Claim, left: Left) -> str:
     """Check that noise has the given multiplier, and hides rounding within the remaining guarantee; return the trusted fact."""
     settings = claim["settings"]
-    require(bool(given), "samples: there is no given number for them")
+    require(bool(given), "samples: their accounting is missing")
     (*kind, epsilon, delta) = values(given, "steps sampling multiplier epsilon delta")
     (steps, rate, multiplier), rest = kind, (left[0] - epsilon, left[1] - delta)
     same = kind == values(settings, "steps sampling multiplier")
-    require(same and claim["privacy"]["adjacency"] == "add-remove", "samples: the given number is for others")
-    require(min(rest) > 0, "samples: the given number costs more than what is left")
+    require(same and claim["privacy"]["adjacency"] == "add-remove", "samples: their accounting is for others")
+    require(min(rest) > 0, "samples: their accounting exceeds the remaining guarantee")
     longest = max((loss.length for loss in losses), default=settings.get("clip", ZERO))
     length, apart, scale = values(claim, "gradient_bound sensitivity noise_scale")
     more, hidden = apart - length, scale**2 - (multiplier * length) ** 2
-    require(length >= longest and hidden > 0 <= more, "samples: the given number is for more noise")
+    require(length >= longest and hidden > 0 <= more, "samples: their accounting is for more noise")
     require(not more or keeps("gaussian", root(steps * more**2 / hidden)[1], *rest), "samples: rounding is not hidden")
     said = f"{steps} samples of probability {float(rate)!r} with noise of {float(multiplier)!r} gradients"
     return f"{said} cost epsilon = {float(epsilon)!r} and delta = {float(delta)!r}: a convolution of privacy losses"
@@ -140,30 +140,30 @@ def check_noise(
     """Check the mechanism's noise against the remaining guarantee; return the further trusted facts."""
     kind, law, settings = claim["perturbed"], claim["noise"], claim["settings"]
     (epsilon, delta), (apart, scale) = left, values(claim, "sensitivity noise_scale")
-    require(epsilon > 0 <= delta, "nothing of the guarantee is left for the noise")
+    require(epsilon > 0 <= delta, "no guarantee remains for the noise")
     shown = sum(values(claim, "noise_epsilon jacobian_epsilon"))
-    require(shown <= epsilon * ROOM, "noise and curvature are said to cost more than what is left")
+    require(shown <= epsilon * ROOM, "the printed cost of noise and curvature exceeds the remaining guarantee")
     if kind == "objective" and rows is not None:
         require(not any(loss.scalar.kink for loss in losses), "objective perturbation of a loss with a kink")
         mu, nuclear = claim["strong_convexity"], law == "matrix"
         if law == "gaussian" and perturbation_delta(losses, rows, claim, epsilon, delta) > delta:
-            raise Unreplayed("the joint bound of gradient and curvature under Gaussian noise")
+            raise Unreplayed("the bounds of the checker on Gaussian noise are too wide for this")
         if law != "gaussian":
-            require(nuclear or law == "gamma", f"no noise of the law {law!r}")
+            require(nuclear or law == "gamma", f"unknown noise {law!r}")
             cost = perturbation_cost(losses, rows, 1 / scale, mu, claim, epsilon, nuclear)
             lines = [replace(loss, rank=1, traces=[(size, 1) for size, _ in loss.traces]) for loss in losses]
             if cost > epsilon >= perturbation_cost(lines, rows, 1 / scale, mu, claim, epsilon, nuclear):
-                raise Unreplayed("whether all rows of a record are multiples of one, as the cost of its curvature says")
-            said = f"the noise costs epsilon = {float(cost):.9g} of {float(epsilon):.9g} that is left"
+                raise Unreplayed("the checker cannot show that all rows of a record are multiples of one row")
+            said = f"the noise costs epsilon = {float(cost):.9g}, and only {float(epsilon):.9g} remains"
             require(cost <= epsilon, said)
         return ()
     if kind == "output":
         apart /= claim["strong_convexity"]
     elif kind == "gradients":
         if "sampling" in settings:
-            require(law == "gaussian", "samples: the given number is for normal noise")
+            require(law == "gaussian", "samples: their accounting is for Gaussian noise")
             return (check_samples(claim, losses, given, left),)
-        require(law == "gaussian", "there are no such steps")
+        require(law == "gaussian", "noisy steps need Gaussian noise")
         apart *= root(Fraction(settings["steps"]))[1]
-    require(keeps(law, apart / scale, epsilon, delta), f"{law} noise is too small for what neighbours are apart")
+    require(keeps(law, apart / scale, epsilon, delta), f"{law} noise is too small for the sensitivity")
     return ()

@@ -117,7 +117,7 @@ def is_modulus(
         If it is not, and a term has more curvature than its squares.
     """
     if template.nodes[regularizer].size != 1:
-        raise Unreplayed("the regularizer is no number")
+        raise Unreplayed("the regularizer is not scalar")
     matrix: dict[int, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for k, weight in enumerate(template.weights):
         matrix[k][k] = (added - mu) * weight
@@ -158,7 +158,7 @@ class Feasible:
                 self.matrices.append((nodes[0].shape, nodes[0].entries or []))
             elif len(nodes) == 2 and (kind == "inequality" or (kind == "equality" and affine)):
                 sizes = {node.size for node in nodes}
-                require(len(sizes) == 1 or min(sizes) == 1, "the sides of a constraint have other shapes")
+                require(len(sizes) == 1 or min(sizes) == 1, "the sides of a constraint have different shapes")
                 self.read(kind, *nodes)
             else:
                 raise Unreplayed(f"there is no rule for a constraint of kind {kind}")

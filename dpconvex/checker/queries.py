@@ -13,11 +13,11 @@ from dpconvex.checker.table import RUNS
 
 SPARE = 1 + Fraction(11, 10**13)  # A release may exceed the level by this factor, for rounding
 TRUSTED = (
-    "the theorems on queries whose scales adapt, and on integer noise (docs/theory.md, theorems 8.8 and 8.9)",
+    "the theorems on adaptive queries, and on integer noise (docs/theory.md, theorems 8.8 and 8.9)",
     "a fit reads its records only by noisy sums, and refuses queries beyond the level",
-    "one record's (a person's) part of each sum depends on that and released numbers alone, and is at most the sensitivity",
+    "the part of one record (or person) in each sum depends only on it and on released numbers, and is at most the sensitivity",
     "integer noise has the scale that the sensitivity and the level of the query require",
-    "failures of fits do not depend on the data; words, and numbers that no inequality uses, are right (docs/checking.md)",
+    "failures of fits do not depend on the data; texts, and numbers that no inequality uses, are right (docs/checking.md)",
     "one record is one person; arrays in the template are public",
 )
 CELLS = (
@@ -25,7 +25,7 @@ CELLS = (
     "names, and the domains of the record and the size of the clustered field are those of the fit"
 )
 CHOICES = (
-    "vertices are drawn in exact proportion to weights, whose logarithms neighbours move within a range that the level of the "
+    "vertices are drawn exactly in proportion to weights; neighbours change log weights within a range that the level of the "
     "choices allows (docs/theory.md, propositions 8.10 and 8.11)"
 )
 
@@ -45,10 +45,9 @@ def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> No
         epsilon, delta = epsilon - own, delta - lost
     level = settings["level"]
     require(1 <= claim["noise_scale"] * level * ROOM <= ROOM**2, "the noise is not that of the level")
-    require(
-        epsilon <= claim["noise_epsilon"] * ROOM <= epsilon * ROOM**2, "noise is said to cost what is not left for it"
-    )
-    require(claim["noise_dimension"] > 0, "there is noise on no parameter")
+    printed = epsilon <= claim["noise_epsilon"] * ROOM <= epsilon * ROOM**2
+    require(printed, "the printed cost of the noise is not the remaining guarantee")
+    require(claim["noise_dimension"] > 0, "the noise has no dimension")
     left = delta - (1 + exp(epsilon)[1]) * GRID_LOSS
     enough = epsilon > 0 < left and keeps("gaussian", level * SPARE, epsilon, left)
     require(enough, "gaussian noise is too small for its level")
@@ -58,4 +57,4 @@ def check_queries(claim: dict[str, Any], event: Any, record: RecordBounds) -> No
         failing = sum(Fraction(part["probability"]) for part in parts if part["kind"] == "tail")
         known = sum(Fraction(part["epsilon"]) for part in parts if part["kind"] == "pure")
         enough = level**2 + shift**2 <= paid and known >= pure and failing * ROOM >= GRID_LOSS
-        require(enough, "the event is cheaper than the queries: than their level, or than noise on integers")
+        require(enough, "the event costs less than the queries: than their level, or than integer noise")

@@ -76,7 +76,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     try:
         found = decoded(text, parse_float=refused, parse_constant=refused)
     except (ValueError, RecursionError) as error:
-        raise Rejected(f"no JSON of a proof: {error}") from None
+        raise Rejected(f"not a proof as JSON: {error}") from None
     return dict(reader("proof")(found))
 
 
@@ -87,12 +87,12 @@ def decoded(text: bytes, **hooks: Any) -> Any:
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    require(len(found) == len(pairs), "a key stands twice in one object")
+    require(len(found) == len(pairs), "an object has the same key twice")
     return found
 
 
 def refused(text: str) -> None:
-    raise Rejected(f"numbers are whole, or exact ones in hexadecimal texts, not {text}")
+    raise Rejected(f"numbers must be integers or exact hexadecimal texts, not {text}")
 
 
 @cache
@@ -109,21 +109,21 @@ def reader(kind: str) -> Callable[[Any], Any]:
 
 def listed(read: Callable[[Any], Any], found: Any) -> list[Any]:
     if not isinstance(found, list):
-        raise Rejected(f"no list: {found!r:.50}")
+        raise Rejected(f"not a list: {found!r:.50}")
     spend(len(found))
     return [read(item) for item in found]
 
 
 def mapped(read: Callable[[Any], Any], found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise Rejected(f"no object: {found!r:.50}")
+        raise Rejected(f"not an object: {found!r:.50}")
     return {name: read(item) for name, item in found.items()}
 
 
 def tabled(kind: str, groups: list[dict[str, Callable[[Any], Any]]], found: Any) -> dict[str, Any]:
     """Read an object with all keys of the first group, all or none of every other group, and no further keys."""
     if not isinstance(found, dict):
-        raise Rejected(f"{kind}: no object: {found!r:.50}")
+        raise Rejected(f"{kind}: not an object: {found!r:.50}")
     spend(5 + len(found))
     given = {}
     for k, group in enumerate(groups):
@@ -136,13 +136,13 @@ def tabled(kind: str, groups: list[dict[str, Callable[[Any], Any]]], found: Any)
             except Rejected as error:
                 raise Rejected(f"{kind}: {key}: {error.args[0]}") from None
     if len(given) < len(found):
-        raise Rejected(f"{kind}: nothing is known of {', '.join({*found} - {*given}):.50}")
+        raise Rejected(f"{kind}: unknown keys {', '.join({*found} - {*given}):.50}")
     return given
 
 
 def one_of(words: list[Any], found: Any) -> Any:
     if not any(type(found) is type(word) and found == word for word in words):
-        raise Rejected(f"none of {words}: {found!r:.50}")
+        raise Rejected(f"not one of {words}: {found!r:.50}")
     return found
 
 
@@ -151,7 +151,7 @@ def variant(prefix: str, key: str, found: Any) -> dict[str, Any]:
     name = found.get(key) if isinstance(found, dict) else None
     require(isinstance(name, str), f"{prefix}: {key} is missing")
     if f"{prefix}{name}" not in TABLES:
-        require(prefix == "node ", f"{prefix}{name!r:.50}: nothing is known of it")
+        require(prefix == "node ", f"{prefix}{name!r:.50}: unknown")
         raise Unreplayed(f"there is no rule for {name:.50}")
     return dict(reader(f"{prefix}{name}")(found))
 
@@ -173,7 +173,7 @@ def within(holds: Callable[[Fraction], bool], said: str) -> Callable[[Any], Frac
 def triple(*kinds: str) -> Callable[[Any], tuple[Any, ...]]:
     def read(found: Any) -> tuple[Any, ...]:
         if not (isinstance(found, list) and len(found) == len(kinds)):
-            raise Rejected(f"no {len(kinds)} numbers: {found!r:.50}")
+            raise Rejected(f"not {len(kinds)} numbers: {found!r:.50}")
         spend(5)
         return tuple(reader(kind)(item) for kind, item in zip(kinds, found, strict=True))
 
@@ -182,7 +182,7 @@ def triple(*kinds: str) -> Callable[[Any], tuple[Any, ...]]:
 
 def text(found: Any) -> str:
     if not isinstance(found, str):
-        raise Rejected(f"no text: {found!r:.50}")
+        raise Rejected(f"not a text: {found!r:.50}")
     return found
 
 
@@ -219,7 +219,7 @@ def stated(value: Any, key: str = "") -> Any:
 def indices(values: list[int], count: int) -> list[int]:
     """Return `values` if all are indices of a list of length `count`; otherwise reject them."""
     if max(values, default=-1) >= count:
-        raise Rejected(f"one of {values!r:.50} is not below {count}")
+        raise Rejected(f"an index in {values!r:.50} is not below {count}")
     return values
 
 

@@ -40,7 +40,7 @@ class GeneratorRows:
     """Rows as combinations of generators: the parts of rows in each cell of coordinates, up to a factor."""
 
     def __init__(self, template: TemplateGraph, cells: list[int], parts: list[int]) -> None:
-        require(len(cells) == len(template.weights), "there is not one cell for every coordinate")
+        require(len(cells) == len(template.weights), "the number of cells is not the number of coordinates")
         self.record, self.weights, self.cells, self.parts = template.record, template.weights, cells, parts
         self.generators: dict[tuple[tuple[tuple[int, Monomial], Fraction], ...], int] = {}
         self.forms: list[MonomialForm] = []

@@ -82,8 +82,8 @@ class Rules:
     def is_rank_one(self, layout: list[list[int]], rows: int, columns: int) -> bool:
         """Return whether rows are cells' weights times one vector; if positions are pairs, its entries must be products."""
         weights, places = self.template.weights, [tuple(item) for item in layout]
-        require(all(max(place, default=0) < len(weights) for place in places), "a place is beyond the coordinates")
-        require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "two coordinates have one place")
+        require(all(max(place, default=0) < len(weights) for place in places), "a position is out of range")
+        require(len(set(zip(self.rows.cells, places, strict=True))) == len(places), "coordinates share a position")
         shapes = [{(places[c], m): a / weights[c] for (c, m), a in terms} for terms in self.rows.generators]
         lengths = {places[c]: weights[c] for c in range(len(places))}
         cells = {self.rows.cells[terms[0][0][0]] for terms in self.rows.generators}
@@ -140,7 +140,7 @@ class Rules:
         if node.name == "quad_over_lin":
             divisor = self.template.nodes[node.args[1]]
             by = number_of(divisor.entries[0]) if divisor.size == 1 and divisor.entries else ZERO
-            require(by > 0 and not divisor.private, f"node {k}: a divisor is no positive number")
+            require(by > 0 and not divisor.private, f"node {k}: a divisor is not a positive constant")
             entries = self.template.nodes[node.args[0]].entries or []
             sums = [[entries[j] for j in line] if entries else [] for line in options["groups"]]
             return [self.squares(*pair).times((1 / by, 1 / by)) for pair in zip(groups, sums, strict=True)]
@@ -230,7 +230,7 @@ def norm(group: list[ScalarBound], rows: GeneratorRows) -> ScalarBound:
     still = [s.value for s in group if s.is_affine and not s.hulls]
     moving = [s for s in group if s.hulls or not s.is_affine]
     if not all(s.is_affine and len(s.vertices) == 1 for s in moving):
-        raise Unreplayed("norms of what is not affine")
+        raise Unreplayed("there is no rule for norms of expressions that are not affine")
     vectors = [s.vertices[0] for s in moving]
     steepest = steepest_of(vectors, rows)
     floor = root(sum((power(value, 2)[0] for value in still), ZERO))[0]
@@ -255,7 +255,7 @@ def huber(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
 def even_power(s: ScalarBound, options: dict[str, Any]) -> ScalarBound:
     p = options["p"]
     if p not in range(2, 18, 2):
-        raise Unreplayed("a power that is not even, or above 16")
+        raise Unreplayed("there is no rule for powers that are odd or above 16")
     require(max(map(abs, s.value)) ** (p // 2) < FAR / 2, "no bound is known for the argument of a power")
     value, slope, bend = (power(s.value, int(p) - k) for k in range(3))
     return (s.behind or s).through(value, times(slope, (p, p)), p * (p - 1) * bend[1])

@@ -63,7 +63,7 @@ class ScalarBound:
     @property
     def vertices(self) -> Hull:
         if self.ball:
-            raise Unreplayed("functions of norms")
+            raise Unreplayed("there is no rule for functions of norms")
         return sums(self.hulls)
 
     def plus(self, other: ScalarBound) -> ScalarBound:
@@ -99,8 +99,8 @@ class ScalarBound:
     def times(self, factor: Range) -> ScalarBound:
         low, high = factor
         spend(5 + 2 * effort(self.value) + 2 * len(self.pieces))
-        require(self.is_affine or low >= 0, "a curved term is multiplied with what may be negative")
-        require(max(map(abs, factor)) < FAR, "a factor that nothing bounds")
+        require(self.is_affine or low >= 0, "a curved term is multiplied by a factor that may be negative")
+        require(max(map(abs, factor)) < FAR, "a factor is unbounded")
         # An infinite end stays infinite, unless the factor is 0.
         ends = [
             (FAR if (end > 0) == (by > 0) else -FAR) if abs(end) == FAR and by else end * by
@@ -124,7 +124,7 @@ class ScalarBound:
     def through(self, value: Range, slope: Range, curvature: Fraction, kink: bool = False) -> ScalarBound:
         """Return bounds on a convex function of this scalar: its slope scales gradients, its curvature adds a square."""
         spend(5 + 2 * len(self.pieces))
-        require(self.is_affine or slope[0] >= 0, "a curved term goes through a function that falls")
+        require(self.is_affine or slope[0] >= 0, "a curved term is the argument of a decreasing function")
         pieces = [HessianPart(p.hull, p.outer * slope[1], p.spread * slope[1]) for p in self.pieces if slope[1]]
         lead = self.lead * slope[1] if self.lead and curvature and pieces and not pieces[0].outer else None
         if lead is not None and self.lead is not None:
@@ -150,7 +150,7 @@ def segments(hulls: tuple[Hull, ...]) -> tuple[Hull, ...]:
 def sums(hulls: tuple[Hull, ...]) -> Hull:
     """Return the candidate vertices of a sum of hulls: all sums of one vertex from each hull."""
     hulls = segments(hulls)
-    require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients are no polytope of few vertices")
+    require(prod(map(len, hulls)) <= MOST_VERTICES, "gradients form a polytope with too many vertices")
     found: dict[Vector, None] = {(): None}
     for hull in hulls:
         found = dict.fromkeys(added(u, v) for u in found for v in hull)

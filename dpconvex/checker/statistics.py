@@ -24,16 +24,16 @@ def check_statistics(
         require(len(bases) <= MOST_DEGREE, "the degree of a moment is too high")
         owners = [sorted(record.owner[k] for k in indices(m, len(record.owner))) for m in item["monomials"]]
         require(all(o == sorted(bases) for o in owners), "a moment is not of its kind")
-        require(len({tuple(sorted(m)) for m in item["monomials"]}) == len(owners), "a moment stands twice")
-        require(len({len(row) for row in patterns}) == 1, "patterns are no table")
+        require(len({tuple(sorted(m)) for m in item["monomials"]}) == len(owners), "a moment occurs twice")
+        require(len({len(row) for row in patterns}) == 1, "patterns have rows of different lengths")
         spend(100 * len(bases))
         scale = up(item["scale"] ** 2 * prod((record.squares[b] for b in bases), start=ONE), WIDE)
         unit = common(a for row in patterns for a in row)
         kinds.append((Counter(bases), scale / unit**2, [[int(a * unit) for a in row] for row in patterns]))
         count += len(owners) * len(patterns[0])
-    require(count == claim["noise_dimension"], "there are more moments than the noise has dimensions")
+    require(count == claim["noise_dimension"], "the number of moments is not the noise dimension")
     labels = range(len(kinds[0][2]) if kinds else 0)
-    require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns are not of the same labels")
+    require(all(len(patterns) == len(labels) for *_, patterns in kinds), "patterns have different numbers of labels")
     claimed, farthest = (claim["sensitivity"] / weight) ** 2, ZERO
 
     def products(y: int, other: int) -> list[Fraction]:

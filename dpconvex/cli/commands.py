@@ -70,7 +70,7 @@ def audit(chosen: argparse.Namespace) -> None:
     if picture is not None:
         found.plot(picture)
     if not found.holds:
-        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
+        raise NotPrivate("a claim was broken: the attack found more than is claimed", chosen.problem, "report it")
 
 
 def writer(path: str | None, inputs: Mapping[str, str | None]) -> Callable[[str], Any]:
@@ -99,7 +99,7 @@ def prepared(
     inputs["the problem"] = str(locate(chosen.problem))
     out = writable(chosen.out, inputs)
     if locate(chosen.problem) == FOLDER / "ordinal_regression.py":
-        said = f"grades are, from the lowest: {', '.join(declared.schema.labels or ())}; labels in another order change it."
+        said = f"grades, from the lowest: {', '.join(declared.schema.labels or ())}; the order is that of the labels."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
     Stage.name = "reading the table"
     table = opened(chosen.data)
@@ -130,7 +130,7 @@ def tune(chosen: argparse.Namespace) -> None:
         declared = declare(chosen.problem, schema, chosen.options | varied)
         candidates[", ".join(f"{key}={value!r}" for key, value in varied.items())] = declared.learner
     promise, mechanism, further = terms(chosen, declared.learner)
-    said = "tune takes no mixtures, whose components are learnt for each fit, and no additive models."
+    said = "tune supports neither mixtures, because each fit learns its own components, nor additive models."
     require("share" not in further and declared.model is None, said)
     out, data, options = prepared(chosen, declared, promise, further)
     found = dp.tune(candidates, data, promise, mechanism, **options)
@@ -144,7 +144,7 @@ def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: P
     Interrupt.close()
     if out.exists():  # the old file may be a model that cost privacy
         before = out.replace(out.with_name(f"{out.name}.old"))
-        print(f"dpconvex {chosen.name}: what was in {out} is in {before} now.", file=sys.stderr)
+        print(f"dpconvex {chosen.name}: the old {out} was renamed to {before}.", file=sys.stderr)
     release.save(out)
     if not release.private:
         print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
@@ -157,7 +157,7 @@ def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, "Declared"]:
     """Return a saved release with its functions, and the declaration of its tables and labels."""
     saved = dp.Release.load(chosen.model)
     remedy = "fit it with dpconvex fit, or write it with the save(path, schema) of an estimator"
-    require(saved.schema, f"{chosen.model}: it does not say which columns it reads; {remedy}.")
+    require(saved.schema, f"{chosen.model}: it does not name the columns that it reads; {remedy}.")
     name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or ("", {}))
     require(name, f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
     schema = cast(Schema, saved.schema)
@@ -177,7 +177,7 @@ def predict(chosen: argparse.Namespace) -> None:
     curves = declared.model
     X = schema.encode(chosen.data, labelled=False)[0] if curves is None else curves.features(chosen.data)
     columns: dict[str, Sequence[Any]] = {}
-    said = f"--id names a column to pass through, and {schema.label!r} is the one that is predicted."
+    said = f"--id names a column to pass through, not {schema.label!r}, the column to predict."
     require(chosen.id != schema.label, said)
     if chosen.id is not None:
         columns |= {name: values.tolist() for name, values in table_of(chosen.data).columns([chosen.id]).items()}
@@ -242,7 +242,7 @@ def suited(chosen: argparse.Namespace) -> Schema:
     if shipped and schema.labels is None:
         counts: dict[str, Any] = {"scaled": True, "target": LARGEST} if "scaled" in known else {}
         usual = {"constant": schema.constant or 0.5} | counts
-        said = f"{chosen.problem}: targets are not negative; label_bounds are {schema.label_bounds}: begin at 0."
+        said = f"{chosen.problem}: targets must not be negative; label_bounds are {schema.label_bounds}: let them begin at 0."
         require(not counts or min(schema.label_bounds or (0.0,)) >= 0, said)
         if chosen.delta and (chosen.mechanism or STEPS).startswith(STEPS):  # steps need little smoothing, and no bound
             usual |= {"width": NARROW}
@@ -265,7 +265,7 @@ def declared_schema(chosen: argparse.Namespace) -> Schema:
     given = {key: said[key] for key in ABOUT_TABLES if key in said}
     if "schema" in said:
         more = {key: given.pop(key) for key in ("clip", "privacy_unit") if key in given}
-        require(not given, f"the schema of {said['schema']} says {', '.join(given)} already; give it once.")
+        require(not given, f"the schema {said['schema']} already declares {', '.join(given)}; declare it once.")
         found = replace(Schema.load(said["schema"]), **more)
         chosen.privacy_unit = found.privacy_unit
         return found
@@ -331,7 +331,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     fits = len(values) == len(labels) if labels else repr(record.get("y")) == repr(schema.record.fields["y"])
     # The field m of a mixture, the component, is learnt.
     fits = fits and set(record) - {"m"} == {"x", "y"} and getattr(record["x"], "shape", None) == (count,)
-    said = f"a table makes {schema.record!r}, and the problem is about {learner.record!r}; "
+    said = f"records of the table are {schema.record!r}, but those of the problem are {learner.record!r}; "
     if options.keys() & {"features", "classes", "labels"}:
         said += "leave features, classes and labels out of the options: the table has them"
     elif not fits:
@@ -339,7 +339,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
         said += "fit it in Python with " + next(kinds, f"dp.load({problem!r}, ...) and dp.solve")
     if "y" in record and bool(values) != bool(labels):
         own, other = ("label_bounds", "labels") if labels else ("labels", "label_bounds")
-        said = f"its y is {record['y']!r}, and the schema declares {other}; declare {own}, or take another problem"
+        said = f"its y is {record['y']!r}, and the schema declares {other}; declare {own}, or choose another problem"
     elif not labels and not np.any(getattr(record.get("y"), "lower", 1.0)):
         said = f"its y is {record['y']!r}, and a schema moves targets to between -1 and 1; fit it in Python"
         said += ", or leave scaled at true" if "scaled" in options else ", or take a problem with the option `scaled`"
@@ -347,7 +347,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> Declared:
     if set(values) == set(labels):
         values = labels  # the problem's order of labels does not matter
     texts = values is not labels and any(isinstance(value, str) for value in values)
-    require(not texts, f"{problem} is about the labels {values!r}, and the table's are {labels!r}.")
+    require(not texts, f"the labels of {problem} are {values!r}, but the table's are {labels!r}.")
     return Declared(learner, schema, dict(zip(labels, values, strict=True)))
 
 
@@ -390,10 +390,10 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy, whose: Any = None) -
             fits = promise.epsilon <= chosen.budget and promise.delta <= chosen.budget_delta
             why = f"a new ledger of epsilon = {chosen.budget:g}, delta = {chosen.budget_delta:g} has no room for {promise}"
             more = f"--budget {promise.epsilon:g} --budget-delta {promise.delta:g}"
-            require(fits, f"{why}; state more, as {more}.")
+            require(fits, f"{why}; give a larger total, such as {more}.")
             if whose is not None:
                 People.read(promise, whose, len(whose), np.random.default_rng())
         return dp.Budget(promise.part(chosen.budget, chosen.budget_delta), chosen.ledger, chosen.accounting)
-    said = "a ledger to be made needs its file and its total: state both, --ledger and --budget."
+    said = "a new ledger needs a file and a total: give both --ledger and --budget."
     require(chosen.budget is None and chosen.accounting is None, said)
     return None if chosen.ledger is None else dp.Budget.open(chosen.ledger)

@@ -29,10 +29,10 @@ REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
 # Seconds before the first progress message, between messages on a terminal, and between messages elsewhere.
 FIRST, OFTEN, SELDOM = 2.0, 1.0, 10.0
 ABOUT = """
-An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
-that person were, they change by a factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. A delta is a small
-probability with which this may fail; it should be far below one over the number of people, such as 1e-6. Each further release
-about the same people adds to what is spent: give --ledger to keep count.
+Epsilon bounds how much one person's record can change a release: a reader's odds of any statement about that person change by a
+factor of at most exp(epsilon). 0.1 is very strong, 1 strong, 10 weak. Delta is a small probability with which this bound may
+fail; it should be far below one over the number of people, such as 1e-6. Each further release about the same people adds to the
+total cost: give --ledger to record it.
 
 dpconvex COMMAND --help explains a command, with examples.
 """
@@ -84,8 +84,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "names": option("problems to list, by default all", "NAME", nargs="*"),
     "to": option("move: the new file or database of the budget", nargs="?"),
     "file": option("draft: a public CSV or Parquet file; learn: any such file; check: a TOML file"),
-    "--progress": flag("report progress on standard error, also if that is no terminal"),
-    "--json": flag("print JSON for a program to read"),
+    "--progress": flag("report progress on standard error, even if it is not a terminal"),
+    "--json": flag("print JSON"),
     "--set": option("option of the problem; may be repeated", "OPTION=VALUE", action="append", default=[]),
     "--problem": option("problem file of your own that the model was fitted with", "FILE.py"),
     "--grid": option("values of an option; all combinations are tried", "OPTION=A,B,...", action="append"),
@@ -103,15 +103,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # The guarantee, the mechanism and the budget.
     "--proof": flag("print the proof, too: every constant, how epsilon is spent, the derivation, what is assumed"),
     "--size": option("public number of records; under add-remove a nominal one", "N", int),
-    "--epsilon": option("the epsilon of the guarantee: what this may cost", "E", float),
-    "--delta": option("its delta, by default 0", "D", float),
+    "--epsilon": option("epsilon of the guarantee", "E", float),
+    "--delta": option("delta of the guarantee, by default 0", "D", float),
     "--adjacency": option(f"by default {ADJACENCIES[0]}, or that of the model", choices=ADJACENCIES),
     "--unit": option(
-        "column of identifiers: records with the same one are protected together", "COLUMN", dest="privacy_unit"
+        "column of identifiers: records with the same identifier are protected together", "COLUMN", dest="privacy_unit"
     ),
     "--most": option("largest number of records of one unit", "K", int),
     "--keep": option(
-        "of units with more: keep the first or random records; weights and the default refuse them", choices=KEEPS
+        "for units with more records than --most: keep the first or random ones; otherwise an error", choices=KEEPS
     ),
     "--share": option("share of the guarantee that pays for the components of a mixture", "S", float),
     "--mechanism": option(
@@ -121,33 +121,33 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--backend": option("conic or first-order", "NAME"),
     "--ledger": option("budget, a file or a database, that records the cost before the data are used", "FILE|URL"),
-    "--budget": option("total epsilon of a ledger that is to be made", "E", float),
-    "--budget-delta": option("total delta of that ledger", "D", float, default=0.0),
-    "--accounting": option("how that ledger adds up costs; by default basic", choices=ACCOUNTING),
-    "--seed": option("for tests: the result is then not private, and says so", "N", int),
+    "--budget": option("total epsilon of a new ledger", "E", float),
+    "--budget-delta": option("total delta of a new ledger", "D", float, default=0.0),
+    "--accounting": option("composition rule of a new ledger, by default basic", choices=ACCOUNTING),
+    "--seed": option("seed of the noise, for tests: the result is marked as not private", "N", int),
     # Searches, evaluations and files to write.
-    "--effort": option("how long to search; by default 1", "X", float, default=1.0),
+    "--effort": option("length of the search, relative to the default", "X", float, default=1.0),
     "--runs": option("also fit each of the worst neighbours this many times", "N", int, default=0),
-    "--group": option("column with levels: rates are also measured for each of them", "COLUMN"),
+    "--group": option("column with levels: rates are also measured for each level", "COLUMN"),
     "--measures": option("spend all on error, or on the deviance of counts", "A,B,...", words),
-    "--cells": option("cut points of probabilities or scores, finer ones for rare labels", "A,B,...", words),
-    "--threshold": option("score at which rates are told, by default 0.5", "T", float),
-    "--roc": option("draw the ROC curve of two labels, such as roc.png", "FILE"),
-    "--calibration": option("draw observed shares by predicted probabilities", "FILE"),
-    "--residuals": option("draw residuals by predictions, of a regression", "FILE"),
+    "--cells": option("cut points of probabilities or scores; use finer ones for rare labels", "A,B,...", words),
+    "--threshold": option("score threshold of the printed rates, by default 0.5", "T", float),
+    "--roc": option("file for the ROC curve of two labels, such as roc.png", "FILE"),
+    "--calibration": option("file for a plot of observed shares against predicted probabilities", "FILE"),
+    "--residuals": option("file for a plot of a regression's residuals against predictions", "FILE"),
     "--part": option("share of the people kept for evaluation, by default 0.25", "S", float),
     "--test": option("file for the records kept for evaluation", "FILE"),
-    "--table": option("records of the fit, for intervals, which --epsilon and --delta pay for", "FILE"),
+    "--table": option("records of the fit, for intervals at a cost of --epsilon and --delta", "FILE"),
     "--anyway": flag("pay for intervals, even if few records may leave them undetermined"),
     "--evaluation": option("file that evaluate has saved", "FILE.json"),
     "--coefficients": option("file that coefficients has saved", "FILE.json"),
     "--title": option("title of the report", "TEXT"),
-    "--picture": option("draw what was found, such as audit.png", "FILE"),
+    "--picture": option("file for a plot of the result, such as audit.png", "FILE"),
     "--out": option("file to write: a model.npz, a table of predictions, a schema or a picture", "FILE"),
     "--id": option("column of the table to pass through, before the predictions", "COLUMN"),
-    "--scores": flag("also write the scores that the labels follow from"),
+    "--scores": flag("also write the scores that determine the labels"),
     "--probabilities": flag("also write a probability for each label"),
-    "--draws": option("splits and noises for each epsilon, by default 10", "N", int),
+    "--draws": option("random splits for each epsilon, by default 10", "N", int),
     "--quick": flag("three epsilons, 3 draws"),
 }
 PROMISE = "--delta --adjacency --unit --most --keep --share --mechanism"
@@ -162,15 +162,15 @@ FIT = (
 
 # For each command: its options (! marks required ones), a summary, and examples.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "problems": ("names", "list the problems that come with it, with their options", ""),
+    "problems": ("names", "list the shipped problems, with their options", ""),
     "verify": (f"{VERIFY} --proof", "prove that a problem is private, without data", """
   dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""),
-    "check": ("model", "replay the proof in a saved release, or in a JSON file, without data and without what wrote it", """
+    "check": ("model", "replay the proof in a saved release or a JSON file by the independent checker, without data", """
   dpconvex check model.npz"""),
-    "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack what a certificate claims, without data", """
+    "audit": (f"{VERIFY} --effort --runs --seed --picture", "attack the claims of a certificate, without data", """
   dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"""),
-    "budget": ("show|verify|move ledger to", "show what was spent on people, check the ledger that says so, or move it", """
+    "budget": ("show|verify|move ledger to", "show, verify or move the ledger of a budget", """
   dpconvex budget show budget.jsonl
   dpconvex budget verify budget.jsonl
   dpconvex budget move budget.jsonl postgresql://clerk@server/privacy"""),
@@ -186,7 +186,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "tune": (f"{FIT} --grid!", "fit several settings of a problem to parts of a table, and privately save the best", """
   dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
       --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""),
-    "check-table": ("schema data", "say which rows of a table break which declaration, for the eyes of its owner only", """
+    "check-table": ("schema data", "list rows of a table that break a declaration; not private, for the owner only", """
   dpconvex check-table hospital.toml train.csv"""),
     "predict": (f"{MODEL} --out --id --scores --probabilities", "apply a saved release to a table", """
   dpconvex predict model.npz new_patients.csv --out predictions.csv
@@ -194,16 +194,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evaluate": (
         f"{MODEL} --epsilon! --adjacency --most --keep --group --measures --cells --threshold --roc --calibration "
         f"--residuals --out {LEDGER}",
-        "measure how a model does on a table, privately", """
+        "evaluate a model on a table, privately", """
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl
   dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --group ward --roc roc.png --out evaluation.json"""),
     "split": ("data --unit --part --seed --adjacency --out! --test!", "split a CSV file in two; people stay together", """
   dpconvex split visits.csv --unit patient --out train.csv --test test.csv"""),
-    "certificate": ("model --proof", "show the certificate of a model, and what an attacker can find out", """
+    "certificate": ("model --proof", "show the certificate of a model, and bounds on the success of an attacker", """
   dpconvex certificate model.npz --proof"""),
     "coefficients": (
         f"model --table --anyway --epsilon --delta --adjacency --most --keep --clip --problem --set --out {LEDGER}",
-        "show what each column adds to the score, with intervals if they are paid for", """
+        "show the effect of each column on the score, and release intervals at a further cost", """
   dpconvex coefficients model.npz
   dpconvex coefficients model.npz --table train.csv --epsilon 0.5 --delta 1e-6 --out coefficients.json"""),
     "report": (
@@ -347,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return REFUSED
     except KeyboardInterrupt:
-        said = "interrupted; nothing was written, and what was paid stays paid."
+        said = "interrupted; nothing was written, and charges to a budget remain."
         print(f"dpconvex {chosen.name}: {said}", file=sys.stderr)
         return INTERRUPTED
     except (DPConvexError, OSError, Rejected) as error:

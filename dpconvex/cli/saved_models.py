@@ -95,7 +95,7 @@ def split(chosen: argparse.Namespace) -> None:
     one_of(head).or_none.check(chosen.data, **{"--unit": chosen.privacy_unit})
     place = None if chosen.privacy_unit is None else head.index(chosen.privacy_unit)
     short = [k for k, line in enumerate(lines, start=1) if place is not None and len(line) <= place]
-    said = f"record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; mend its line"
+    said = f"record {min(short, default=0)} ends before the column {chosen.privacy_unit!r}; repair its line"
     require(not short, f"{chosen.data}: {said}.", DomainError)
     whose = len(lines) if place is None else [line[place].strip() for line in lines]
     given = {"test": chosen.part, "seed": chosen.seed, "adjacency": chosen.adjacency}
@@ -140,9 +140,9 @@ def coefficients(chosen: argparse.Namespace) -> None:
             try:
                 found = dp.intervals(declared.learner, release, data, promise, unit=whose, **options)
             except dp.PrivacyWarning as error:
-                raise NotConverged(f"{error} Nothing was charged; --anyway pays for what there is.") from None
+                raise NotConverged(f"{error} Nothing was charged; --anyway releases intervals regardless.") from None
     rows = list(effects(release, found))
-    require(rows, f"{chosen.model}: its learner is not linear in named columns, with one score.")
+    require(rows, f"{chosen.model}: its learner must have one score, linear in named columns.")
     ends = [[low, high] if high > low else None for *_, low, high in rows]
     listed = [{"name": n, "change": c, "effect": v, "interval": e} for (n, c, v, *_), e in zip(rows, ends, strict=True)]
     wide, long = (max(map(len, texts)) for texts in list(zip(*rows, strict=True))[:2])
@@ -150,7 +150,7 @@ def coefficients(chosen: argparse.Namespace) -> None:
     lines = [] if release.private else [release.status]
     lines += [f"What each change adds to {(unit := effect_unit(release)[1])}:"]
     lines += [f"{n:<{wide}}  {c:<{long}}  {v:>9.4g}{text}" for (n, c, v, *_), text in zip(rows, reach, strict=True)]
-    remedy = "no intervals: --table, --epsilon and --delta pay for them, where dp.intervals can"
+    remedy = "no intervals: --table, --epsilon and --delta release them, if dp.intervals supports the learner"
     lines.append("intervals of 95 %" if found else remedy)
     told(chosen, {"effects": listed, "unit": unit, "private": release.private}, "\n".join(lines))
     if out is not None and found is not None:

@@ -48,7 +48,7 @@ def schema(chosen: argparse.Namespace) -> None:
 def learn(chosen: argparse.Namespace, file: str, label: str) -> str:
     """Learn a schema under the guarantee of the options; return the text of its TOML file, with the cost."""
     if chosen.epsilon is None:
-        raise DPConvexError("schema learn needs --epsilon E, and a --delta: what may be paid for the schema.")
+        raise DPConvexError("schema learn needs --epsilon E and --delta D, the cost of the schema.")
     promise, declared = privacy_of(chosen), {"labels": chosen.labels, "label_bounds": chosen.label_bounds}
     unit = chosen.privacy_unit
     whose = None if unit is None or Path(file).is_dir() else table_of(file).columns([unit])[unit]
@@ -87,7 +87,7 @@ def check_table(chosen: argparse.Namespace) -> int:
         some, which = (", ".join(map(str, part[:SHOWN])) + ", ..." * (len(part) > SHOWN) for part in several)
         where = f", {unit}s {some}" * bool(some)
         lines.append(f"  column {item['column']!r}{where}:{' ' * bool(which)}{which} {item['fault']}")
-    lines += ["This names rows and values: it is for the owner of the data, and not fit for release."] * bool(found)
+    lines += ["This lists rows and values: it is only for the owner of the data. Do not release it."] * bool(found)
     told(chosen, {"unit": unit, "records": len(rows), "faults": found}, "\n".join(lines))
     return MISTAKEN if found else 0
 

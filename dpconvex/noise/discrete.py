@@ -28,7 +28,7 @@ def drawn(law: str, scale: float, steps: Indices, rng: np.random.Generator | Non
 
 def measurement(law: str, scale: float) -> Any:
     """Return OpenDP's mechanism on vectors of integers, or raise if it does not confirm the scale of the noise."""
-    said = "nothing is released: noise is drawn by OpenDP, which is not there: pip install opendp"
+    said = "nothing is released: OpenDP, which draws the noise, is not installed: pip install opendp"
     with retold(said, ImportError):
         from opendp.domains import atom_domain, vector_domain
     from opendp.measurements import make_gaussian, make_laplace

@@ -85,7 +85,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
         lambda s: gaussian_delta(epsilon, sensitivity / s).item(), delta, sensitivity, reach=math.inf
     )
     if found is None:
-        why = "no Gaussian noise that a floating-point number describes keeps the guarantee"
+        why = "no Gaussian noise with a standard deviation in floating point keeps the guarantee"
         raise NotPrivate(why, f"epsilon = {epsilon:g}, delta = {delta:g}", "ask for a larger epsilon or delta")
     return found
 

@@ -136,8 +136,8 @@ def check(dimension: int, scale: float, rng: np.random.Generator) -> None:
 def check_process(made: tuple[int, int]) -> None:
     """Raise if this process is a fork of the one that made the fit or generator: one payment is for one release."""
     if made != this_process():
-        why = "this fit was begun in another process, of which this one is a fork, and its noise is drawn there"
-        raise DPConvexError(f"noise: {why}: it was paid for once. Begin a fit of its own here.")
+        why = "this process is a fork of the one that began the fit, and the fit was charged once"
+        raise DPConvexError(f"noise: {why}. Begin a new fit here.")
 
 
 def scaled(direction: Array, length: float) -> Array:
@@ -145,7 +145,7 @@ def scaled(direction: Array, length: float) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         noise = np.asarray(direction * length)
     if not np.isfinite(noise).all():
-        raise DPConvexError("noise: the draw exceeds what a float can hold; the scale is far too large for any use.")
+        raise DPConvexError("noise: the draw overflows; the scale is too large for any use.")
     return noise
 
 
@@ -153,7 +153,7 @@ def in_subspace(basis: Any, b: Array) -> Array:
     result = np.asarray(basis @ b, dtype=float)
     before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
     if not abs(after - before) <= DRAW_TOLERANCE * before:
-        raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed its size.")
+        raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed.")
     return result
 
 

@@ -139,12 +139,12 @@ def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(tm
     size = data.draw(st.integers(0, len(content) - 1))
     file.write_bytes(content[:size])
     kept = content[:size].count(b"\n")
-    with pytest.raises(DPConvexError, match=r"gone|torn|no line of this ledger is whole"):
+    with pytest.raises(DPConvexError, match=r"gone|torn|no complete line"):
         budget.spend(Privacy(0.25), "the process that knows better")
     if not (kept and content[:size].endswith(b"\n")):
-        refused(DPConvexError, r"torn.*Budget\.repair" if kept else "is whole; restore", Budget.open, file)
+        refused(DPConvexError, r"torn.*Budget\.repair" if kept else "line; restore", Budget.open, file)
         if not kept:
-            refused(DPConvexError, "no line of this ledger is whole", Budget.repair, file)
+            refused(DPConvexError, "no complete line", Budget.repair, file)
             return
         whole = content[size : size + 1] == b"\n"  # all of a spend is there but its end of line
         assert Budget.repair(file) == ("" if whole else content[:size].rpartition(b"\n")[2].decode())
@@ -160,7 +160,7 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "no line"),
+        ("", "no complete line"),
         ("\n", "line 1"),
         ("[]\n", "ledger of a privacy budget"),
         (SPEND, "ledger of a privacy budget"),
@@ -175,8 +175,8 @@ SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
         (HEADER + SPEND.replace("0.5", "true"), "line 2.*epsilon"),
         (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
         (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
-        (HEADER + SPEND.replace("}", ', "event": {"kind": "magic"}}'), "line 2: not a spend"),
-        (HEADER + SPEND.replace("}", ', "event": {}}'), "line 2: not a spend"),
+        (HEADER + SPEND.replace("}", ', "event": {"kind": "magic"}}'), "line 2: not an entry"),
+        (HEADER + SPEND.replace("}", ', "event": {}}'), "line 2: not an entry"),
         (HEADER + SPEND * 3, "exceed"),
         (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
     ],
@@ -221,7 +221,7 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path, monkeypatch):
         copy.replace(path)
 
     monkeypatch.setattr(os, "fsync", late)
-    refused(DPConvexError, r"replaced while it was in use.*release nothing", budget.spend, Privacy(0.7), "lost")
+    refused(DPConvexError, r"replaced during the spend.*release nothing", budget.spend, Privacy(0.7), "lost")
     monkeypatch.undo()
     budget.spend(Privacy(0.7), "anew")
     assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
@@ -267,8 +267,8 @@ def test_a_ledger_that_cannot_be_used_is_refused_with_a_remedy(path):
     lost.symlink_to("nowhere")
     circle.symlink_to(circle)
     for file, remedy in (
-        (lost, "a link to no file; remove it"),
-        (circle, "links lead in a circle; name a file"),
+        (lost, "a broken link; remove the link"),
+        (circle, "links form a loop; name a file"),
         (path / "ledger", "folder that exists"),
         (Path("/dev/null/ledger"), "name another file"),
     ):

@@ -47,7 +47,7 @@ def test_ledgers_of_events_outlive_their_process(path):
         assert [(item.label, item.privacy, item.event) for item in again.entries] == [("a", Privacy(0.3, 1e-7), event)]
     for other in ("basic", "gaussian"):
         refused(TemplateError, r"accounting is 'renyi'.*cannot be changed", Budget, TOTAL, path, other)
-    with pytest.raises(BudgetExceeded, match="Ask for a smaller epsilon, or keep a ledger with accounting='basic'"):
+    with pytest.raises(BudgetExceeded, match="Ask for a smaller epsilon, or use accounting='basic'"):
         Budget(Privacy(3.0, 1e-5), accounting="gaussian").spend(Privacy(1.0), "pure", Pure(1.0))
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["accounting"] == "renyi"
@@ -94,7 +94,7 @@ def test_what_is_left_is_nothing_where_no_fit_has_room_for_its_tail(accounting):
             count += 1
         assert count == most
         if count < 40:
-            with pytest.raises(BudgetExceeded, match=r"epsilon = 0 is left .* its noise may fail, which counts"):
+            with pytest.raises(BudgetExceeded, match=r"epsilon = 0 is left .* a truncation failure counts"):
                 budget.spend(Privacy(0.1, 1e-8), "fit", fit)
     refused(TemplateError, "no room for a fit", Budget, Privacy(60.0, 1e-6), accounting=accounting)
 

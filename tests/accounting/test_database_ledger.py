@@ -55,7 +55,7 @@ def test_a_ledger_moves_into_a_database_and_back_with_its_chain(address, tmp_pat
     Budget.move(first, address)
     refused(DPConvexError, "was moved to", budget.spend, Privacy(0.25), "on the one that was left")
     Budget.open(address).spend(Privacy(0.25), "in a database")
-    with pytest.raises(TemplateError, match="there is a ledger already"):
+    with pytest.raises(TemplateError, match="a ledger exists there"):
         Budget.move(Path(shutil.copy(first, tmp_path / "used")).write_bytes(content) and tmp_path / "used", address)
     Budget.move(address, second)
     Budget.open(second).spend(Privacy(0.25), "in a file again")
@@ -128,7 +128,7 @@ def test_an_older_file_of_sqlite_in_place_of_the_ledger_is_noticed(tmp_path):
     shutil.copy(older, path)
     refused(DPConvexError, "are gone", budget.spend, Privacy(0.25), "c")
     for use in (Budget.open, Budget.repair):  # which would cut off what stands behind the last line's end
-        refused(DPConvexError, "write its address, sqlite:///", use, path)
+        refused(DPConvexError, "write its address, such as sqlite:///", use, path)
     path.unlink()
     refused(DPConvexError, "cannot be opened", budget.spend, Privacy(0.25), "c")
     assert not path.exists()
@@ -202,7 +202,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_and_never_repeated(address, 
     calls.clear()
     clock = itertools.count(0, 100)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))  # nobody waits so long
-    refused(DPConvexError, "is not known: it may count; release nothing", budget.spend, Privacy(0.25), "b")
+    refused(DPConvexError, "unknown whether the spend counts; release nothing", budget.spend, Privacy(0.25), "b")
     monkeypatch.undo()
     assert [entry.label for entry in budget.entries] == ["a", *"b" * happened]
     budget.spend(Privacy(0.25), "c")

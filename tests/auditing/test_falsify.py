@@ -12,7 +12,7 @@ import dpconvex as dp
 FAST = {"starts": 16, "steps": 30, "seed": 0}
 PROMISE = dp.Privacy(1.0)
 GAMMA = dp.ObjectivePerturbation(noise="gamma")
-DEFECT = "defect of dpconvex, please report"
+DEFECT = "defect of dpconvex; please report"
 
 
 @pytest.fixture(scope="module")

@@ -168,7 +168,7 @@ CASES = {
     "noise was in the gradients' span": (
         problem("softmax_regression", OUTPUT),
         setting(noise_dimension=3),
-        "other dimensions",
+        "too few dimensions",
     ),
     "NaN was a modulus": (problem("logistic_regression"), modulus("nan"), "no exact number"),
     "what ties was no branch": (
@@ -176,7 +176,7 @@ CASES = {
         times(1e-3, "gradient_bound"),
         LONGER,
     ),
-    "gradients above the clip": (of(lambda x: x * w[0] / 2**40 + 1024 * w[1], BOX, CLIPPED, DELTA), ABOVE, "two clips"),
+    "gradients above the clip": (of(lambda x: x * w[0] / 2**40 + 1024 * w[1], BOX, CLIPPED, DELTA), ABOVE, "clipped"),
 }
 
 

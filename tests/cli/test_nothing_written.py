@@ -32,8 +32,11 @@ MISTAKES = {
         ({"--labels": "low,medium"}, "line 3, column 'class': 'high' was not declared"),
         ({"--backend": "magic"}, "unknown backend 'magic'"),
         ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
-        ({"--budget": "1"}, "state both, --ledger and --budget"),
-        ({"--set": "features=3"}, "a table makes Record.x=Ball.dim=2.*leave features, classes and labels out"),
+        ({"--budget": "1"}, "give both --ledger and --budget"),
+        (
+            {"--set": "features=3"},
+            "records of the table are Record.x=Ball.dim=2.*leave features, classes and labels out",
+        ),
         ({"--set": "radius=0.5"}, "records lie outside"),
     ],
 }
@@ -198,7 +201,7 @@ def test_a_total_without_room_leaves_no_ledger(run, further):
     assert done.status
     assert not Path("l.jsonl").exists()
     if further != "--delta":
-        assert "state more, as --budget" in done.err
+        assert "give a larger total, such as --budget" in done.err
 
 
 def test_identifiers_that_a_fit_refuses_break_a_declaration(run):
@@ -217,4 +220,4 @@ def test_a_fit_with_a_seed_is_never_shown_as_private(run):
     assert "attacker" not in found
     assert run("coefficients model.npz").out.startswith("NOT PRIVATE")
     dp.Budget(dp.Privacy(9.0), "ledger.jsonl")
-    assert "no saved release" in run("check ledger.jsonl", ends=1).err
+    assert "not a saved release" in run("check ledger.jsonl", ends=1).err

@@ -54,12 +54,12 @@ def test_a_certificate_comes_back_from_json_and_fits_the_schema(certificates, na
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda whole: whole["certificate"]["privacy"].update(epsilon=0.5), "claims something else"),
-        (lambda whole: whole["proof"]["claim"].update(sensitivity=0), "claims something else"),
-        (lambda whole: whole["certificate"].update(size="many"), "claims something else"),
-        (lambda whole: whole["certificate"].update(surplus={}), "claims something else"),
-        (lambda whole: whole["certificate"].update(event={"kind": "gaussian", "mu": -1}), "no amount"),
-        (lambda whole: whole.update(format="dpconvex certificate 2"), "is no 'dpconvex certificate 1'"),
+        (lambda whole: whole["certificate"]["privacy"].update(epsilon=0.5), "claim different things"),
+        (lambda whole: whole["proof"]["claim"].update(sensitivity=0), "claim different things"),
+        (lambda whole: whole["certificate"].update(size="many"), "claim different things"),
+        (lambda whole: whole["certificate"].update(surplus={}), "claim different things"),
+        (lambda whole: whole["certificate"].update(event={"kind": "gaussian", "mu": -1}), "must be finite"),
+        (lambda whole: whole.update(format="dpconvex certificate 2"), "is not a 'dpconvex certificate 1'"),
         (lambda whole: whole.pop("proof"), "no 'proof'"),
         (lambda whole: whole["certificate"].update(noise_scale=-math.inf), "no exact number"),
     ],

@@ -121,7 +121,7 @@ def test_refuses_a_scale_that_is_not_positive_and_finite(draw, scale):
 
 @pytest.mark.parametrize("draw", [gamma_direction, gaussian])
 def test_noise_beyond_the_floats_is_an_error_and_not_infinity(draw):
-    refused(DPConvexError, "exceeds", draw, 5000, 1.7e308, seeded_generator(0))
+    refused(DPConvexError, "overflows", draw, 5000, 1.7e308, seeded_generator(0))
 
 
 def test_the_words_are_those_of_chacha20():

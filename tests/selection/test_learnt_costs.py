@@ -159,7 +159,7 @@ def test_groups_and_events_of_a_release_count_the_schema(seeded):
     assert dp.Certificate.from_dict(found.to_dict()).risk(0.1) == found.risk(0.1)
     edited = found.to_dict()
     edited["learnt"]["privacy"]["epsilon"] = 0.1
-    refused(dp.TemplateError, "learn it again", dp.Certificate.from_dict, edited)
+    refused(dp.TemplateError, "learn the schema again", dp.Certificate.from_dict, edited)
     assert found.for_group(1, 1e-4).epsilon > 1.3 * alone.for_group(1, 1e-4).epsilon
     pytest.importorskip("dp_accounting")
     refused(dp.NotPrivate, "beyond=1", dp.interop.dp_event, found)

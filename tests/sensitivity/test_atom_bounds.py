@@ -210,7 +210,7 @@ def test_a_bound_near_zero_is_not_trusted_beyond_its_rounding():
 # Rounded kinks: convex, close, as steep as the kinked loss, and smooth.
 # Wrong rules and constants are found by the falsifier
 FAST = {"starts": 16, "steps": 30, "seed": 0}
-DEFECT = "defect of dpconvex, please report"
+DEFECT = "defect of dpconvex; please report"
 
 
 def test_a_wrong_rule_is_broken(monkeypatch):
