@@ -61,7 +61,7 @@ class Adversary:
         self.scores = linear_scores(in_own_fields(form, form.template.record.sample(1, rng))[0])
         rows, columns = self.scores.shape
         self.table = rng.normal(size=(rows, columns)) / self.scores.radius
-        self.probe = np.asarray(self.scores.onto_kinds @ rng.normal(size=len(self.scores.onto_kinds)))
+        self.probe = np.asarray(self.scores.projection @ rng.normal(size=len(self.scores.projection)))
         self.level = certificate.settings["level"] / math.sqrt(PAID) * (1 - 1e-9)
 
     def asked(self, part: str, batch: Batch, people: Indices | None, times: int) -> list[tuple[float, Any]]:
@@ -70,16 +70,16 @@ class Adversary:
         _, batch = in_own_fields(self.form, batch)
         known = self.scores, batch, self.certificate.privacy, queries
         if part == CHOICE:
-            reach = np.ones((2, len(self.scores.inside), self.scores.shape[1]))
+            reach = np.ones((2, len(self.scores.features), self.scores.shape[1]))
             ask: Callable[[], Any] = partial(VertexLooks(*known).choose, self.table, SMALL, reach, level, 1)
         else:
             looks = PrivateLooks(*known, people)
-            looks.in_metric(np.eye(self.scores.shape[0]))
+            looks.set_metric(np.eye(self.scores.shape[0]))
             longest = math.sqrt(looks.rows.squared_norm(self.scores.radius)) * looks.rows.grid
             table = self.table * (STEEP if part in ("curvatures", "counts of roots") else 1)
             look, vectors = partial(looks.look, table, SMALL, longest), partial(looks.vectors, table)
             if part == "second moment of cut rows":
-                looks.shorten(longest / 4)
+                looks.clip_rows(longest / 4)
             asks: dict[str, Callable[[], Any]] = {
                 "gradients": partial(look, level=level),
                 "counts by length": partial(look, edges=EDGES, histogram_level=level),

@@ -130,7 +130,7 @@ def own_form(form: LossForm) -> tuple[LossForm, tuple[Made, ...]]:
 def is_coupled(form: LossForm) -> bool:
     """Return whether the score of a record reads several columns, as ``x @ w + t * (x @ v)`` does with levels t."""
     scores = linear_scores(form)
-    reads = (abs(label.combine @ scores.kinds.T) for label in scores.form.labels)
+    reads = (abs(label.combine @ scores.to_forms.T) for label in scores.form.labels)
     return len(scores.form.labels) > 1 and any(((columns > 0).sum(axis=1) > 1).any() for columns in reads)
 
 

@@ -287,9 +287,9 @@ def proved(template: Template, privacy: Privacy, size: int, mechanism: Mechanism
             scores = linear_scores(analysis.form)
             if isinstance(mechanism, NoisyFrankWolfe):
                 alone = not scores.is_shared and scores.lift.shape[0] == scores.lift.shape[1]
-                if scores.bounds is None or not alone or not len(scores.inside):
+                if scores.bounds is None or not alone or not len(scores.features):
                     raise refusal(analysis.form, "vertices are those of scores that are linear in one field")
-                vertex_reach(analysis.form, scores.places[: len(scores.inside)].ravel())
+                vertex_reach(analysis.form, scores.indices[: len(scores.features)].ravel())
             require(cover == ResidualNoise(), "AdaptiveSteps: leave residual_noise out: all sums are exact.")
             certificate = mechanism.certify(analysis, privacy, size)
         else:

@@ -94,7 +94,7 @@ class AdaptiveDescent:
     def __init__(self, fit: Fit, begin: Array | float, form: LossForm | None, late: LossForm | None) -> None:
         self.fit = fit = replace(fit, public=fit.public.of_steps)
         self.looks, self.public, scores = fit.looks, fit.public, fit.looks.scores
-        self.columns, spent = float(np.trace(scores.onto_columns)), truncate_rows(fit)
+        self.columns, spent = float(np.trace(scores.table_projection)), truncate_rows(fit)
         begin = np.array(np.broadcast_to(begin, scores.shape), dtype=float)
         begin[-1:] += fit.public.center if fit.looks.constant else 0.0
         begin /= fit.looks.units
@@ -107,7 +107,7 @@ class AdaptiveDescent:
         self.form = None if form is None else weighed(form, self.num_records / fit.size)
         self.leverage = math.sqrt(self.metric.effective_dim / self.num_records)  # The root mean square of leverages
         # Records for each direction and unit of the level
-        self.many = self.num_records * fit.level / (fit.looks.sides * self.metric.effective_dim * self.columns)
+        self.many = self.num_records * fit.level / (fit.looks.sensitivity * self.metric.effective_dim * self.columns)
         self.rounds = self._step_count()
         self.constrained = late is not None and ridge_of(late, free=False) is not None  # Constraints beside squares
         # Of few records for each feature, noise on the second moment hides how long scores are.
@@ -128,7 +128,7 @@ class AdaptiveDescent:
     def _step_count(self) -> int:
         """Return how many steps are taken: fewer where records are few, and at least some where curvature varies."""
         fit, bent = self.fit, self.public.curvature_varies
-        single = self.num_records * fit.level / (self.looks.sides * SINGLE)
+        single = self.num_records * fit.level / (self.looks.sensitivity * SINGLE)
         usual = MAX_STEPS * min(1.0, self.many / (VARYING_ALL if bent else ALL_STEPS))
         usual = max(usual, VARYING_FEWEST) if bent else max(min(usual, single), 1.0)
         return int(round(usual) if fit.rounds is None else fit.rounds)
@@ -143,7 +143,7 @@ class AdaptiveDescent:
         self.level, self.histogram_level = fit.level_of(left / self.rounds), fit.level_of(histograms)
         self.curvature_level = fit.level_of(CURVATURES / -(-self.rounds // self.period))
         self.noise_cost = fit.noise_cost(left) * self.metric.effective_dim * self.columns
-        edges, signed = self.public.histogram_edges(math.inf), len(looks.scores.onto_kinds) == 1
+        edges, signed = self.public.histogram_edges(math.inf), len(looks.scores.projection) == 1
         lengths = LengthHistograms(edges, 0.0, fit.people(self.num_records), signed, self.public.unbalanced_slopes)
         deviation = looks.deviation_of_counts(self.histogram_level)
         self.lengths = replace(start.lengths if start else lengths, deviation=deviation)
@@ -160,7 +160,7 @@ class AdaptiveDescent:
         # Rows that share scores may have constants
         if public.vanishes and not (looks.constant or looks.scores.is_shared):
             apart, widest = WIDER_DIFFERENCES[self.leaps]
-            wider = min(max(looks.counted(apart, 1.0) / (self.curvature_level * self.num_records), 1.0), widest)
+            wider = min(max(looks.sum_sensitivity(apart, 1.0) / (self.curvature_level * self.num_records), 1.0), widest)
             looks.scores = replace(looks.scores, width=wider * looks.scores.width)
             self.curvature /= wider
         self.constant = constant_direction(self.fit, self.matrix)
@@ -189,7 +189,7 @@ class AdaptiveDescent:
         leap, here, before = self.leaps and not t, self.point, self.gradient
         clip = max(self.clip, float(np.linalg.norm(self.public.secant * self.public.center))) if leap else self.clip
         gradient = self.gradient = self._noisy_gradient(t, clip)
-        deviation = self.looks.sides * clip * self.leverage / self.level
+        deviation = self.looks.sensitivity * clip * self.leverage / self.level
         # Beside a regularizer gradients may be nothing but noise.
         above_noise = self.form is None or np.linalg.norm(gradient) > ABOVE_NOISE * deviation * math.sqrt(gradient.size)
         self.slowdown *= SLOWDOWN if above_noise and is_opposed(gradient, before) else 1.0
@@ -235,7 +235,7 @@ class AdaptiveDescent:
         answer = self.looks.look(self.matrix.T @ self.point, clip, self.leverage, self.level, **probe)
         if probe:
             self._update_curvature(t, float(answer.along[0]) / self.num_records)
-        gradient, along = np.asarray(answer.gradient @ self.looks.scores.onto_columns), self.constant
+        gradient, along = np.asarray(answer.gradient @ self.looks.scores.table_projection), self.constant
         if along is not None and self.unclipped < 1:  # Cut slopes would move the constant most
             gradient = gradient - (1 - self.unclipped) * np.outer(along, along @ gradient) / (along @ along)
         return gradient
@@ -243,7 +243,7 @@ class AdaptiveDescent:
     def _update_curvature(self, t: int, seen: float) -> None:
         """Move the curvature to the interval that the noisy one, `seen`, leaves for it, and by no large factor down."""
         public, doubt = self.public, 1.0 if self.public.curvature_varies else STEADY
-        doubt *= self.looks.counted(MAX_RISE * self.curvature, 1.0) / (self.curvature_level * self.num_records)
+        doubt *= self.looks.sum_sensitivity(MAX_RISE * self.curvature, 1.0) / (self.curvature_level * self.num_records)
         falls = 0.0 if public.vanishes and not t else self.curvature / CURVATURE_FALL**self.period
         least = max(falls, self.min_curvature)
         if not t and self.start is None and MAX_RISE * (max(seen, 0.0) + STEADY * doubt) < self.curvature:
@@ -272,8 +272,8 @@ class AdaptiveDescent:
         with suppress(NotConverged):
             hessian = curvature * self.inverse @ self.inverse.T
             table = scores.table(regularize(self.fit, form, self.matrix.T @ point, hessian)) / units
-            moved = (hessian @ (self.matrix.T @ point - table) / units) @ scores.onto_columns.T
-            return np.asarray(np.linalg.solve(self.matrix.T, table)), scores.reading.T @ moved.T.ravel()
+            moved = (hessian @ (self.matrix.T @ point - table) / units) @ scores.table_projection.T
+            return np.asarray(np.linalg.solve(self.matrix.T, table)), scores.to_table.T @ moved.T.ravel()
         return point, None
 
     def model(self) -> ScoreModel:
@@ -299,11 +299,11 @@ class AdaptiveDescent:
         if not spread > 0:
             return 0.0
         looks, each, table, clip = self.looks, self.fit.level_of(LENGTH / 2), self.matrix.T @ self.point, self.clip
-        looks.in_metric((self.matrix.T @ moving).T / spread)
-        moved = looks.counted(1.0, math.sqrt(2)) * REACH**2
+        looks.set_metric((self.matrix.T @ moving).T / spread)
+        moved = looks.sum_sensitivity(1.0, math.sqrt(2)) * REACH**2
         slope = float(looks.look(table, clip, REACH, each).gradient[0, 0])
         curved = self.curvature * max(float(looks.second_moment_in_metric(REACH, each)[0, 0]), STEADY * moved / each)
-        doubt = looks.sides * clip * REACH / each
+        doubt = looks.sensitivity * clip * REACH / each
         return -slope / (curved * spread) * max(0.0, 1 - (doubt / slope) ** 2) if slope else 0.0
 
     def _with_last_steps(self) -> Array:
@@ -326,8 +326,8 @@ def is_opposed(one: Array, other: Array) -> bool:
 
 def probe_direction(scores: LinearScores, number: int, before: Array | None = None) -> Array:
     """Return a direction of length 1 of the columns, in the space that scores depend on; of single rows, the last gradient's."""
-    random = np.random.default_rng(number).normal(size=len(scores.onto_kinds))
-    found = scores.onto_kinds @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
+    random = np.random.default_rng(number).normal(size=len(scores.projection))
+    found = scores.projection @ (before[0] if before is not None and before.any() and len(before) == 1 else random)
     return np.asarray(found / np.linalg.norm(found))
 
 
@@ -379,5 +379,5 @@ def regularize(fit: Fit, form: LossForm, table: Array, hessian: Array, pull: Arr
         for own, more in equal_columns(size * scores.squares(ridge)):
             found[:, own] = np.linalg.solve(block + np.diag(more), pulled[:, own])
         return scores.coordinates(found)
-    whole = sp.csr_array(scores.reading.T @ sp.kron(scores.onto_columns, block, format="csr") @ scores.reading)
+    whole = sp.csr_array(scores.to_table.T @ sp.kron(scores.table_projection, block, format="csr") @ scores.to_table)
     return least_point(form, whole, whole @ theta + (0.0 if pull is None else pull), size)

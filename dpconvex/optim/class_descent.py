@@ -109,9 +109,9 @@ class ClassDescent:
             spent += more
         edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *RIDGE_ENDS))
         self.metric, *_ = row_metric(fit, MOMENT_SHARE, edge, denoised=True)
-        self.matrix = fit.looks.in_metric(self.metric.matrix)
-        self.along, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.onto_columns))
-        self.many = fit.size * fit.level / (fit.looks.sides * self.metric.effective_dim)
+        self.matrix = fit.looks.set_metric(self.metric.matrix)
+        self.along, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.table_projection))
+        self.many = fit.size * fit.level / (fit.looks.sensitivity * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
         # Twice the weights of squares of the table
@@ -120,7 +120,7 @@ class ClassDescent:
         unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores say no probabilities
         told = None if self.along is None else self.public.of_labels
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
-        self.shares = None if told is None or unlikely else LabelShares(told, len(scores.onto_kinds))
+        self.shares = None if told is None or unlikely else LabelShares(told, len(scores.projection))
         self.level = fit.level_of((1 - MOMENT_SHARE - LENGTHS_SHARE - self.shifts - spent) / self.rounds)
         self._set_clip_and_step()
         self.first = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
@@ -138,7 +138,7 @@ class ClassDescent:
         widest = math.sqrt(looks.rows.squared_norm(looks.scores.radius)) * looks.rows.grid
         longest = (widest if public.metric is None else public.metric.longest) / metric.root.min()
         self.clip, self.unit = part * public.slope, min(math.sqrt(metric.effective_dim / fit.size), longest)
-        self.noise = self.unit * looks.sides * self.clip / self.level * math.sqrt(self.rounds)
+        self.noise = self.unit * looks.sensitivity * self.clip / self.level * math.sqrt(self.rounds)
         step = MAX_STEP / max(wider * public.smoothness, public.lipschitz**2 / 4)
         moved = MOVED * (1 + noisy / self.many)
         for _ in range(32):  # Curvature holds back noise, and it holds back more where steps are longer
@@ -160,7 +160,7 @@ class ClassDescent:
     def take_step(self, t: int) -> None:
         """Ask for the noisy gradient, and take step `t`; halve steps where it turns back the last one."""
         answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
-        gradient, noise, along = answer.gradient @ self.looks.scores.onto_columns, self.noise, self.along
+        gradient, noise, along = answer.gradient @ self.looks.scores.table_projection, self.noise, self.along
         if self.shares is not None and along is not None:
             weights, mean = self.metric.signal * along, along / (self.looks.constant * self.fit.size)
             place = weights @ self.point / (self.metric.signal @ along**2)
@@ -185,7 +185,7 @@ class ClassDescent:
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
         spread = math.sqrt(float((metric.signal[:, None] * average**2).sum()) / fit.size)
         # With what no score reads.
-        read = scores.coordinates(scores.table(self.held) @ scores.onto_columns)
+        read = scores.coordinates(scores.table(self.held) @ scores.table_projection)
         theta = scores.coordinates(table * self.looks.units) + self.held - read
         slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
         factor = length_factor(fit, table, spread, slopes_at, ends)
@@ -211,7 +211,7 @@ class ClassDescent:
         scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
         ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
         if not self.implicit.is_plain:
-            ridges, fixed = 0 * ridges, (scores.shortest.T @ self.slopes).reshape(scores.shape[::-1])[:, -1]
+            ridges, fixed = 0 * ridges, (scores.from_table.T @ self.slopes).reshape(scores.shape[::-1])[:, -1]
         return ridges / size, fixed / size
 
 
@@ -242,14 +242,14 @@ def length_factor(
 ) -> float:
     """Return what to multiply parameters by: a Kalman filter of noisy slopes along them, for a root mean square of scores."""
     looks, level, bend = fit.looks, fit.level_of(LENGTHS_SHARE / LENGTH_LOOKS), fit.size * fit.public.curvature
-    found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(looks.scores.onto_kinds)
+    found, variance, columns = 1.0, LENGTH_DEVIATION**2, np.trace(looks.scores.projection)
     if not spread > 0:
         return 1.0
     # The curvature of logistic losses where scores are normal; of many classes, each has a part of them.
     flatter = math.pi / 4 * spread**2 / (1 + columns)
-    sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.counted(1.0, 2.0)
+    sharp = bend * spread / (1 + flatter) ** 1.5 * level / looks.sum_sensitivity(1.0, 2.0)
     reach = spread * min(max(SPREAD_REACH, REACH_AT_1 / max(spread, 1.0), BLURRED * sharp), MAX_REACH)
-    noise = looks.counted(reach, 2.0) / level
+    noise = looks.sum_sensitivity(reach, 2.0) / level
     for _ in range(LENGTH_LOOKS):
         answer = looks.look(table * found, cap=reach * found, along_level=level)
         pulled, held = slopes_at(found)
@@ -272,10 +272,10 @@ def balance_constants(fit: Fit, table: Array, spread: float, ridge: Array, pull:
     table, most = table.copy(), public.lipschitz * math.sqrt(looks.privacy.most)
     margin = float(public.of_labels(np.zeros(table.shape[1]))[0].mean()) / public.slope
     curved, variance = public.lipschitz / 2 / (margin + spread) + ridge, (APART * margin) ** 2 * np.ones_like(ridge)
-    noise = looks.sides * most / (level * size)
-    looks.in_metric(np.eye(len(table))[-1:] / looks.constant)
+    noise = looks.sensitivity * most / (level * size)
+    looks.set_metric(np.eye(len(table))[-1:] / looks.constant)
     for _ in range(LENGTH_LOOKS):
-        slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.onto_columns)[0] / size
+        slopes = (looks.look(table, most, 1.0, level).gradient @ looks.scores.table_projection)[0] / size
         slopes = slopes + ridge * table[-1] * looks.constant + pull
         gain = variance * curved / (variance * curved**2 + noise**2)
         table[-1] -= np.clip(gain * slopes, -margin, margin) / looks.constant

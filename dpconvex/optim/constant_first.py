@@ -48,7 +48,7 @@ def measure_constant(looks: PrivateLooks) -> Array:
     """Measure rows by their constant from now on; return the matrix."""
     only = np.zeros((1, looks.rows.count))
     only[0, -1] = 1 / looks.constant
-    return looks.in_metric(only)
+    return looks.set_metric(only)
 
 
 class ConstantStart(NamedTuple):
@@ -97,7 +97,7 @@ def estimate_constant(fit: Fit, number: float, begin: Array | float, most: float
     asked: Any = {"edges": lengths.edges, "histogram_level": own, "cap": cap, "along_level": own * public.vanishes}
     answer = looks.look(begin + np.outer(matrix.T, place), probe=probe, **asked)
     if len(probe):
-        curvature = max(float(answer.along[0]) / number, 0.0) + looks.counted(cap, 1.0) / (own * number)
+        curvature = max(float(answer.along[0]) / number, 0.0) + looks.sum_sensitivity(cap, 1.0) / (own * number)
         curvature = max(curvature, LAW_PART * law)  # 0 between targets of few values, but not where scores spread
         least = min(curvature, TIED * law)
     _, _, size = lengths.sides(answer.histogram)
@@ -119,7 +119,7 @@ def search_constants(
 ) -> tuple[Array, float, float, float] | None:
     """Search the constants; return where mean slopes are about 0, a clip for slopes, the cost, and the curvature found."""
     looks, public, people = fit.looks, fit.public, fit.people(number)
-    columns, few = looks.scores.shape[1], people * fit.level / looks.sides
+    columns, few = looks.scores.shape[1], people * fit.level / looks.sensitivity
     if (mixed := loss_directions(looks.scores)).size:
         apart = np.linalg.inv(mixed)
     # Each record has one of them: they move together.
@@ -152,7 +152,7 @@ def search_constants(
     sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
     bends = each * sides[0], each * sides[1]
     every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
-    spent *= search(ask, wider * louder * looks.sides / (people * own), every, most_clip) / MAX_QUERIES
+    spent *= search(ask, wider * louder * looks.sensitivity / (people * own), every, most_clip) / MAX_QUERIES
     clips = (CLIP_DEVIATIONS * LOGISTIC_DEVIATION * one.scale * sum(one.bends) / 2 for one in every)
     usual = wider * math.hypot(
         *(one.weight * min(clip, max(one.longest)) for one, clip in zip(every, clips, strict=True))
@@ -166,7 +166,7 @@ def balance_constant(
 ) -> tuple[float, float, float]:
     """Return where slopes balance, by mean slopes, the mean curvature there, and what they cost, of the squared level."""
     looks, public, spent = fit.looks, fit.public, 0.0
-    few = fit.people(number) * fit.level / looks.sides
+    few = fit.people(number) * fit.level / looks.sensitivity
     near = (float(place) for far in range(MAX_SCORE) for place in (-far, far))
     place = next((one for one in near if public.short_side(one) > MIN_SLOPE), 0.0)
     bears = few * math.sqrt(sum(SHARES))
@@ -176,7 +176,7 @@ def balance_constant(
         """Return the noisy mean curvature at the place, and its noise."""
         own, cap = fit.level_of(cost), wider * public.short_side(place)
         answer = looks.look(begin + matrix.T * place, probe=np.ones(1), cap=cap, along_level=own)
-        return float(answer.along[0]) / number, looks.counted(cap, 1.0) / (own * number)
+        return float(answer.along[0]) / number, looks.sum_sensitivity(cap, 1.0) / (own * number)
 
     if public.least_part < EVEN:
         (told, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
@@ -207,7 +207,7 @@ def nearest_defined(place: float, before: float, public: PublicFacts) -> float:
 
 def are_separate(scores: LinearScores) -> bool:
     """Say whether no score is one of two columns."""
-    return bool((np.diff(sp.csc_array(scores.kinds).indptr) <= 1).all())
+    return bool((np.diff(sp.csc_array(scores.to_forms).indptr) <= 1).all())
 
 
 def loss_directions(scores: LinearScores) -> Array:
@@ -216,7 +216,7 @@ def loss_directions(scores: LinearScores) -> Array:
         return np.eye(1)
     if len(scores.form.labels) > 1:
         return np.zeros((0, 0))
-    rows = (scores.form.labels[0].combine @ scores.kinds.T).toarray()
+    rows = (scores.form.labels[0].combine @ scores.to_forms.T).toarray()
     rows = rows[np.abs(rows).max(axis=1) > 0]
     largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
     parts = np.unique(np.round(rows / largest, SAME_DIGITS), axis=0).T
@@ -283,7 +283,7 @@ def refine_constant(
         own = fit.level_of(last)
         step = looks.look(table, wide, 1.0, own).gradient[0, 0] / (number * bend)
         # Shorter by what of it may be noise.
-        step *= max(0.0, 1 - (looks.sides * wide / own / (number * bend) / step) ** 2) if step else 0.0
+        step *= max(0.0, 1 - (looks.sensitivity * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
     belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # By which other scores raise the mean of log links
     belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
@@ -292,5 +292,5 @@ def refine_constant(
         table, unit = table + (place - before) * only, public.short_side(place + more)
         own = fit.level_of(part * last)
         slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)
-        belief.learn(place + more, slope / unit, wide / unit, looks.sides * wide / own / number / unit)
+        belief.learn(place + more, slope / unit, wide / unit, looks.sensitivity * wide / own / number / unit)
     return table + (belief.middle - more - place) * only

@@ -195,7 +195,7 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     """Return the best table of constants alone where scores share parameters, and the part of the squared level that it cost."""
     looks, scores, size = fit.looks, fit.looks.scores, fit.size
     table, every = np.zeros(scores.shape), derivatives(scores)
-    moving = abs(every[:, scores.inside]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
+    moving = abs(every[:, scores.features]).sum(axis=1).reshape(-1, len(table)).any(axis=0)
     alone = every[:, [-1]].toarray().reshape(-1, len(table)) * ~moving
     if not len(fixed := np.flatnonzero(alone.any(axis=0))):
         return table, 0.0
@@ -210,9 +210,9 @@ def shared_constants(fit: Fit, of_labels: OfLabels) -> tuple[Array, float]:
     clip, longest = (float(np.linalg.norm(of[1], axis=1).max()) for of in (of_labels(kinds @ nothing), told(nothing)))
     if not clip * longest > 0:  # No label has a slope there
         return table, 0.0
-    louder = looks.sides * most / (size * fit.level)
+    louder = looks.sensitivity * most / (size * fit.level)
     spent = min((louder / SLOPE_NOISE) ** 2, SLOPE_COST)
-    looks.in_metric(np.eye(len(table))[fixed] / lengths[:, None])
+    looks.set_metric(np.eye(len(table))[fixed] / lengths[:, None])
     seen = looks.look(table, clip, most * longest / clip, fit.level_of(spent)).gradient[:, 0] / size
     shares.learn(nothing, seen, louder * longest / math.sqrt(spent), math.inf)
     table[fixed, 0] = shares.best() / lengths

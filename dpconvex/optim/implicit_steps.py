@@ -77,7 +77,7 @@ class ImplicitSteps:
         elif many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES:
             self.takes_cones = True
         if not self.is_plain:
-            self.table = np.kron(scores.onto_columns, self.turn) @ scores.reading
+            self.table = np.kron(scores.table_projection, self.turn) @ scores.to_table
 
     @property
     def is_plain(self) -> bool:
@@ -147,12 +147,12 @@ class ImplicitSteps:
 def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
     """Say whether K bounds scores of all parameters; a part that all matrices share, which no score sees, may free them of it."""
     K, (one, other) = form.feasible, np.random.default_rng(0).normal(size=(2, form.space.dim))
-    if K.is_space or scores.places.size < scores.lift.shape[1]:
+    if K.is_space or scores.indices.size < scores.lift.shape[1]:
         return False
     if not K.has_projection:
         return many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES
     deep = K.project(FAR_AWAY * one) + K.project(-FAR_AWAY * one)
-    unseen = deep - scores.coordinates(scores.table(deep) @ scores.onto_columns)
+    unseen = deep - scores.coordinates(scores.table(deep) @ scores.table_projection)
     if np.linalg.norm(unseen) < 1e-6 * FAR_AWAY:  # There is no such part
         return True
     point = FAR_AWAY / float(np.linalg.norm(unseen)) * unseen + other

@@ -87,7 +87,7 @@ class NewtonStep:
         count = self.onto.shape[1]
         self.come_nearer(bent, part(LENGTHS_SHARE / 5), part(NEARER))
         self.before = table = self.table
-        both = looks.counted_people(math.sqrt(2))
+        both = looks.count_sensitivity(math.sqrt(2))
         least = math.sqrt(HESSIAN_EDGE * part(HESSIAN) / (both * math.sqrt(2 * count)))
         longest = min(self.longest_root(part(LENGTHS_SHARE / 5), NARROW_ROOM), least)
         share, edge = HESSIAN, HESSIAN_EDGE * (longest / least) ** 2
@@ -120,10 +120,10 @@ class NewtonStep:
     def turn_coordinates(self) -> None:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
-        self.matrix = self.looks.in_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
+        self.matrix = self.looks.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
         whole = np.kron(np.eye(self.table.shape[1]), self.matrix.T * self.looks.units)
-        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.reading @ self.basis.toarray()))[0]
-        self.back = self.scores.shortest @ whole @ self.onto
+        self.onto = np.linalg.qr(np.linalg.solve(whole, self.scores.to_table @ self.basis.toarray()))[0]
+        self.back = self.scores.from_table @ whole @ self.onto
 
     @property
     def is_steep(self) -> bool:
@@ -143,7 +143,7 @@ class NewtonStep:
         clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
         clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
-        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sides * clip / level, cut)
+        return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sensitivity * clip / level, cut)
 
     def counted(self, clip: float, level: float) -> tuple[float, float, float]:
         """Return a clip that is wide enough by counts, about the sum of what it cuts, and the level that counts leave.
@@ -155,7 +155,7 @@ class NewtonStep:
             each = level * math.sqrt(COUNT)
             level *= math.sqrt(1 - COUNT)
             many = float(self.looks.vectors(self.table, "gradients", 2 * clip, each, np.array([clip]))[0])
-            longer, noise = max(many - DOUBTED / each, 0.0), self.looks.sides / level
+            longer, noise = max(many - DOUBTED / each, 0.0), self.looks.sensitivity / level
             if longer <= noise or not left:
                 break
             clip *= min(max(math.sqrt(longer / noise), CLIP_GROWTH[0]), CLIP_GROWTH[1])
@@ -170,13 +170,13 @@ class NewtonStep:
 
     def find_long_rows(self, length_level: float, level: float) -> Array:
         """Shorten directions in which the Hessian exceeds what the metric says; return about the Hessian there, (rows, rows)."""
-        one = self.looks.counted_people(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
+        one = self.looks.count_sensitivity(math.sqrt(2)) * math.sqrt(2 * self.onto.shape[1]) / level
         longest = self.longest_root(length_level, ROOM**2)  # what is cut here looks short, and is cut again
         edge = min(one * longest**2, DEAFENED)
         longest = math.sqrt(edge / one)
         both = self.table.shape[::-1] * 2
         rough = np.einsum("kikj->ij", self.looks.vectors(self.table, "roots", longest, level).reshape(both))
-        values, axes = np.linalg.eigh(rough / np.trace(self.scores.onto_columns))
+        values, axes = np.linalg.eigh(rough / np.trace(self.scores.table_projection))
         inverse = np.linalg.inv(self.matrix)
         lengths = np.maximum(values - edge / 2, 1.0)
         self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
@@ -217,7 +217,7 @@ class NewtonStep:
         probe: Any = {"probe": probe_direction(self.scores, 0), "cap": cap, "along_level": own}
         points = (self.before, self.table, self.table - away, self.table + away)
         found = [float(self.looks.look(point, **probe).along[0]) for point in points]
-        doubt = COUNT_DEVIATIONS * self.looks.counted(cap, 1.0) / own
+        doubt = COUNT_DEVIATIONS * self.looks.sum_sensitivity(cap, 1.0) / own
         if float(np.mean(found)) < doubt / 2:  # as the mean of four deviates half as much
             raise NotConverged(f"intervals: noise hides whether the curvature of the loss stays the same. {REMEDY}")
         if max(found) - min(found) > CURVATURE_CHANGE * float(np.mean(found)) + doubt:

@@ -31,9 +31,9 @@ def row_metric(
     if public.metric is None:
         moment, deviation = looks.second_moment(level)
     else:
-        turn = looks.in_metric(public.metric.of_rows(looks.constant))
+        turn = looks.set_metric(public.metric.of_rows(looks.constant))
         moment = looks.second_moment_in_metric(public.metric.longest, level)
-        deviation = looks.counted(1.0, math.sqrt(2)) * public.metric.longest**2 / level
+        deviation = looks.sum_sensitivity(1.0, math.sqrt(2)) * public.metric.longest**2 / level
     metric = Metric.of(moment, math.sqrt(2 * looks.rows.count) * deviation, ridge, most, denoised, turn)
     if not looks.constant:
         return metric, 0.0, 0.0
@@ -45,14 +45,14 @@ def truncate_rows(fit: Fit) -> float:
     """Cut rows to a length that few exceed, unless noise hides which; return the part of the squared level that counts cost."""
     looks, size = fit.looks, fit.size
     share = min((1 / (COUNTED * size * fit.level)) ** 2, COUNTS_COST)
-    deviation = looks.counted(1.0, math.sqrt(2)) / fit.level_of(share)
+    deviation = looks.sum_sensitivity(1.0, math.sqrt(2)) / fit.level_of(share)
     if looks.scores.is_shared or looks.rows.count == 1 or deviation > COUNTS_NOISE * size:
         return 0.0
     edges = looks.scores.radius * FINER ** np.arange(1.0 - ROW_BINS, 1.0)
     longer = np.cumsum(looks.lengths(edges, fit.level_of(share))[::-1])
     many = longer > np.maximum(LONG * size, SURE_COUNT * deviation * np.sqrt(np.arange(1, ROW_BINS + 1)))
     if place := int(np.argmax(many)):
-        looks.shorten(float(edges[-1 - place]))
+        looks.clip_rows(float(edges[-1 - place]))
     return share
 
 
@@ -61,7 +61,7 @@ def fit_metrics(
 ) -> tuple[Metric, Array, float, float, float, ConstantStart | None]:
     """Return the metric, the matrix that turns rows, about their number, what is left, how much is cut, and the constant."""
     looks, public, size = fit.looks, fit.public, fit.size
-    most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.onto_columns)))
+    most = size * fit.level / (DIRECTIONS * float(np.trace(looks.scores.table_projection)))
     alone = fit.has_few or (looks.scores.is_shared and public.has_no_curvature)  # Roots at 0 would be noise
     share, ridge = (float(np.clip(looks.rows.count / FEATURES, *ALONE)), EDGE_ALONE) if alone else (FIRST, FIRST_EDGE)
     if looks.rows.count == 1:  # There is nothing to be made round
@@ -78,18 +78,18 @@ def fit_metrics(
         number = counted if abs(counted - size) > wide and counted > wide else size
     searched = looks.constant and (starts if looks.scores.shape[1] == 1 else public.vanishes)
     start = estimate_constant(fit, number, begin, left - SECOND * (not alone)) if searched else None
-    turn = looks.in_metric(rough.matrix)
+    turn = looks.set_metric(rough.matrix)
     if alone:
         return rough, turn, number, left, 1.0, start
     second, longest = fit.level_of(SECOND), LEVERAGE_CUT * math.sqrt(rough.effective_dim / number)
     if looks.scores.is_shared:  # Rows of one record are weighed by its Hessian
         bent = MAX_RISE * public.curvature
         fine = looks.vectors(np.zeros(looks.scores.shape), "roots", longest * math.sqrt(bent), second) / bent
-        moved = looks.counted_people(math.sqrt(2))
+        moved = looks.count_sensitivity(math.sqrt(2))
     else:
-        fine, moved = looks.second_moment_in_metric(longest, second), looks.counted(1.0, math.sqrt(2))
+        fine, moved = looks.second_moment_in_metric(longest, second), looks.sum_sensitivity(1.0, math.sqrt(2))
     edge = math.sqrt(2 * looks.rows.count) * moved * longest**2 / second  # Of its noise
     cut = max(float(rough.signal.sum()) / max(float(np.trace(fine)), edge), 1.0)
     scale, cut = (cut, 1.0) if looks.scores.is_shared else (1.0, cut)
     metric = Metric.of(fine * scale, edge * scale, SECOND_EDGE, most)
-    return metric, looks.in_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start
+    return metric, looks.set_metric(metric.matrix @ turn), number, left - SECOND, min(cut, MOST_CUT), start

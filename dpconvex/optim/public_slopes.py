@@ -18,7 +18,7 @@ from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
 from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_lopsided
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
-from dpconvex.sums.exact_sums import slopes_change
+from dpconvex.sums.exact_sums import derivative_along
 from dpconvex.sums.jacobians import within
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.util.arrays import Array, Indices
@@ -67,30 +67,30 @@ class DomainSlopes:
         """Return slopes, shape (columns, records), at forms, shape (forms, records or one)."""
         forms = np.repeat(self.center_forms + self.score_unit * forms, self.block.size // forms.shape[1], axis=1)
         if self.begin is None:
-            return (self.scores.kinds @ self.block.slopes(forms)[1])[:, self.like]
+            return (self.scores.to_forms @ self.block.slopes(forms)[1])[:, self.like]
         forms = forms + self.block.forms(self.scores.coefficients(self.begin))
         losses, slopes = self.block.slopes(forms, valued=True)
-        return self.scores.kinds @ np.where(np.isfinite(losses), slopes, np.nan)
+        return self.scores.to_forms @ np.where(np.isfinite(losses), slopes, np.nan)
 
     @cached_property
     def center_forms(self) -> Array:
         """The forms in the middle, shape (forms, 1)."""
-        kinds = self.scores.kinds
-        return np.asarray(kinds.T @ np.broadcast_to(self.center, kinds.shape[0]))[:, None]
+        to_forms = self.scores.to_forms
+        return np.asarray(to_forms.T @ np.broadcast_to(self.center, to_forms.shape[0]))[:, None]
 
     def alone(self, place: float) -> Array:
         """Return slopes by the first column at one score, shape (records,)."""
-        return np.asarray(self(place * self.scores.kinds.T.toarray()[:, :1])[0])
+        return np.asarray(self(place * self.scores.to_forms.T.toarray()[:, :1])[0])
 
     @property
     def probe(self) -> Array:
-        return np.asarray(self.scores.kinds.T @ probe_direction(self.scores, 0))
+        return np.asarray(self.scores.to_forms.T @ probe_direction(self.scores, 0))
 
     def of_labels(self, place: Array) -> tuple[Array, Array]:
         """Return losses of the block's records at constants, shape (labels,), and slopes, shape (labels, columns)."""
-        forms = np.repeat((self.scores.kinds.T @ place)[:, None], self.block.size, axis=1)
+        forms = np.repeat((self.scores.to_forms.T @ place)[:, None], self.block.size, axis=1)
         losses, slopes = self.block.slopes(forms, valued=True)
-        return losses, (self.scores.kinds @ slopes).T
+        return losses, (self.scores.to_forms @ slopes).T
 
     def curvature_far_away(self, side: int) -> float:
         """Return the mean curvature far away on a side of the probe, or 0 where it is not the same everywhere."""
@@ -104,10 +104,10 @@ class DomainSlopes:
         """The middles of scores at which slopes have both signs, half the widths, and where 0 is none, by column."""
 
         def seen(places: Array, sign: int) -> Array:
-            slopes = sign * self((self.scores.kinds.T @ places)[:, None])
+            slopes = sign * self((self.scores.to_forms.T @ places)[:, None])
             return np.asarray((slopes > ZERO_SLOPE * np.abs(slopes).max(axis=1, keepdims=True)).mean(axis=1))
 
-        count, ends = self.scores.kinds.shape[0], list[Array]()
+        count, ends = self.scores.to_forms.shape[0], list[Array]()
         for sign in (1, -1):
             low, high = np.full(count, -MAX_ASINH), np.full(count, MAX_ASINH)
             for _ in range(BISECTIONS):
@@ -134,7 +134,7 @@ class DomainSlopes:
         center, half, _ = self.sign_intervals
         if not (half > 0).all():
             return 0.0
-        columns = self.scores.kinds.T
+        columns = self.scores.to_forms.T
         near, far = (
             max(float(np.abs(self((columns @ (center + side * far * half))[:, None])).max()) for side in (-1, 1))
             for far in (1.0, FAR_SCORE)
@@ -165,12 +165,12 @@ class DomainSlopes:
 
     def units_of_columns(self) -> list[float]:
         """Return powers of two in which the curvature by each column is about the same; none where these are alike."""
-        (center, half, _), kinds = self.sign_intervals, self.scores.kinds
+        (center, half, _), to_forms = self.sign_intervals, self.scores.to_forms
         if len(half) == 1 or not are_separate(self.scores) or not np.all(half > 0):
             return []
-        center_forms, bends = (kinds.T @ center)[:, None], list[float]()
+        center_forms, bends = (to_forms.T @ center)[:, None], list[float]()
         for j, far in enumerate(half / 4):
-            probe = far * kinds.T[:, [j]].toarray()
+            probe = far * to_forms.T[:, [j]].toarray()
             bends.append(float((self(center_forms + probe)[j] - self(center_forms - probe)[j]).mean()) / (2 * far))
         bent = np.array(bends)
         if not (bent > 0).all() or bent.max() < UNIT_RATIO**2 * bent.min():
@@ -179,15 +179,15 @@ class DomainSlopes:
 
     def has_unlike_columns(self) -> bool:
         """Say whether losses are sums of functions of one column each, some of all, unlike in slopes or width, or far from 0."""
-        scores, kinds = self.scores, self.scores.kinds.T.toarray()
+        scores, to_forms = self.scores, self.scores.to_forms.T.toarray()
         if scores.is_shared or scores.shape[1] == 1 or not are_separate(scores):
             return False
         place = np.random.default_rng(0).normal(size=scores.shape[1])
-        slopes = self((kinds @ place)[:, None])
-        alone = (self(far * kinds[:, [j]])[j] for j, far in enumerate(place))
+        slopes = self((to_forms @ place)[:, None])
+        alone = (self(far * to_forms[:, [j]])[j] for j, far in enumerate(place))
         if not ((slopes != 0).all(axis=0).any() and all(map(np.allclose, alone, slopes))):
             return False
-        below, low, here, high = (self(far * kinds.sum(axis=1)[:, None]) for far in (-LOWEST, -1, 0, 1))
+        below, low, here, high = (self(far * to_forms.sum(axis=1)[:, None]) for far in (-LOWEST, -1, 0, 1))
         up, down, last = (np.maximum(side.max(axis=1), 0.0) for side in (here, -here, -below))
         most, least = np.maximum(up, down), np.where(up > down, np.maximum(down, last), up)
         rises = [np.abs(one - other).sum(axis=1) for one, other in ((here, low), (high, here))]
@@ -211,7 +211,7 @@ class DomainSlopes:
         """What links say: slopes and curvatures on their short side, and the least part of the largest of a record."""
         # Slopes differ at the first by targets, at one end by censoring, at all by weights; targets are far within the ends.
         ends = LARGE_SCORE, 4.0 ** OCTAVES[-1], -(4.0 ** OCTAVES[-1])
-        part = max(map(self.least_part, ends)) if len(self.scores.onto_kinds) == 1 else 0.0
+        part = max(map(self.least_part, ends)) if len(self.scores.projection) == 1 else 0.0
         return {"both_sides": self.both_sides, "short_curvature": self.short_curvature, "least_part": part}
 
     def least_part(self, place: float) -> float:
@@ -239,7 +239,7 @@ class DomainSlopes:
 def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScores, PublicFacts]:
     """Return the scores, or one column, and what records of the domain say of slopes and curvatures; no data are read."""
     scores, one = linear_scores(form), slice(column, None if column is None else column + 1)
-    own: Any = {"places": scores.places[:, one], "scale": scores.scale[:, one], "kinds": scores.kinds[one]}
+    own: Any = {"indices": scores.indices[:, one], "scale": scores.scale[:, one], "to_forms": scores.to_forms[one]}
     scores = scores if column is None else replace(scores, **own)
     scores, batch, is_level = records_of_domain(form, scores)
     engine = RecordSums(scores.form, batch)
@@ -275,7 +275,7 @@ def facts_in_own_units(
     rises = slopes_at.power_law_width()
     is_link = public.has_log_link and not rises and not (plain.width if scores.shape[1] == 1 else public.is_lipschitz)
     if is_link and not (labels and public.is_lipschitz and not are_lopsided(public.longest, LINKED)):
-        single = len(scores.onto_kinds) == 1
+        single = len(scores.projection) == 1
         unit = slopes_at.link_unit() if single else 1.0
         if unit != 1:
             slopes_at = replace(slopes_at, scores=scores.in_units([unit]))
@@ -313,10 +313,10 @@ def facts_near(
     scores, labels, probe, unit = slopes_at.scores, facts["has_labels"], slopes_at.probe, slopes_at.score_unit
     along = probe_direction(scores, 0)
     levels = not labels and len(scores.form.labels) > 1 and are_separate(scores)  # Of which each record has one column
-    even = scores.kinds.T @ (np.sign(along) / math.sqrt(len(along))) if levels else probe
+    even = scores.to_forms.T @ (np.sign(along) / math.sqrt(len(along))) if levels else probe
 
     def curvature_at(place: float) -> Any:
-        return along @ slopes_change(slopes_at, place * probe[:, None], probe[:, None], scores.width)
+        return along @ derivative_along(slopes_at, place * probe[:, None], probe[:, None], scores.width)
 
     facts = facts | {"sides": tuple(slopes_at.curvature_far_away(side) / unit for side in (-1, 1))}
     far = 1.0 if facts.pop("is_tied") or rises else slopes_at.settling_score(even)

@@ -93,7 +93,7 @@ def with_constant(scores: LinearScores, batch: Batch) -> LinearScores:
     """Return scores with a constant, where rows of levels make one."""
     if scores.has_constant or scores.is_shared or scores.shape[1] > 1:
         return scores
-    rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.inside]
+    rows = dense(flattened(batch.fields[scores.name][:])).astype(float)[:, scores.features]
     along = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
     return scores.with_constant(along) if np.abs(rows @ along - 1).max() < ROUNDED_ONE else scores
 
@@ -102,7 +102,7 @@ def records_of_domain(form: LossForm, scores: LinearScores) -> tuple[LinearScore
     """Return records drawn in their domain, as many of each label, scores of their rows, and whether these say a level alone."""
     record = form.template.record
     count = len(record.combinations)
-    each = max(min(SAMPLES, NUMBERS // max(len(scores.inside), 1)), 64)
+    each = max(min(SAMPLES, NUMBERS // max(len(scores.features), 1)), 64)
     each = max(min(each, MAX_SCORES // (count * max(count, scores.form.forms))), LEAST_SAMPLES)
     batch = (form.made.before if form.made else record).sample(each * count, np.random.default_rng(0))
     if form.made:
@@ -136,7 +136,7 @@ class DomainMetric:
             return None
         if scores.is_shared:
             return cls.of_shared(batch, rows)
-        x = dense(flattened(batch.fields[rows.name][:])).astype(float)[:, rows.inside]
+        x = dense(flattened(batch.fields[rows.name][:])).astype(float)[:, rows.features]
         means, spread = x.mean(axis=0), x.var(axis=0)
         moving = spread > EMPTY * (means**2 + spread).max(initial=0.0)
         wide = spread[moving]

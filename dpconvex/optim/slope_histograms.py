@@ -196,7 +196,7 @@ class Fit:
 
     def noise_cost(self, part: float) -> float:
         """Return what noise on gradients with a part of the squared level counts next to bias, for a clip of 1."""
-        return (NOISE_COST * self.looks.sides / self.level) ** 2 / part
+        return (NOISE_COST * self.looks.sensitivity / self.level) ** 2 / part
 
     def people(self, number: float) -> float:
         """Return the least number of people that `number` records belong to."""

@@ -28,10 +28,10 @@ def descend_on_vertices(
     fit: Fit, looks: VertexLooks, batch: Batch, people: Indices | None, form: LossForm, vertices: int
 ) -> Array:
     """Return the parameters that the steps end at, in coordinates, shape (dim,)."""
-    scores, size, widest = looks.scores, fit.size, float(looks.scores.widest.max())
+    scores, size, widest = looks.scores, fit.size, float(looks.scores.feature_bounds.max())
     public = replace(fit.public, metric=None)  # of all features, of which few are taken
-    features, left = len(scores.inside), 1 - LENGTHS_SHARE - CHOICES_SHARE
-    reach, plain = vertex_reach(form), simplex_center(form)[scores.places] * scores.scale
+    features, left = len(scores.features), 1 - LENGTHS_SHARE - CHOICES_SHARE
+    reach, plain = vertex_reach(form), simplex_center(form)[scores.indices] * scores.scale
 
     def part(chosen: Indices, share: float, rounds: float | None = None) -> Fit:
         own = PrivateLooks(scores.part(chosen), batch, looks.privacy, looks.queries, people)
@@ -41,7 +41,7 @@ def descend_on_vertices(
         alone, left = part(np.arange(0), CONSTANT_SHARE), left - CONSTANT_SHARE
         plain[-1] = score_model(alone).table[-1] * alone.looks.constant
     clip = usual_length(looks, plain / looks.units, fit.level_of(LENGTHS_SHARE), public.slope * widest, size)
-    own = (reach[:, scores.places] / scores.scale)[:, :features]
+    own = (reach[:, scores.indices] / scores.scale)[:, :features]
     own = np.where(scores.scale[:features] < 0, -own[::-1], own)
     found = looks.choose(plain / looks.units, clip, own, fit.level_of(CHOICES_SHARE), vertices)
     rest = part(np.sort(np.array(found, dtype=np.int64)), left, fit.rounds)
@@ -50,10 +50,10 @@ def descend_on_vertices(
         table, hessian, *_ = class_score_model(rest, form)
         table = table / times_longer(last.parameters(table), form)
     else:
-        begin = simplex_center(form)[last.scores.places] * last.scores.scale
+        begin = simplex_center(form)[last.scores.indices] * last.scores.scale
         table, hessian, *_ = score_model(rest, begin)
     inside = last.scores.scale[:, 0] / last.units[:, 0]
-    return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.places, size)
+    return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.indices, size)
 
 
 def simplex_center(form: LossForm) -> Array:

@@ -314,7 +314,7 @@ class RecordSums:
                 return sum(self._each(one, fill=True), start=look.nothing)
             owner = np.arange(self.batch.size) if people is None else people
             apart = bool(look.vectors) and look.rows.jacobian is None
-            each = look.rows.each * look.rows.count * (look.kinds.shape[0] if apart else 1)
+            each = look.rows.each * look.rows.count * (look.to_forms.shape[0] if apart else 1)
             step = max(min(FEWEST, WRITTEN // each // LANES * LANES), 1)
             of_block, groups = vector_sums if look.vectors else person_sums, by_person(owner, step)
             parts = self._of_groups(groups, lambda b: of_block(RecordBlock(look, b), owner[b.rows]), f"look {step}")

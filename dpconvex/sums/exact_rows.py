@@ -33,15 +33,14 @@ class ExactRows:
     """A rule that makes rows of records (several, of scores that share parameters): x on a grid, towards 0, and a constant."""
 
     name: str
-    inside: Indices
+    features: Indices
     field_grid: float
     grid: float  # What entries of rows are multiples of
     constant: int
     monomials: Monomials | None
     each: int = 1  # The number of rows of a record; all of one are cut together
-    jacobian: sp.csr_array | None = (
-        None  # From multiples of x and 1 to those of its rows, shape (each * count, scalars + 1)
-    )
+    # From multiples of x and 1 to those of its rows, shape (each * count, scalars + 1)
+    jacobian: sp.csr_array | None = None
     longest: float = math.inf  # Of all rows of a record that a Jacobian makes, in multiples
 
     @classmethod
@@ -49,14 +48,16 @@ class ExactRows:
         grid = grid_of(scores.radius, ROW_BITS)
         if scores.is_shared:
             jacobian, longest, own = jacobian_of(scores, grid)
-            each = scores.kinds.shape[0]
-            return cls(scores.name, scores.inside, grid, own, 0, scores.monomials, each, jacobian, longest)
+            each = scores.to_forms.shape[0]
+            return cls(scores.name, scores.features, grid, own, 0, scores.monomials, each, jacobian, longest)
         half = round(scores.radius / grid / 2) if scores.has_constant else 0
-        return cls(scores.name, scores.inside, grid, grid, half, scores.monomials)
+        return cls(scores.name, scores.features, grid, grid, half, scores.monomials)
 
     @property
     def count(self) -> int:
-        return len(self.inside) + bool(self.constant) if self.jacobian is None else self.jacobian.shape[0] // self.each
+        if self.jacobian is None:
+            return len(self.features) + bool(self.constant)
+        return self.jacobian.shape[0] // self.each
 
     @property
     def in_cache(self) -> int:
@@ -72,8 +73,8 @@ class ExactRows:
     def read(self, column: Any) -> Any:
         """Return rows without the constant, dense or sparse: whole multiples of the grid, so products with them are exact."""
         flat = flattened(column)
-        if len(self.inside) < flat.shape[1]:
-            flat = flat[:, self.inside]
+        if len(self.features) < flat.shape[1]:
+            flat = flat[:, self.features]
         if sp.issparse(flat):
             return flat
         x = np.asarray(flat, dtype=float)
@@ -135,7 +136,7 @@ class Leverage:
 
 
 @dataclass(frozen=True)
-class Widest:
+class LargestEntry:
     """The largest entry of rows without the constant, in multiples of the grid; public."""
 
     rows: ExactRows
@@ -155,7 +156,7 @@ def on_grid(batch: Batch, rows: ExactRows) -> Batch:
     return Batch({**batch.fields, rows.name: made}, batch.group)
 
 
-def with_leverages(batch: Batch, leverage: Leverage | Widest) -> Batch:
+def with_leverages(batch: Batch, leverage: Leverage | LargestEntry) -> Batch:
     """Return records, which `on_grid` made, with their leverages, in blocks where they are not in memory."""
     column = batch.fields[leverage.rows.name]
     found: Any = Stored(column, leverage, (batch.size,))
@@ -188,7 +189,7 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
     for start in range(0, batch.size, step):
         levels = rows.read(column[start : start + step]) / rows.grid
         if most is not None:
-            levels = shortened_rows(levels, rows.each, most)
+            levels = clipped_rows(levels, rows.each, most)
         part = levels.T @ levels
         own = np.empty((count, count))
         x = part.shape[0]
@@ -200,7 +201,7 @@ def moment(batch: Batch, rows: ExactRows, most: int | None) -> Exact:
     return total
 
 
-def shortened_rows(levels: Any, each: int, most: int) -> Any:
+def clipped_rows(levels: Any, each: int, most: int) -> Any:
     """Cut records of so many rows to a length, towards 0; no computed length exceeds it."""
     share = np.repeat(most * INSIDE / np.maximum(lengths_of(levels, each), most * INSIDE), each)
     if sp.issparse(levels):
@@ -228,6 +229,6 @@ def halves(sums: Array) -> Exact:
     return np.stack([high, sums - high * HALF]).astype(np.int64)
 
 
-def whole(parts: Exact) -> NDArray[Any]:
+def to_integers(parts: Exact) -> NDArray[Any]:
     """Return exact Python integers from their two parts."""
     return np.asarray(parts[0].astype(object) * int(HALF) + parts[1].astype(object))

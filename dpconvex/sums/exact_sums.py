@@ -35,7 +35,7 @@ class Look(NamedTuple):
     """One pass over the records at public parameters: what is summed, and how it is clipped."""
 
     rows: ExactRows
-    kinds: sp.csr_array
+    to_forms: sp.csr_array
     coefficients: Array  # Of the forms, multiples of a power of two: see `on_coefficient_grid`
     unit: float = 1.0  # Slopes are multiples of this
     bound: float = 0.0  # Of the product of a record's slopes' norm, in units, and its leverage; 0 for no gradients
@@ -50,7 +50,7 @@ class Look(NamedTuple):
     @property
     def nothing(self) -> "Sums":
         """The sums over no records."""
-        columns = self.kinds.shape[0] if self.rows.jacobian is None else 1
+        columns = self.to_forms.shape[0] if self.rows.jacobian is None else 1
         rows = self.rows.count * columns if self.vectors else 0
         parts = ((2, columns, self.rows.count), int(self.probe is not None), 2 * len(self.edges))
         return Sums(*(np.zeros(shape, dtype=np.int64) for shape in (*parts, (2, rows, rows))))
@@ -81,7 +81,7 @@ def on_coefficient_grid(coefficients: Array, rows: ExactRows, radius: float) -> 
     return found
 
 
-def slopes_change(slopes_at: Callable[[Any], Any], forms: Any, along: Array, width: float) -> Any:
+def derivative_along(slopes_at: Callable[[Any], Any], forms: Any, along: Array, width: float) -> Any:
     """Return by how much slopes change along a direction: a derivative, or a difference of slopes so far on both sides."""
     if not width:
         return slopes_at(forms + 1j * STEP * along).imag / STEP
@@ -109,7 +109,7 @@ class RecordBlock:
 
     def units(self) -> Array:
         """Return slopes in units, shape (columns, records); those of a record with one that is no number, or of others, are 0."""
-        units = np.asarray(self.look.kinds @ self.slopes)
+        units = np.asarray(self.look.to_forms @ self.slopes)
         units /= self.look.unit
         units[:, self.block.count :] = 0.0
         finite = np.isfinite(units)
@@ -117,10 +117,10 @@ class RecordBlock:
             units[:, ~finite.all(axis=0)] = 0.0
         return np.clip(units, -LARGEST, LARGEST, out=units)
 
-    def bends(self, probe: Array) -> Array:
+    def curvatures(self, probe: Array) -> Array:
         """Return curvatures along a direction of the columns, shape (count,)."""
-        along = (self.look.kinds.T @ probe)[:, None]
-        bent = np.asarray(self.look.kinds @ slopes_change(self.slopes_at, self.forms, along, self.look.width))
+        along = (self.look.to_forms.T @ probe)[:, None]
+        bent = np.asarray(self.look.to_forms @ derivative_along(self.slopes_at, self.forms, along, self.look.width))
         return np.asarray(np.einsum("kn,kn->n", bent, np.broadcast_to(probe[:, None], bent.shape))[: self.block.count])
 
     def roots(self) -> Array:
@@ -128,10 +128,10 @@ class RecordBlock:
 
         Each entry is computed by itself.  What is not positive semidefinite is cut off, and what is no number counts as 0.
         """
-        kinds, width = self.look.kinds, self.look.width
-        axes = (kinds.T[:, [k]].toarray() for k in range(kinds.shape[0]))
-        bends = [kinds @ slopes_change(self.slopes_at, self.forms, along, width) for along in axes]
-        left = np.array(bends)[..., : self.block.count]
+        to_forms, width = self.look.to_forms, self.look.width
+        axes = (to_forms.T[:, [k]].toarray() for k in range(to_forms.shape[0]))
+        curvatures = [to_forms @ derivative_along(self.slopes_at, self.forms, along, width) for along in axes]
+        left = np.array(curvatures)[..., : self.block.count]
         least, found = FLAT * np.einsum("kkn->kn", left), np.zeros_like(left)
         for k, column in enumerate(found):
             curved = left[k, k] > least[k]
@@ -149,7 +149,9 @@ class RecordBlock:
         if look.probe is not None:
             bent = look.probe.size > 0
             along = (
-                self.bends(look.probe) if bent else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.block.count]
+                self.curvatures(look.probe)
+                if bent
+                else np.einsum("kn,kn->n", self.slopes, self.forms)[: self.block.count]
             )
             shares = capped(along, look.cap, 0.0 if bent else -1.0)
             # In multiples of 2^-20, towards 0.

@@ -37,7 +37,7 @@ def person_sums(part: RecordBlock, people: Indices) -> Sums:
     for column in range(0, each.shape[1], look.rows.count):
         # In one order of numbers for one person and for many, so that squares of a person's numbers add up alike.
         own = np.ascontiguousarray(np.add.reduceat(each[:, column : column + look.rows.count], first))
-        square += (turned_whole(leverage.matrix, own) ** 2).sum(axis=1)
+        square += (integer_transform(leverage.matrix, own) ** 2).sum(axis=1)
         plain += (own**2).sum(axis=1)
     lengths, rounding = np.sqrt(square), float(np.linalg.norm(leverage.matrix)) * 2.0**-48
     room = np.add.reduceat(part.leverages[:count], first) * math.sqrt(len(units)) + rounding * np.sqrt(plain)
@@ -53,7 +53,7 @@ def whole_rows(rows: ExactRows, column: Any) -> Array:
     return np.pad(found, ((0, 0), (0, 1)), constant_values=rows.constant) if rows.constant else found
 
 
-def turned_whole(matrix: Array, integers: Array) -> Array:
+def integer_transform(matrix: Array, integers: Array) -> Array:
     """Return ``matrix @ row`` of rows of whole numbers up to 2^53: exact in parts, which are added up in order."""
     bits = 53 - MATRIX_BITS - math.ceil(math.log2(matrix.shape[1] + 1))
     scale, total = 1.0, np.zeros((len(integers), len(matrix)))

@@ -22,7 +22,7 @@ def jacobian_of(scores: LinearScores, field_grid: float) -> tuple[sp.csr_array, 
     plain = derivatives(scores)
     bound = longest_rows(scores, plain)
     grid = grid_of(bound, ROW_BITS)
-    table = plain[:, np.append(scores.inside, -1)] * (field_grid / grid)
+    table = plain[:, np.append(scores.features, -1)] * (field_grid / grid)
     unit = grid_of(float(abs(table).max()), JACOBIAN_BITS)
     table.data = np.rint(table.data / unit) * unit
     return table, bound / grid, grid
@@ -30,17 +30,17 @@ def jacobian_of(scores: LinearScores, field_grid: float) -> tuple[sp.csr_array, 
 
 def derivatives(scores: LinearScores) -> sp.csr_array:
     """Return the map from monomials to a record's rows in units of the table, shape (kinds * dim, monomials)."""
-    dim, count = len(scores.places), scores.form.design.count
-    table = sp.coo_array(sp.kron(scores.kinds, sp.eye_array(count)) @ scores.form.map @ scores.shortest)
+    dim, count = len(scores.indices), scores.form.design.count
+    table = sp.coo_array(sp.kron(scores.to_forms, sp.eye_array(count)) @ scores.form.map @ scores.from_table)
     rows = table.row // count * dim + table.col
-    shape = (scores.kinds.shape[0] * dim, count)
+    shape = (scores.to_forms.shape[0] * dim, count)
     return sp.csr_array(sp.coo_array((table.data, (rows, table.row % count)), shape=shape))
 
 
 def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
     """Return about how long all rows of one record are together; longer ones are cut."""
-    moving = table[:, scores.inside]
-    gram, few = moving.T @ moving, len(scores.inside) <= MOST_SHARED
+    moving = table[:, scores.features]
+    gram, few = moving.T @ moving, len(scores.features) <= MOST_SHARED
     longest = float(np.linalg.eigvalsh(gram.toarray())[-1] if few else abs(gram).sum(axis=0).max())
     return math.sqrt(longest * scores.radius**2 + float((table[:, [-1]] ** 2).sum()))
 
@@ -53,4 +53,4 @@ def within(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -
     known = (lengths > 0) & (lengths < 1e100)  # nor infinite, or no number
     directions, sizes, _ = np.linalg.svd(slopes[:, known] / lengths[known], full_matrices=False)
     kept = directions[:, sizes > SAME * sizes.max(initial=0.0)]
-    return scores if kept.shape[1] in (0, len(kept)) else replace(scores, kinds=sp.csr_array(kept.T))
+    return scores if kept.shape[1] in (0, len(kept)) else replace(scores, to_forms=sp.csr_array(kept.T))

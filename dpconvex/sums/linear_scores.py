@@ -25,21 +25,21 @@ REMEDY = "name another mechanism, such as NoisyGradientDescent(clip=1.0), or wri
 
 @dataclass(frozen=True, eq=False)
 class LinearScores:
-    """All scores of a template as ``(x, 1) @ table @ kinds``, with one row of the table for each scalar of x and for the 1.
+    """All scores of a template as ``(x, 1) @ table @ to_forms``, with one row of the table for each scalar of x and for the 1.
 
     Parameters are entries of the table, each once, but for a scale.  Where scores share parameters, the table has one column,
-    which is all parameters, and a record has a row of its own for each of `kinds`: the Jacobian of its scores.  Where these are
-    too many, or losses are no functions of such scores, the table has one row, that of the 1, and a column for each parameter.
+    which is all parameters, and a record has a row of its own for each of `to_forms`: the Jacobian of its scores.  Where these
+    are too many, or losses are no functions of such scores, the table has one row, that of the 1, and a column a parameter.
     """
 
     form: LeafForm
     name: str
     radius: float  # Of the field x: a bound on its Euclidean norm
-    inside: Indices  # The scalars of x that are read
+    features: Indices  # The scalars of x that are read
     has_constant: bool
-    places: Indices  # Of the table's entries among all parameters, shape (rows, columns)
+    indices: Indices  # Of the table's entries among all parameters, shape (rows, columns)
     scale: Array  # Of the entries of the table next to parameters, shape (rows, columns)
-    kinds: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
+    to_forms: sp.csr_array  # shape (columns, forms); of shared parameters, (rows of a record, forms)
     monomials: Monomials | None  # How x is made, if it is no field of the record
     is_shared: bool  # Whether scores share parameters
     bounds: tuple[Array, Array] | None  # Of x, if it is a field of the record
@@ -49,7 +49,7 @@ class LinearScores:
 
     @property
     def shape(self) -> tuple[int, int]:
-        rows, columns = self.places.shape
+        rows, columns = self.indices.shape
         return rows, columns
 
     @property
@@ -68,25 +68,25 @@ class LinearScores:
         return self.monomials is not None and len(self.fields) > 1 and bool((self.monomials.first >= 0).any())
 
     @cached_property
-    def shortest(self) -> sp.csr_array:
+    def from_table(self) -> sp.csr_array:
         """The map from the table, column by column, to the shortest coordinates, shape (dim, rows * columns)."""
-        return sp.csr_array(self.lift[:, self.places.T.ravel()] @ sp.diags_array(1 / self.scale.T.ravel()))
+        return sp.csr_array(self.lift[:, self.indices.T.ravel()] @ sp.diags_array(1 / self.scale.T.ravel()))
 
     @cached_property
-    def reading(self) -> sp.csr_array:
+    def to_table(self) -> sp.csr_array:
         """The map from coordinates to the table, column by column, shape (rows * columns, dim)."""
-        found = sp.csr_array(sp.diags_array(1 / self.shortest.power(2).sum(axis=0)) @ self.shortest.T)
+        found = sp.csr_array(sp.diags_array(1 / self.from_table.power(2).sum(axis=0)) @ self.from_table.T)
         if self.is_implied:
             found = sp.vstack([found[:-1], sp.csr_array((1, found.shape[1]))], format="csr")
         return found
 
     def table(self, theta: Array) -> Array:
         """Return the table of parameters that coordinates have, shape (rows, columns)."""
-        return np.asarray(self.reading @ theta).reshape(self.shape[::-1]).T
+        return np.asarray(self.to_table @ theta).reshape(self.shape[::-1]).T
 
     def coordinates(self, table: Array) -> Array:
         """Return coordinates, shape (dim,), from the table of parameters."""
-        return np.asarray(self.shortest @ table.T.ravel())
+        return np.asarray(self.from_table @ table.T.ravel())
 
     def coefficients(self, table: Array) -> Array:
         """Return the coefficients of the forms, shape (forms, monomials)."""
@@ -94,42 +94,42 @@ class LinearScores:
 
     def squares(self, diagonal: Array) -> Array:
         """Return weights of squares of the table from those of squares of coordinates, shape (rows, columns)."""
-        return np.asarray(self.shortest.power(2).T @ diagonal).reshape(self.shape[::-1]).T
+        return np.asarray(self.from_table.power(2).T @ diagonal).reshape(self.shape[::-1]).T
 
     @property
-    def widest(self) -> Array:
+    def feature_bounds(self) -> Array:
         """Bounds on the scalars of x that are read, where it is a field of the record."""
         found = np.nextafter(np.abs(np.array(self.bounds)).max(axis=0), np.inf)
-        return found[self.inside] if found.ndim == 1 else np.full(len(self.inside), found.max())
+        return found[self.features] if found.ndim == 1 else np.full(len(self.features), found.max())
 
     def part(self, features: Indices) -> "LinearScores":
         """Return the scores of some features, and of the constant; other parameters are 0."""
-        rows = np.append(features, [len(self.inside)] * self.has_constant).astype(np.int64)
-        radius = min(self.radius, norm_up(self.widest[features])) or float(self.widest.max())
-        own: Any = {"inside": self.inside[features], "places": self.places[rows], "scale": self.scale[rows]}
+        rows = np.append(features, [len(self.features)] * self.has_constant).astype(np.int64)
+        radius = min(self.radius, norm_up(self.feature_bounds[features])) or float(self.feature_bounds.max())
+        own: Any = {"features": self.features[features], "indices": self.indices[rows], "scale": self.scale[rows]}
         return replace(self, radius=radius, **own)
 
     def in_units(self, units: list[float]) -> "LinearScores":
         """Return scores whose columns are in other units: powers of two, which change no rounding."""
-        return replace(self, kinds=sp.csr_array(sp.diags_array(units) @ self.kinds), scale=self.scale / units)
+        return replace(self, to_forms=sp.csr_array(sp.diags_array(units) @ self.to_forms), scale=self.scale / units)
 
     def with_constant(self, along: Array) -> "LinearScores":
         """Return one column with a constant beside rows whose products with a vector, shape (rows,), are 1 for each record."""
-        lift = sp.hstack([self.lift, sp.csr_array(self.shortest @ along[:, None])], format="csr")
-        places, scale = np.append(self.places[:, 0], lift.shape[1] - 1), np.append(self.scale[:, 0], 1.0)
-        parts: Any = {"places": places[:, None], "scale": scale[:, None], "lift": lift}
+        lift = sp.hstack([self.lift, sp.csr_array(self.from_table @ along[:, None])], format="csr")
+        places, scale = np.append(self.indices[:, 0], lift.shape[1] - 1), np.append(self.scale[:, 0], 1.0)
+        parts: Any = {"indices": places[:, None], "scale": scale[:, None], "lift": lift}
         return replace(self, has_constant=True, is_implied=True, **parts)
 
     @cached_property
-    def onto_kinds(self) -> Array:
+    def projection(self) -> Array:
         """The projection of columns on those that scores depend on, shape (columns, columns): of a softmax, sums of 0."""
-        kinds = self.kinds.toarray()
-        return np.asarray(kinds @ np.linalg.pinv(kinds))
+        to_forms = self.to_forms.toarray()
+        return np.asarray(to_forms @ np.linalg.pinv(to_forms))
 
     @property
-    def onto_columns(self) -> Array:
+    def table_projection(self) -> Array:
         """The same of the table's columns."""
-        return np.ones((1, 1)) if self.is_shared else self.onto_kinds
+        return np.ones((1, 1)) if self.is_shared else self.projection
 
 
 @once
@@ -164,16 +164,16 @@ def linear_scores(form: LossForm) -> LinearScores:
     radius = float(domains[name].norm_bound) if monomials is None else monomials.radius
     if not 1e-100 <= radius <= 1e100 or not all(1e-100 <= abs(s) <= 1e100 for s in scale):
         raise refusal(form, f"the bound on {name.strip()!r}, or a factor of a parameter, is too far from 1")
-    inside = used[used < found.design.count - 1] - found.design.columns[name].start
+    features = used[used < found.design.count - 1] - found.design.columns[name].start
     return LinearScores(
         form=found,
         name=name,
         radius=math.nextafter(radius, math.inf),
-        inside=inside,
-        has_constant=len(used) > len(inside) and not shared,
-        places=places,
+        features=features,
+        has_constant=len(used) > len(features) and not shared,
+        indices=places,
         scale=scale[places],
-        kinds=sp.csr_array(kinds),
+        to_forms=sp.csr_array(kinds),
         monomials=monomials,
         is_shared=shared,
         bounds=domains[name].bounds if monomials is None else None,

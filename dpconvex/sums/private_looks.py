@@ -18,13 +18,13 @@ from dpconvex.sums.exact_rows import (
     MATRIX_BITS,
     Exact,
     ExactRows,
+    LargestEntry,
     Leverage,
-    Widest,
     clipped_moment,
     length_counts,
     moment,
     on_grid,
-    whole,
+    to_integers,
     with_leverages,
 )
 from dpconvex.sums.exact_sums import CURVATURE_BITS, NO_NUMBERS, SLOPE_BITS, Look, Sums, on_coefficient_grid
@@ -55,7 +55,7 @@ class PrivateLooks:
     privacy: Privacy  # Who is protected, which decides how far neighbours move a sum
     queries: Queries
     people: Indices | None = None  # Whose each record is, where people have several
-    longest: int | None = field(default=None, init=False)  # Of x in second moments of rows, in multiples
+    row_limit: int | None = field(default=None, init=False)  # Of x in second moments of rows, in multiples
 
     def __post_init__(self) -> None:
         if self.people is None and self.privacy.most > 1:
@@ -64,48 +64,48 @@ class PrivateLooks:
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
 
     @property
-    def replaced(self) -> bool:
+    def replaces_one(self) -> bool:
         return self.privacy.adjacency == "replace-one"
 
     @property
-    def sides(self) -> int:
+    def sensitivity(self) -> int:
         """The sensitivity of a sum of clipped vectors, in lengths of the clip."""
-        return 2 if self.replaced else 1
+        return 2 if self.replaces_one else 1
 
-    def counted(self, one: float, apart: float) -> float:
+    def sum_sensitivity(self, one: float, apart: float) -> float:
         """Bound how far neighbours move a sum of parts at most `one` long, of which two are at most `apart` times that apart."""
-        return self.privacy.most * one * (apart if self.replaced else 1.0)
+        return self.privacy.most * one * (apart if self.replaces_one else 1.0)
 
-    def counted_people(self, apart: float) -> float:
+    def count_sensitivity(self, apart: float) -> float:
         """Bound how far neighbours move counts of people, each of whom is in one bin."""
-        return apart if self.replaced else 1.0
+        return apart if self.replaces_one else 1.0
 
     def deviation_of_counts(self, level: float) -> float:
-        return self.counted_people(ROOT_TWO) / level
+        return self.count_sensitivity(ROOT_TWO) / level
 
     def lengths(self, edges: Array, level: float) -> Array:
         """Return noisy counts of records by the length of x, shape (bins,); edges are upper ends, in increasing order."""
         found = self.batch.added_up(length_counts, self.batch.share(self.rows), np.sort(edges / self.rows.grid))
         found = np.zeros(len(edges), dtype=np.int64) if found is None else found
-        return self._noisy_counts(found, self.counted(1.0, ROOT_TWO), level)
+        return self._noisy_counts(found, self.sum_sensitivity(1.0, ROOT_TWO), level)
 
-    def shorten(self, longest: float) -> None:
+    def clip_rows(self, longest: float) -> None:
         """Cut x to a length in second moments from now on, make the constant about half of that, and forget the metric."""
-        for name in ("measured", "_leverage"):
+        for name in ("leveraged", "_leverage"):
             vars(self).pop(name, None)
-        self.longest = max(math.floor(min(self.scores.radius, max(0.0, longest)) / self.rows.grid), 1)
-        self.rows = replace(self.rows, constant=math.ceil(self.longest / 2) if self.rows.constant else 0)
+        self.row_limit = max(math.floor(min(self.scores.radius, max(0.0, longest)) / self.rows.grid), 1)
+        self.rows = replace(self.rows, constant=math.ceil(self.row_limit / 2) if self.rows.constant else 0)
 
     def second_moment(self, level: float) -> tuple[Array, float]:
         """Return the noisy sum of ``row row'``, shape (rows, rows), in the units of x, and the deviation of its noise."""
-        found = self.batch.added_up(moment, self.batch.share(self.rows), self.longest)
+        found = self.batch.added_up(moment, self.batch.share(self.rows), self.row_limit)
         count = self.rows.count
-        sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
+        sums = np.zeros((count, count), dtype=object) if found is None else to_integers(found)
         # Both are positive semidefinite: two are no more than a root of two apart.
-        cut = None if self.longest is None else float(self.longest**2 + self.rows.constant**2)
-        moved = self.counted(cut or self.rows.squared_norm(self.scores.radius), ROOT_TWO)
-        noisy = self.queries.noisy_symmetric(sums, moved, level)
-        return np.asarray(noisy * self.rows.grid**2, dtype=float), moved * self.rows.grid**2 / level
+        cut = None if self.row_limit is None else float(self.row_limit**2 + self.rows.constant**2)
+        sensitivity = self.sum_sensitivity(cut or self.rows.squared_norm(self.scores.radius), ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(sums, sensitivity, level)
+        return np.asarray(noisy * self.rows.grid**2, dtype=float), sensitivity * self.rows.grid**2 / level
 
     @property
     def constant(self) -> float:
@@ -124,18 +124,18 @@ class PrivateLooks:
         """Return the coordinates of a table of parameters, shape (dim,)."""
         return self.scores.coordinates(table * self.units)
 
-    def in_metric(self, matrix: Array) -> Array:
+    def set_metric(self, matrix: Array) -> Array:
         """Measure rows by the norm of ``matrix @ row`` from now on; return the matrix as it is used, rounded to a grid."""
         self.factor = 2.0**MATRIX_BITS / float(np.abs(matrix).max())
         levels = np.rint(matrix * self.factor)
         self._leverage = Leverage(self.rows, levels)
-        vars(self).pop("measured", None)
+        vars(self).pop("leveraged", None)
         if not math.isfinite(self._leverage.shift):  # Here, so that it is raised where there are no records too
             raise ArithmeticError
         return np.asarray(levels / self.factor)
 
     @cached_property
-    def measured(self) -> Batch:
+    def leveraged(self) -> Batch:
         """The records with their leverages in the metric."""
         return self.batch.mapped(with_leverages, self.batch.share(self._leverage))
 
@@ -144,15 +144,15 @@ class PrivateLooks:
         count = len(self._leverage.matrix)
         levels = max(1.0, most * self.factor / self.rows.grid)  # 1 if that is no number
         found = self.batch.added_up(clipped_moment, self.batch.share(self._leverage), levels)
-        sums = np.zeros((count, count), dtype=object) if found is None else whole(found)
-        noisy = self.queries.noisy_symmetric(sums, self.counted(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)
+        sums = np.zeros((count, count), dtype=object) if found is None else to_integers(found)
+        noisy = self.queries.noisy_symmetric(sums, self.sum_sensitivity(2.0 ** (2 * ROW_BITS), ROOT_TWO), level)
         return np.asarray(noisy * (levels * self.rows.grid / self.factor / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def vectors(self, table: Array, kind: str, longest: float, level: float, edges: Array = NO_NUMBERS) -> Array:
         """Return the noisy sum of ``t t'`` at a table of parameters as `look` has them, or counts of people by the length of t.
 
         Of the kind "gradients", t is a person's gradient in the metric, by columns.  Of the kind "roots", t are columns of
-        roots of records' Hessians.  Those of a person are cut together to the length `longest`, and shorter ones count in steps
+        roots of records' Hessians.  Those of a person are cut together to the length `row_limit`, and shorter ones count in steps
         of 2^-16 of it.  The sum has the shape (rows * columns, rows * columns).  With edges, upper ends of bins, people are
         counted instead; with one edge, those beyond it.
         """
@@ -162,11 +162,11 @@ class PrivateLooks:
             raise ArithmeticError
         found = self._sums(table, edges=bins, longest=levels, vectors=kind, leverage=self._leverage)
         if edges.size:
-            moved = self.counted_people(1.0 if beyond else ROOT_TWO)
-            return self._noisy_counts(found.histogram[beyond : edges.size + beyond], moved, level)
+            sensitivity = self.count_sensitivity(1.0 if beyond else ROOT_TWO)
+            return self._noisy_counts(found.histogram[beyond : edges.size + beyond], sensitivity, level)
         # A person's part is positive semidefinite, and its trace is bounded.
-        moved = 2.0 ** (2 * ROW_BITS) * self.counted_people(ROOT_TWO)
-        noisy = self.queries.noisy_symmetric(whole(found.moment), moved, level)
+        sensitivity = 2.0 ** (2 * ROW_BITS) * self.count_sensitivity(ROOT_TWO)
+        noisy = self.queries.noisy_symmetric(to_integers(found.moment), sensitivity, level)
         return np.asarray(noisy * (levels / scale / 2.0**ROW_BITS) ** 2, dtype=float)
 
     def look(
@@ -192,34 +192,35 @@ class PrivateLooks:
         bound = 2.0**SLOPE_BITS * max(math.floor(leverage * scale), 1) if level > 0 else 0.0
         bins = np.sort(edges * (scale / unit)) if histogram_level > 0 else NO_NUMBERS
         apart = self.people is None and self.rows.jacobian is None
-        asked = {"probe": probe if along_level > 0 else None, "leverage": None if apart else self._leverage}
-        found = self._sums(table, unit=unit, bound=bound, edges=bins, cap=cap, **asked)
+        options = {"probe": probe if along_level > 0 else None, "leverage": None if apart else self._leverage}
+        found = self._sums(table, unit=unit, bound=bound, edges=bins, cap=cap, **options)
         along = counts = NO_NUMBERS
         if along_level > 0:  # Slopes have both signs
-            moved = self.counted(2.0**CURVATURE_BITS, 1.0 if probe.size else 2.0)
-            noisy = self.queries.noisy(found.along, moved, along_level)
+            sensitivity = self.sum_sensitivity(2.0**CURVATURE_BITS, 1.0 if probe.size else 2.0)
+            noisy = self.queries.noisy(found.along, sensitivity, along_level)
             along = np.asarray(noisy * (cap / 2.0**CURVATURE_BITS), dtype=float)
         if len(bins):
-            counts = self._noisy_counts(found.histogram, self.counted_people(ROOT_TWO), histogram_level).reshape(2, -1)
+            sensitivity = self.count_sensitivity(ROOT_TWO)
+            counts = self._noisy_counts(found.histogram, sensitivity, histogram_level).reshape(2, -1)
         return Answer(self._gradient(found, bound, unit, level) if level else NO_NUMBERS, along, counts)
 
-    def _noisy_counts(self, found: Exact, moved: float, level: float) -> Array:
+    def _noisy_counts(self, found: Exact, sensitivity: float, level: float) -> Array:
         """Add noise to counts that neighbours move by so much."""
-        noisy = self.queries.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * moved, level)
+        noisy = self.queries.noisy(found * 2**COUNT_BITS, 2.0**COUNT_BITS * sensitivity, level)
         return np.asarray(noisy, dtype=float) / 2.0**COUNT_BITS
 
-    def _sums(self, table: Array, **asked: Any) -> Sums:
+    def _sums(self, table: Array, **options: Any) -> Sums:
         """Return the exact sums, before noise, that a look at a table of parameters asks for."""
         coefficients = on_coefficient_grid(self.scores.coefficients(table * self.units), self.rows, self.scores.radius)
-        look = Look(self.rows, self.scores.kinds, coefficients, width=self.scores.width, **asked)
-        found = form_sum(self.measured, self.scores.form, "look", look, rows=self.people)
+        look = Look(self.rows, self.scores.to_forms, coefficients, width=self.scores.width, **options)
+        found = form_sum(self.leveraged, self.scores.form, "look", look, rows=self.people)
         return look.nothing if found is None else found
 
     def _gradient(self, found: Sums, bound: float, unit: float, level: float) -> Array:
-        exact = exact_product(self._leverage.matrix, whole(found.gradient).T)
+        exact = integer_product(self._leverage.matrix, to_integers(found.gradient).T)
         shift = max(math.ceil(math.log2(bound)) - ANSWER_BITS, 0)
-        moved = bound * self.sides / 2.0**shift + math.sqrt(exact.size)
-        noisy = self.queries.noisy((exact >> shift).ravel(), moved * (1 + NORM_SLACK), level).reshape(exact.shape)
+        sensitivity = bound * self.sensitivity / 2.0**shift + math.sqrt(exact.size)
+        noisy = self.queries.noisy((exact >> shift).ravel(), sensitivity * (1 + NORM_SLACK), level).reshape(exact.shape)
         return np.asarray(noisy * (2.0**shift * unit * self.rows.grid / self.factor))
 
 
@@ -229,10 +230,10 @@ class VertexLooks(PrivateLooks):
     def __post_init__(self) -> None:
         self.people, self.factor, self.rows = None, 1.0, ExactRows.of(self.scores)
         self.batch = self.batch.mapped(on_grid, self.batch.share(self.rows))
-        self.measured = self.batch.mapped(with_leverages, self.batch.share(Widest(self.rows)))
+        self.leveraged = self.batch.mapped(with_leverages, self.batch.share(LargestEntry(self.rows)))
 
-    def counted_people(self, apart: float) -> float:
-        return self.counted(1.0, apart)
+    def count_sensitivity(self, apart: float) -> float:
+        return self.sum_sensitivity(1.0, apart)
 
     def choose(self, table: Array, clip: float, reach: Array, level: float, count: int) -> list[int]:
         """Choose features, one after the other, at vertices along which the loss falls steeply from a table of parameters.
@@ -240,17 +241,18 @@ class VertexLooks(PrivateLooks):
         `clip` is the longest product of a record's slopes and largest entry that counts; `reach`, shape (2, features, columns),
         how far vertices are from the origin along each entry of the table, up and down; `level` that of all choices together.
         """
-        top = math.ceil(float(self.scores.widest.max()) / self.rows.grid)  # of a row's largest entry
+        top = math.ceil(float(self.scores.feature_bounds.max()) / self.rows.grid)  # of a row's largest entry
         unit, bound = clip / self.rows.grid / (top * 2.0**SLOPE_BITS), 2.0**SLOPE_BITS * top
         found = self._sums(table, unit=unit, bound=bound)
-        slopes = whole(found.gradient).T[: len(self.rows.inside)]
+        slopes = to_integers(found.gradient).T[: len(self.rows.features)]
         up, down = np.rint(reach / reach.max() * 2.0**ROW_BITS).astype(np.int64).astype(object)
         scores = np.maximum(-slopes * up, slopes * down)
         owner = np.repeat(np.arange(len(scores)), scores.shape[1])
-        return self.queries.choose(scores.ravel(), owner, self.counted(bound * 2.0**ROW_BITS, 2.0), level, count)
+        sensitivity = self.sum_sensitivity(bound * 2.0**ROW_BITS, 2.0)
+        return self.queries.choose(scores.ravel(), owner, sensitivity, level, count)
 
 
-def exact_product(matrix: Array, integers: NDArray[Any]) -> NDArray[Any]:
+def integer_product(matrix: Array, integers: NDArray[Any]) -> NDArray[Any]:
     """Return the product of a matrix of integers below 2^22 with Python integers of any size, exactly, as such."""
     total, power = np.zeros((matrix.shape[0], integers.shape[1]), dtype=object), 0
     while any(number not in (0, -1) for number in integers.flat):

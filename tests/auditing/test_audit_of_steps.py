@@ -81,14 +81,14 @@ PLANTED = {
     "moments twice": (twice(private_looks, "moment"), ("second moment",)),
     "lengths twice": (twice(private_looks, "length_counts"), ("lengths of rows",)),
     "rows not cut": (
-        lambda m: m.setattr(exact_rows, "shortened_rows", lambda rows, *_: rows),
+        lambda m: m.setattr(exact_rows, "clipped_rows", lambda rows, *_: rows),
         ("second moment of cut rows",),
     ),
     "cut moments twice": (twice(private_looks, "clipped_moment"), ("second moment in the metric",)),
     "squares twice": (twice(engine, "vector_sums"), ("squares of gradients", "squares of roots", "counts of roots")),
-    "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaced", False), ("gradients",)),
+    "one side of two": (lambda m: m.setattr(private_looks.PrivateLooks, "replaces_one", False), ("gradients",)),
     "one record of many": (
-        lambda m: m.setattr(private_looks.PrivateLooks, "counted", lambda self, one, apart: one * apart),
+        lambda m: m.setattr(private_looks.PrivateLooks, "sum_sensitivity", lambda self, one, apart: one * apart),
         ("second moment", "second moment in the metric", "curvatures", "slopes along"),
     ),
     "records of a person": (

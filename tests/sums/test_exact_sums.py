@@ -14,10 +14,10 @@ from dpconvex.fitting.verify import analyse
 from dpconvex.mechanisms.noisy_queries import Queries
 from dpconvex.optim.row_metrics import Metric
 from dpconvex.sums import linear_scores as linear
-from dpconvex.sums.exact_rows import MATRIX_BITS, halves, whole
+from dpconvex.sums.exact_rows import MATRIX_BITS, halves, to_integers
 from dpconvex.sums.exact_sums import SLOPE_BITS
 from dpconvex.sums.linear_scores import linear_scores
-from dpconvex.sums.private_looks import COUNT_BITS, LIMB, PrivateLooks, exact_product
+from dpconvex.sums.private_looks import COUNT_BITS, LIMB, PrivateLooks, integer_product
 
 ADD = dp.Privacy(1.0, 1e-6, "add-remove")
 
@@ -93,10 +93,10 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
     rng = np.random.default_rng(seed)
     rows, columns = found.scores.shape
     moment, _ = found.second_moment(1.0)
-    found.in_metric(rng.normal(size=(directions or rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
+    found.set_metric(rng.normal(size=(directions or rows, rows)) * 10.0 ** rng.uniform(-3, 0, rows))
     table = scale * rng.normal(size=(rows, columns))
     edges = 2.0 ** np.arange(-8, 9)
-    probe = np.ones(len(found.scores.onto_kinds))
+    probe = np.ones(len(found.scores.projection))
     common = {"edges": edges, "histogram_level": 1.0, "along_level": 1.0}
     found.look(table, clip, leverage, 1.0, cap=0.5, probe=probe, **common)
     found.look(table, clip, leverage, 1.0, cap=0.3, **common)
@@ -107,7 +107,7 @@ def asked(found, seed=0, clip=0.25, scale=1.0, leverage=0.5, directions=None):
         found.vectors(table, kind, 1.0, 1.0, edges)
         found.vectors(table, kind, 1.0, 1.0, edges[-4:-3])
     found.lengths(edges, 1.0)
-    found.shorten(leverage)
+    found.clip_rows(leverage)
     found.second_moment(1.0)
     return moment, [sums for sums, _ in found.queries.seen], [far for _, far in found.queries.seen]
 
@@ -203,7 +203,7 @@ def test_people_of_one_record_have_the_lengths_of_records(directions):
     for each in found:
         rng = np.random.default_rng(0)
         rows, columns = each.scores.shape
-        each.in_metric(rng.normal(size=(directions or rows, rows)))
+        each.set_metric(rng.normal(size=(directions or rows, rows)))
         each.look(rng.normal(size=(rows, columns)), edges=edges, histogram_level=1.0)
     one, other = (each.queries.seen[-1][0] for each in found)
     assert sum(abs(one - other).flat) <= 2e-3 * sum(one.flat)
@@ -239,11 +239,11 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
     data, both = records(template, 40, rng), []
     for some in (data, {name: column[1:] for name, column in data.items()}):
         found = looks(template, some)
-        found.in_metric(np.eye(found.scores.shape[0]))
+        found.set_metric(np.eye(found.scores.shape[0]))
         given = {"clip": 0.25, "leverage": 0.5, "cap": 0.5} | {
             k: v for k, v in odd.items() if k not in ("table", "edges")
         }
-        given["probe"] = np.full(found.scores.kinds.shape[0], odd.get("probe", 1.0))
+        given["probe"] = np.full(found.scores.to_forms.shape[0], odd.get("probe", 1.0))
         edges, table = np.full(9, odd["edges"]) if "edges" in odd else 2.0 ** np.arange(-4, 5), odd.get("table", 0.0)
         with np.errstate(all="ignore"):  # of what is made of the answers
             found.second_moment_in_metric(odd.get("clip", 1.0), 1.0)
@@ -254,7 +254,7 @@ def test_no_question_moves_a_sum_farther_than_its_sensitivity(odd, template):
             given.pop("probe")
             found.look(np.full(found.scores.shape, table), along_level=1.0, **given)
             found.lengths(edges, 1.0)
-            found.shorten(odd.get("clip", np.inf))
+            found.clip_rows(odd.get("clip", np.inf))
             found.second_moment(1.0)
         both.append(found.queries.seen)
     for (one, far), (other, _) in zip(*both, strict=True):
@@ -271,7 +271,7 @@ def test_a_length_between_two_bins_does_not_depend_on_the_records_beside_it():
     table, counts = np.random.default_rng(0).normal(size=(3, 12)), []
     for n in (1, 2):
         found = looks(template, {"x": [row] * n, "y": [0] * n, "g": [0.1416776768609886] * n})
-        found.in_metric(np.eye(3))
+        found.set_metric(np.eye(3))
         found.vectors(table, "roots", float(edges[-1]), 1.0, edges)
         counts.append(found.queries.seen[-1][0])
     assert (counts[1] == 2 * counts[0]).all()
@@ -281,7 +281,7 @@ def test_one_edge_asks_how_many_are_beyond_it():
     template, x = dp.load("ridge_regression", features=1), np.array([[0.1], [0.2], [0.4], [-0.8]])
     for privacy in (ADD, dp.Privacy(1.0, 1e-6)):
         found = looks(template, {"x": x, "y": np.full(4, -1.0)}, privacy)
-        found.in_metric(np.eye(found.scores.shape[0]))
+        found.set_metric(np.eye(found.scores.shape[0]))
         found.vectors(np.zeros(found.scores.shape), "gradients", 1.0, 1.0, np.array([0.3]))
         counts, moved = found.queries.seen[-1]
         assert (counts / 2**COUNT_BITS).tolist() == [2]
@@ -302,7 +302,7 @@ def test_edges_in_any_order_put_a_record_into_one_bin_whatever_the_others_are():
     edges = rng.permutation(np.r_[2.0 ** np.arange(-12, 12), np.nan])
     for some in (data, {name: column[1:] for name, column in data.items()}):
         found = looks(template, some)
-        found.in_metric(np.eye(found.scores.shape[0]))
+        found.set_metric(np.eye(found.scores.shape[0]))
         found.look(np.zeros((5, 3)), edges=edges, histogram_level=1.0)
         counts.append(found.queries.seen[-1][0])
     assert np.abs(counts[0] - counts[1]).sum() == 2**8
@@ -313,9 +313,9 @@ def test_products_of_whole_numbers_are_exact():
     matrix = rng.integers(-(2**MATRIX_BITS), 2**MATRIX_BITS, (5, 5)).astype(float)
     integers = rng.integers(-(2**50), 2**50, (5, 3)).astype(object) << rng.integers(0, 40, (5, 3)).astype(object)
     exact = [[sum(int(matrix[i, k]) * integers[k, j] for k in range(5)) for j in range(3)] for i in range(5)]
-    assert (exact_product(matrix, integers) == np.array(exact, dtype=object)).all()
+    assert (integer_product(matrix, integers) == np.array(exact, dtype=object)).all()
     sums = rng.integers(-(2**53), 2**53, 100).astype(float)
-    assert [int(s) for s in sums] == list(whole(halves(sums)))
+    assert [int(s) for s in sums] == list(to_integers(halves(sums)))
     assert SLOPE_BITS < 21
 
 
@@ -338,7 +338,7 @@ def test_mirrored_and_repeated_records_of_a_person_move_squares_by_their_bound()
     privacy, people = dp.Privacy(1.0, 1e-6, "add-remove", unit="who", most=4), np.repeat(np.arange(8), 4)
     for some in (slice(0, 32), slice(0, 28)):
         found = looks(template, {name: column[some] for name, column in data.items()}, privacy, people[some])
-        found.in_metric(np.eye(4))
+        found.set_metric(np.eye(4))
         for kind in ("gradients", "roots"):
             found.vectors(np.ones((4, 1)), kind, 1e-9, 1.0)
         both.append(found.queries.seen)
@@ -368,7 +368,7 @@ def test_no_record_raises_what_some_raise(kind, turn, longest):
         matrix[0, 0] = turn
         try:
             with np.errstate(all="ignore"):
-                found.in_metric(matrix)
+                found.set_metric(matrix)
                 found.vectors(np.zeros(found.scores.shape), kind, longest, 1.0)
         except (ArithmeticError, ValueError):
             outcomes.append("raised")
@@ -392,5 +392,5 @@ def test_a_record_of_a_file_that_changes_between_readings_adds_no_more_than_the_
 def test_moments_in_a_metric_are_as_large_as_it_is(directions):
     """The one sum of a single direction filled a table of as many rows as records have, each paid for as if it was alone."""
     found = looks(softmax(), NONE | {"x": np.zeros((0, 4))})
-    found.in_metric(np.ones((directions, 5)))
+    found.set_metric(np.ones((directions, 5)))
     assert found.second_moment_in_metric(0.5, 1.0).shape == found.queries.seen[-1][0].shape == (directions, directions)
