@@ -200,6 +200,13 @@ def test_too_many_forms_are_refused(limit, what, monkeypatch):
         )
 
 
+def test_a_term_without_entries_adds_nothing():
+    """One feature has no differences of neighbouring coefficients."""
+    one = cp.Variable(1, name="one")
+    varied = analyse(lambda x: cp.logistic(x @ one) + cp.tv(one - x), x=Ball(1))
+    assert varied.gradient_bound == analyse(lambda x: cp.logistic(x @ one), x=Ball(1)).gradient_bound
+
+
 @pytest.mark.parametrize("boxed", [False, True])
 def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
     """A chain's rows add positions of one record in many ways; parts share its length, and the bounds hold at every record."""
