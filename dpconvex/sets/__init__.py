@@ -1,1 +1,1 @@
-"""Convex sets: the feasible set of the parameters, and where quadratics and domains of atoms lie in it."""
+"""Convex sets: the feasible set of the parameters, projections, certified minima, and domains of atoms."""

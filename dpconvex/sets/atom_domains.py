@@ -1,4 +1,4 @@
-"""What constraints must be, and what the domains of atoms ask: part of a constraint, or a constraint beside a regularizer."""
+"""Checks of constraints, and the constraints that domains of atoms imply, in constraints and in a regularizer."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,7 +14,7 @@ def has_kinks(expression: Expression) -> bool:
 
 
 def check(constraint: Constraint) -> None:
-    """Refuse what is not public, or not convex."""
+    """Raise if a constraint contains a field of the record, or is not convex by CVXPY's rules."""
     if constraint.fields:
         why = "a constraint mentions a field of the record, so the feasible set would depend on data"
         remedy = "state the constraint with public constants, or penalise its violation in the loss"
@@ -28,10 +28,10 @@ def check(constraint: Constraint) -> None:
 
 
 def domains(expression: Expression) -> Iterator[tuple[Expression, Expression, str]]:
-    """Yield what the domains of atoms ask of their arguments: the atom, the argument, and the kind of condition."""
+    """Yield the conditions of atoms' domains: the atom's node, its argument, and the kind of condition."""
     for node in postorder([expression]):
         for argument, kind in zip(node.args, node.atom.domain(node), strict=True) if node.atom is not None else ():
-            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
+            # At the end of its domain, a function of one argument is infinite: closing the domain adds no point.
             if kind is not None:
                 yield node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind
 
@@ -41,7 +41,7 @@ def not_negative(argument: Expression) -> Constraint:
 
 
 def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
-    """Add where the atoms in constraints are defined, as constraints of their own."""
+    """Return the constraints together with the domains of their atoms, as further constraints."""
     found = list(constraints)
     for constraint in constraints:
         for _, argument, kind in (one for root in constraint.args for one in domains(root)):
@@ -55,7 +55,7 @@ def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
 def implicit_constraints(
     regularizer: Expression, expander: Expander, least_entry: Callable[[Expression], float]
 ) -> list[Constraint]:
-    """Return the domains of a regularizer's atoms that do not contain K, as constraints, which CVXPY keeps implicitly."""
+    """Return the domains of a regularizer's atoms, if K may leave them, as constraints; CVXPY keeps them implicitly."""
     found: list[Constraint] = []
     for node, argument, kind in domains(regularizer):
         if kind in ("symmetric", "semidefinite"):  # CVXPY would add symmetry as a constraint

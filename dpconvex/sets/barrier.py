@@ -13,16 +13,16 @@ from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
 
-# By how much the objective's weight grows, and how often; Newton steps for each weight; weights without progress at the end.
+# Growth factor and number of the objective's weights; Newton steps per weight; weights without progress before the end.
 GROWTH, WEIGHTS, STEPS, PATIENCE = 8.0, 80, 30, 8
-MOST_SIGNS = 8  # Cones of more absolute values are not written as half-spaces, one for each choice of signs
-# The first weight, where 1 moves the point inside by its Newton step: from there, next to an edge, steps would creep along it.
+MOST_SIGNS = 8  # Cones of up to this many absolute values are half-spaces, one per choice of signs
+# First weight, relative to the weight with Newton decrement 1: larger weights start near an edge, with very short steps.
 FIRST = 1e-6
-CENTRED, SHORTEST = 1e-12, 1e-12  # Newton decrements that are small enough, and shares of a step that are too small
+CENTRED, SHORTEST = 1e-12, 1e-12  # Newton decrement of a centred point, and the shortest share of a step
 
 
 def central_path(function: Smooth, region: Region, tolerance: float) -> Certified:
-    """Minimise a function over a set with a point inside, to a tolerance or as exactly as rounding allows."""
+    """Return a certified minimiser over a set with a point inside, to a tolerance or as exactly as rounding allows."""
     x, waiting = np.asarray(region.inside, dtype=np.longdouble), 0
     best, pull = Certified(x.astype(float), np.inf), barrier(region, x)
     gradient = function.value_and_gradient(x.astype(float))[1]
@@ -46,7 +46,7 @@ def central_path(function: Smooth, region: Region, tolerance: float) -> Certifie
 
 
 def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
-    """Minimise a multiple of a function plus the barrier, from a point inside; returns a point inside."""
+    """Return the minimiser of ``weight * function`` plus the barrier, a point inside, from the point x inside."""
     for _ in range(STEPS):
         now = barrier(region, x)
         assert now is not None
@@ -68,13 +68,13 @@ def centred(function: Smooth, region: Region, x: Array, weight: float) -> Array:
         else:
             break
         x = there
-        if decrement <= room:  # further steps would go to and fro
+        if decrement <= room:  # further steps would oscillate
             break
     return x
 
 
 def newton_step(region: Region, bend: Array, slope: Array) -> tuple[Array, float]:
-    """Return Newton's step within the equations, and its squared decrement: 0 where the system is singular."""
+    """Return Newton's step within the equations, and its squared decrement; both are 0 if the system is singular."""
     basis = region.hull[1]
     bend, slope = basis.T @ bend @ basis, basis.T @ slope
     unit = 1 / np.sqrt(np.maximum(np.diag(bend), 1e-300))
@@ -95,7 +95,7 @@ def height(region: Region, x: Array) -> float:
 
 
 def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]] | None:
-    """Return the barrier, its slope, its curvature and a multiplier for each condition at a point inside; None elsewhere."""
+    """Return the barrier, its gradient, its Hessian and multipliers by block at a point inside; None elsewhere."""
     level, slope, bend, duals = 0.0, np.zeros(region.dim), np.zeros((region.dim,) * 2), list[Array]()
     cuts = region.cuts(x)
     for block in [*region.blocks, *cuts]:
@@ -108,7 +108,7 @@ def barrier(region: Region, x: Array) -> tuple[float, Array, Array, list[Array]]
 
 
 def of_cone(block: ConeBlock, value: Array) -> tuple[float, Array, Array] | None:
-    """Return the barrier of a cone, minus its slope and its curvature; None where a value is not inside."""
+    """Return the barrier of a cone, minus its gradient, and its Hessian; None if the value is not inside."""
     if block.kind in (NONNEGATIVE, ABSOLUTE):
         rows = np.eye(len(value))
         if block.kind == ABSOLUTE:

@@ -1,4 +1,4 @@
-"""Conditions ``matrix @ (x - point) + offset in cone`` that make K, and the half-spaces that dual vectors make of them."""
+"""Conditions ``matrix @ (x - point) + offset in cone`` of K, and the half-spaces that follow from dual vectors."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,31 +15,31 @@ from dpconvex.sets.projections import smat, svec
 Array = NDArray[Any]
 
 EXTENDED = float(np.finfo(np.longdouble).eps)
-# Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
+# Rounding of a value, in units in the last place, besides one unit for each number in its computation.
 ROOM = 8
 NONNEGATIVE, SECOND_ORDER, ABSOLUTE, SEMIDEFINITE = "nonnegative", "second-order", "absolute", "semidefinite"
 
 
 class HalfSpace(NamedTuple):
-    """``<row, x> <= level`` for all x of K."""
+    """A half-space ``<row, x> <= level`` that contains K, from the dual vector z."""
 
     z: Array
     row: Array
-    gap: float  # what is left of it at the point asked about, at most
-    error: float  # what rounding did to the row, in norm
+    gap: float  # bound on level - <row, x> at the given point
+    error: float  # bound on the norm of the row's rounding error
 
 
 @dataclass(frozen=True, eq=False)
 class ConeBlock:
-    """A condition; second-order and absolute cones are those of ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``."""
+    """A condition; second-order and absolute cones are the vectors ``(t, e)`` with ``||e|| <= t`` and ``||e||_1 <= t``."""
 
     kind: str
     matrix: sp.csr_array  # shape (m, dim)
     offset: Array  # shape (m,)
-    point: Array | None = None  # shape (dim,): what x is measured from; 0 if None
-    errors: Array | None = None  # shape (m,): bounds on what rounding did to the offset
-    slope_error: float = 0.0  # How far a row may be from the one that is meant, relative to its norm
-    # Bounds on what rounding did to what the template's constants make.
+    point: Array | None = None  # shape (dim,): origin of x; 0 if None
+    errors: Array | None = None  # shape (m,): bounds on rounding errors of the offset
+    slope_error: float = 0.0  # Bound on the error of a row, relative to its norm
+    # Bounds on rounding errors of matrix and offset, computed from the template's constants.
     misread: tuple[sp.csr_array, Array] | None = None
 
     def at(self, x: Array) -> Array:
@@ -54,7 +54,7 @@ class ConeBlock:
         return np.sqrt(np.asarray((self.size * self.size).sum(axis=1)).ravel())
 
     def rounding(self, x: Array) -> Array:
-        """Bound what rounding does to each number at a point, but for the signs of single coordinates less a bound."""
+        """Return bounds on the rounding error of each number at x; 0 for a coordinate minus a bound, since its sign is exact."""
         counts = np.diff(self.size.indptr)
         away = np.abs((x if self.point is None else x - self.point).astype(float))
         found = (ROOM + counts) * EXTENDED * (self.size @ away + np.abs(self.offset.astype(float)))
@@ -66,7 +66,7 @@ class ConeBlock:
         return np.asarray(found, dtype=float)
 
     def margins(self, x: Array) -> tuple[Array, Array]:
-        """Return how far inside the cone a point is, and what rounding does to that; below 0 outside."""
+        """Return the margins of a point in the cone, negative outside, and bounds on the rounding errors of the margins."""
         value, error = self.at(x), self.rounding(x)
         if self.kind == NONNEGATIVE:
             return value, error
@@ -82,7 +82,7 @@ class ConeBlock:
         return np.array([value[0] - size]), np.array([error[0] + wrong * (1 + 1e-9) + rounded])
 
     def height(self, x: Array) -> tuple[Array, Array]:
-        """Return ``||e||^2 - t`` for a value (t, e) at a point, and what rounding does to that."""
+        """Return ``||e||^2 - t`` for the value (t, e) at a point, and a bound on its rounding error."""
         value, error = self.at(x), self.rounding(x)
         square = np.sum(value[1:] ** 2)
         wrong = error[0] + float((2 * np.abs(value[1:]) + error[1:]) @ error[1:])
@@ -90,7 +90,7 @@ class ConeBlock:
         return np.array([square - value[0]]), np.array([wrong * (1 + 1e-9) + rounded])
 
     def dual(self, z: Array) -> Array:
-        """Return a vector of the dual cone near some vector, but for rounding in semidefinite matrices (see `half_space`)."""
+        """Return a vector of the dual cone near z, up to rounding for semidefinite matrices (see `half_space`)."""
         z = np.array(z, dtype=np.longdouble)
         if self.kind == NONNEGATIVE:
             return np.maximum(z, 0.0)
@@ -102,10 +102,10 @@ class ConeBlock:
         return z
 
     def half_space(self, z: Array, x: Array) -> HalfSpace:
-        """Return what a vector near the dual cone says of K, with what is left of it at x."""
+        """Return the half-space around K from a vector near the dual cone, with its gap at x."""
         value, error, side = self.at(x), self.rounding(x), 0
         if self.kind == SEMIDEFINITE:
-            # Exactly semidefinite is what given vectors and weights make.
+            # The matrix with exactly these weights and vectors is semidefinite.
             weight, vector = np.linalg.eigh(smat(np.asarray(z, dtype=float)))
             left = np.maximum(np.einsum("ik,ik->k", vector, smat(value) @ vector), 0.0).astype(float)
             weight, side = np.maximum(weight, 0.0), len(vector)
@@ -125,7 +125,7 @@ def size_of(value: Array) -> float:
 
 
 def least_eigenvalue(matrix: Array) -> float:
-    """Bound the least eigenvalue of a symmetric matrix from below, by a Schur complement to a small relative error if near 0."""
+    """Return a lower bound on the least eigenvalue; if it is near 0, a Schur complement keeps the relative error small."""
     _, vectors = np.linalg.eigh(matrix.astype(float))
     turned = vectors.T @ matrix @ vectors
     size = np.diag(turned).astype(float)

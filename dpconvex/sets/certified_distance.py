@@ -1,4 +1,4 @@
-"""Proofs of how far a point of K is from a minimiser, by multipliers of the conditions of K (docs/theory.md, section 13)."""
+"""Proved bounds on the distance of a point of K from the minimiser, by multipliers (docs/theory.md, section 13)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from dpconvex.sets.region import Region
 
 Array = NDArray[Any]  # of double or extended precision
 
-DIRECTIONS = 12  # Rounding is looked at in so many directions
-# Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
+DIRECTIONS = 12  # Random directions in `relative_rounding`
+# Numbers in `exact_feasible_point` are multiples of 2^-FINE; all double-precision numbers are multiples of 2^-WHOLE.
 FINE, WHOLE = 240, 1074
-NEARS = 1e-6, 1e-10, 1e-14  # Rows that are so near, next to the size of a point, are taken to hold with equality
+NEARS = 1e-6, 1e-10, 1e-14  # Rows this near to equality, relative to the size of a point, count as tight
 
 
 class Smooth(Protocol):
-    """A differentiable strongly convex function; its last coordinates may be heights, which cost something."""
+    """A differentiable strongly convex function; its last coordinates may be heights of an epigraph, with linear costs."""
 
     @property
     def modulus(self) -> float: ...  # of strong convexity, in all coordinates but heights
@@ -32,16 +32,16 @@ class Smooth(Protocol):
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]: ...
 
-    def hessian(self, x: Array) -> Array: ...  # nearly; steps depend on it, proofs do not
+    def hessian(self, x: Array) -> Array: ...  # approximate; steps depend on it, proofs do not
 
     def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
-    def lowered(self, x: Array) -> Array: ...  # with heights next to what is below them, where they are higher
+    def lowered(self, x: Array) -> Array: ...  # with heights lowered to the terms below
 
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """A point of K (but for rounding to double precision) and a bound on its distance from the minimiser."""
+    """A point of K, up to rounding to double precision, and a bound on its distance from the minimiser."""
 
     point: Array
     distance: float
@@ -50,7 +50,7 @@ class Certified:
 def certified_distance(
     function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[ConeBlock], multipliers: list[Array]
 ) -> float:
-    """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
+    """Return a bound on the distance of a point of K from the minimiser, from arbitrary multipliers, one vector per block."""
     mu, count = function.modulus, len(function.costs)
     duals = [needed(block, block.dual(z), x, mu, count) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
@@ -60,7 +60,7 @@ def certified_distance(
     if count:
         if not (np.abs(slope[-count:]) <= 1e-9 * function.costs).all():
             return np.inf
-        slope[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
+        slope[-count:] = 0.0  # exact, up to the rounding of the multipliers, which is added
     sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
     residual = float(np.linalg.norm(region.hull[1].T @ slope)) + sum(space.error for space in spaces)
     residual += function.gradient_error(x.astype(float), gradient) + 2 * EPSILON * (len(spaces) + len(x)) * sizes
@@ -73,13 +73,13 @@ def certified_distance(
         ends.append(next(((left, off) for left, off in fine), ends[0]))
     gap, off = min((gap + 2 * off * sizes, off) for gap, off in ends)
     rounded = 5 * EPSILON * float(np.linalg.norm(x.astype(float)))
-    share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
+    share = 2.0 if count else 4.0  # all strong convexity may be in the terms below the heights
     root = float(np.hypot(residual, np.sqrt(share * mu * gap * (1 + 1e-9))))  # infinite where a square would overflow
     return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
 def needed(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> Array:
-    """Leave out multipliers, not of heights, whose gap costs more than the residual that they take away."""
+    """Return multipliers, with 0 where the gap costs more than the residual without the multiplier; heights keep theirs."""
     if block.kind == NONNEGATIVE:
         costly = z * block.norms**2 <= modulus * block.at(x)
     else:
@@ -89,7 +89,7 @@ def needed(block: ConeBlock, z: Array, x: Array, modulus: float, count: int) -> 
 
 
 def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs: Array, x: Array) -> list[Array]:
-    """Scale multipliers so that those of each height add up to its cost, which conditions next to equality pay if none do."""
+    """Return multipliers scaled to add up to the cost of each height; if all are 0, the conditions nearest to equality pay."""
     count = len(costs)
     heights = [abs(sp.coo_array(block.matrix[:, -count:])) for block in blocks]
     given, least = [np.array(z) for z in multipliers], np.full(count, np.inf)
@@ -116,7 +116,7 @@ def shared_out(blocks: Sequence[ConeBlock], multipliers: Sequence[Array], costs:
 def exact_feasible_point(
     region: Region, x: Array, block: ConeBlock, z: Array, near: float
 ) -> tuple[Array, float, float]:
-    """Find a point of a polyhedron next to x exactly; return it, what is left of the half-space and how far off equations."""
+    """Return a point of a polyhedron near x, by exact arithmetic, its gap and its distance from the equations, maybe infinite."""
     equations, values = region.system
     count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
     rows = np.concatenate([equations, block.matrix.toarray()])
@@ -133,7 +133,7 @@ def exact_feasible_point(
     for _ in range(8):
         point += multiples(-inverse @ left(point)[tight], FINE)
     missed = np.maximum(-left(point)[count:], 0.0)
-    if missed.any():  # pulled towards the point inside
+    if missed.any():  # move towards the point inside
         share = multiples(2 * np.max(missed / np.maximum(left(inner)[count:], EPSILON)), FINE) + 1
         point = point + ((share * (inner - point)) >> FINE)
     slack = left(point)[count:]
@@ -145,20 +145,20 @@ def exact_feasible_point(
 
 
 def multiples(numbers: Array | float, bits: int) -> Any:
-    """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
+    """Return numbers as multiples of ``2^-bits``, rounded towards 0: an array of Python integers."""
     values, place = np.unique(np.ravel(numbers), return_inverse=True)  # most are 0
     found = np.array([int(Fraction(v) * 2**bits) for v in values.tolist()], dtype=object)
     return found[place].reshape(np.shape(numbers))
 
 
 def longest_row(region: Region) -> float:
-    """Bound the norm of what a condition with a multiplier of 1 adds to a gradient; that of cuts, at the point inside."""
+    """Return a bound on the gradient norm of a condition with multiplier 1, at least 1; cuts are taken at the point inside."""
     blocks = [*region.blocks, *region.cuts(region.inside)]
     return max([1.0, *(float((np.max if b.kind == NONNEGATIVE else np.sum)(b.norms)) for b in blocks)])
 
 
 def relative_rounding(region: Region, radius: float) -> float:
-    """Bound what rounding does to conditions, in units of margins at `inside`, looked at in some directions up to a norm."""
+    """Return the largest rounding error of conditions, relative to margins at `inside`, at random points of norm `radius`."""
     rng = np.random.default_rng(0)
     points = [region.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, region.dim))]
     errors = [region.margins(point)[1].astype(float) + region.off_hull(point) for point in [region.inside, *points]]

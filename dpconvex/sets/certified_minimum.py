@@ -1,4 +1,4 @@
-"""Minima of smooth strongly convex functions over any closed convex set, by Newton steps, with a proved distance."""
+"""Minimises smooth strongly convex functions over closed convex sets, by Newton steps, with a proved distance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,16 +20,16 @@ from dpconvex.sets.region import Region
 Array = NDArray[Any]  # of double or extended precision
 
 NEWTON_STEPS, LAST_STEPS, PATIENCE, BUNDLE_STEPS = 60, 40, 4, 100
-NEAR = 1e-7  # A Newton step of this size, relative to the point, is followed by the last steps
+NEAR = 1e-7  # After a Newton step of this size, relative to the point, `last_steps` takes over
 REACH = 1e4  # Conditions that are farther away, in units of a step, are left out
-ROUND = 1e-4  # Eigenvalues, and norms, that are smaller, relatively, are next to 0
-# Guesses of tight inequalities, and the largest system of optimality conditions that is solved directly.
+ROUND = 1e-4  # Relative size below which eigenvalues and norms count as near 0
+# Number of guesses of tight inequalities, and the largest system of optimality conditions to solve directly.
 ROUNDS, MOST_REFINED = 12, 500
-FAR = 1e8  # A set that reaches so far is taken to be unbounded
+FAR = 1e8  # A set with points this far away counts as unbounded
 
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float, central_too: bool = True) -> Certified:
-    """Minimise a function over a set, to a tolerance or as exactly as rounding allows; from inside too, if all else fails."""
+    """Return a certified minimiser over a set, to a tolerance or as exactly as rounding allows; at last by a central path."""
     x, step = newton(function, region, region.bring_in(start).astype(float), tolerance)
     best = last_steps(function, region, x, step, tolerance)
     if best.distance > tolerance and any(map(has_kinks, region.curved)):
@@ -44,7 +44,7 @@ def minimum(function: Smooth, region: Region, start: Array, tolerance: float, ce
 
 
 def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tuple[Array, float]:
-    """Step to minima of quadratic models over K, as far as they go downhill; returns a point and the last step's length."""
+    """Take Newton steps over K with a line search; return the last point and the length of the last step."""
     value, gradient = function.value_and_gradient(x)
     length = np.inf
     for _ in range(NEWTON_STEPS):
@@ -69,7 +69,7 @@ def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tupl
             break
         lower = value - there[0] > 8 * EPSILON * abs(value)
         x, (value, gradient) = x + share * step, there
-        # The last steps go on where no shorter step could tell, or has to; losses may bend within a millionth of a point's size.
+        # End at short full steps without measurable descent or within the tolerance; losses may bend within 1e-6 of |x|.
         near = share == 1 and length <= NEAR * float(np.linalg.norm(x)) and not (lower and length > tolerance)
         if near or -slope <= EPSILON * abs(value):
             break
@@ -77,7 +77,7 @@ def newton(function: Smooth, region: Region, x: Array, tolerance: float) -> tupl
 
 
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
-    """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
+    """Return the best certified point from minima of models near x; stop when the proved distance stops shrinking."""
     size, count = region.scale + float(np.linalg.norm(x)), len(region.blocks)
     best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
@@ -96,25 +96,25 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
         end = near if found is None else function.lowered(region.on_hull(near + found[0]))
         length = np.inf if found is None else float(np.linalg.norm((end - near).astype(float)))
-        if found is None or (length > 1e3 * unit and unit < size):  # farther than what the model knows of
+        if found is None or (length > 1e3 * unit and unit < size):  # beyond the range of the model
             unit, waiting = min(length, 10 * unit, size), waiting + (found is None)
             if waiting > PATIENCE:
                 break
             continue
         if known:  # before, the curvature of conditions was not known
-            # Where the last step did not help, half of one: next to an axis p-norms with p < 2 send whole ones to and fro.
+            # After a step without progress, take half a step: near an axis, full steps of p-norms with p < 2 oscillate.
             near, unit = near + (end - near) / (2 if waiting else 1), min(max(length, 1e-13 * size), 4 * unit)
         known = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, blocks, known)
-        # Next to the end of a logarithm steps only multiply the last digits, and come back from afar.
+        # Near the end of a logarithm's domain, steps only scale the distance to it: progress since the last step counts too.
         waiting, last = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1, distance
         best = min(best, Certified(x, distance), key=lambda one: one.distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
-    # Where sides meet in a sharp corner, what was brought in is far from it in units of its last place.
+    # At a sharp corner, `bring_in` moves points by many units in the last place.
     for corner in NEARS if best.distance > tolerance and region.is_polyhedral and known and count else ():
         x, *_ = exact_feasible_point(region, region.on_hull(best.point), blocks[0], np.maximum(known[0], 0.0), corner)
         _, gradient = function.value_and_gradient(x)
@@ -124,7 +124,7 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
 
 
 def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Certified:
-    """Collect linearisations of functions with kinks until multipliers certify a point (C. Lemarechal 1975, a bundle method)."""
+    """Return a point certified by collected linearisations of functions with kinks (bundle method, C. Lemarechal 1975)."""
     best, near, moved = Certified(x, np.inf), region.bring_in(x), True
     unit = size = region.scale + float(np.linalg.norm(x))
     count, bundle = len(region.blocks), region.cuts(near)
@@ -156,7 +156,7 @@ def bundled(function: Smooth, region: Region, x: Array, tolerance: float) -> Cer
 
 
 def nearer(region: Region, block: ConeBlock, x: Array) -> ConeBlock:
-    """Return the same linearisation of a nearer point, if there is one: its rounding is in proportion to the distance."""
+    """Return the same linearisation at a point nearer to x, if there is one: rounding errors grow with the distance."""
     assert block.point is not None
     found = region.cuts(x + 1e-3 * (block.point - x))
     return next((cut for cut in found if is_same(cut, block)), block)
@@ -169,10 +169,10 @@ def is_same(one: ConeBlock, other: ConeBlock) -> bool:
 
 
 def nearby(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> tuple[ConeBlock, Any, Array | float]:
-    """Return what a condition asks of short moves, to second order: a condition, what takes multipliers back, and curvature."""
+    """Return a condition to second order near x: a condition on short moves, a map back of multipliers, and curvature."""
     value, norms = block.at(x), block.norms
     kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z, size)
-    if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
+    if kind in (SECOND_ORDER, ABSOLUTE):  # drop a whole cone out of reach: the point may be near its axis
         across = np.linalg.norm if kind == SECOND_ORDER else np.sum
         if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
             kind, turn = NONNEGATIVE, np.zeros((len(value), 0))
@@ -180,7 +180,7 @@ def nearby(block: ConeBlock, x: Array, reach: float, z: Array, size: float) -> t
     if block.kind == SECOND_ORDER and kind == NONNEGATIVE and len(offset):  # without the rounding of a direction
         offset = block.margins(x)[0]
     part = ConeBlock(kind, matrix, offset, x)
-    if kind == NONNEGATIVE:  # what is out of reach stays there
+    if kind == NONNEGATIVE:  # drop rows out of reach
         near = np.flatnonzero(offset.astype(float) <= reach * part.norms)
         part, turn = ConeBlock(kind, sp.csr_array(matrix[near]), offset[near], x), turn[:, near]
     return part, turn, curvature
@@ -206,7 +206,7 @@ def entrywise(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[st
 
 
 def spectral(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[str, Any, Array | float]:
-    """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
+    """Restrict a matrix inequality to the eigenvectors of small eigenvalues; the other eigenvalues give its curvature."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
     largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), size * float(block.norms.max(initial=0.0)))
     small = eigenvalue <= ROUND * largest
@@ -226,9 +226,9 @@ def spectral(block: ConeBlock, value: Array, z: Array, size: float) -> tuple[str
 def model(
     region: Region, blocks: Sequence[ConeBlock], x: Array, hessian: Any, gradient: Array, unit: float
 ) -> tuple[Array, list[Array]] | None:
-    """Minimise ``<gradient, m> + m' hessian m / 2`` over allowed moves m; returns that and vectors for blocks, or None."""
+    """Return the minimiser m of ``<gradient, m> + m' hessian m / 2`` over allowed moves, and multipliers by block; or None."""
     dim, (equations, values) = region.dim, region.system
-    # The l1 cone has a number above each entry, which comes after the move.
+    # An l1 cone has an auxiliary variable above each entry, placed after the move.
     extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
     rows: list[Any] = [sp.csr_array(np.hstack([equations, np.zeros((len(values), extra))]))]
     offsets, cones, start = [values - equations @ x], [("zero", len(values))], dim
@@ -263,7 +263,7 @@ def model(
 def refined(
     bent: Array, pull: Array, rows: Array, offset: Array, answer: tuple[Array, Array], equations: int
 ) -> tuple[Array, Array]:
-    """Solve the optimality conditions of a quadratic program directly, with more digits; the answer itself if no guess works."""
+    """Return a solution with more digits, from the optimality conditions as linear equations; `answer` if no guess works."""
     v, z = answer
     slack, free = offset - rows @ v, np.arange(len(z)) >= equations
     squares = np.maximum((rows**2).sum(axis=1), 1e-300)
@@ -275,11 +275,11 @@ def refined(
         right = np.concatenate([-pull, offset[chosen]])
         matrix = np.block([[bent, rows[chosen].T], [rows[chosen], np.zeros((len(chosen),) * 2)]])
         solution, unit = np.zeros(len(right)), np.ones(len(right))
-        for _ in range(4):  # Ruiz's units, in which no row is large beside others
+        for _ in range(4):  # Ruiz scaling: no row is large beside others
             largest = np.abs(unit[:, None] * matrix * unit).max(axis=1)
             unit /= np.sqrt(np.where(largest > 0, largest, 1.0))
         scaled, extended = unit[:, None] * matrix * unit, matrix.astype(np.longdouble)
-        for _ in range(3):  # what is left is small, also where multipliers are large beside moves
+        for _ in range(3):  # refinement: multipliers may be large beside moves
             left = (right - extended @ solution).astype(float)
             solution = solution + unit * lstsq(scaled, unit * left, lapack_driver="gelsy", cond=1e-15)[0]
         if not np.isfinite(solution).all():
@@ -296,21 +296,21 @@ def refined(
 
 
 def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Bound single coordinates over a set by multipliers (docs/theory.md, section 17); `known` are bounds, possibly infinite."""
+    """Return bounds on single coordinates over a set by multipliers (docs/theory.md, section 17), or by `known` if tighter."""
     count, goals = len(coordinates), np.eye(region.dim)[coordinates]
-    blocks = [block for block in region.blocks if block.matrix[:, coordinates].nnz]  # others say nothing about these
+    blocks = [block for block in region.blocks if block.matrix[:, coordinates].nnz]  # without unrelated blocks
     away = 1e3 * FAR * np.random.default_rng(0).normal(size=region.dim)
     seen = [region.conic.minimise(np.eye(region.dim), -side * away, 1e3 * FAR) for side in (-1, 1)]
     far = np.array([region.bring_in(point).astype(float) for point in seen if point is not None])
     far = far.reshape(-1, region.dim)[:, coordinates]
-    # Where a point of the set is far away, no multipliers bound it.
+    # No multipliers bound a coordinate if a point of the set is far away.
     open_ends = np.concatenate([(side * far > FAR).any(axis=0) for side in (-1, 1)])
     found = [
         (np.inf, np.zeros(region.dim)) if is_open else farthest(region, blocks, goal)
         for is_open, goal in zip(open_ends, np.concatenate([-goals, goals]), strict=True)
     ]
     end, rest = np.array([level for level, _ in found]), np.array([missed for _, missed in found])
-    # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
+    # The residual of a goal is bounded if its coordinates are bounded on both sides by multipliers.
     bounded, fine = np.zeros(region.dim, dtype=bool), np.isfinite(end)
     for _ in range(count + 1):
         bounded[coordinates] = fine[:count] & fine[count:]
@@ -342,7 +342,7 @@ def farthest(region: Region, blocks: list[ConeBlock], goal: Array) -> tuple[floa
     spaces = [block.half_space(block.dual(z), point) for block, z in zip(blocks, found[1], strict=True)]
     rest = goal - sum((space.row for space in spaces), np.zeros(dim))
     tied = region.system[0].any(axis=0)
-    # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
+    # The part of the rest along equations and fixed coordinates is constant on the set.
     loose = np.where(tied, region.hull[1] @ (region.hull[1].T @ np.where(tied, rest, 0.0)), rest)
     loose[region.fixed] = 0.0
     used = tied | (goal != 0)

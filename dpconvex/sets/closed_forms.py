@@ -1,4 +1,4 @@
-"""Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
+"""Recognises conditions with a projection in closed form, and sets that contain K by a single condition."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -48,15 +48,15 @@ class Row:
     normal: Array
     level: float
     tight: bool
-    wrong: Array  # what rounding did to the normal, at most
-    missed: float = 0.0  # and to the level
+    wrong: Array  # bounds on rounding errors of the normal
+    missed: float = 0.0  # and of the level
 
 
 Condition = Row | ConeBlock | Expression
 
 
 def closed_forms(region: Region) -> tuple[list[ConvexSet], list[ConvexSet], list[Indices]]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and the groups of coordinates on which K is no piece."""
+    """Return pieces of K on disjoint coordinates, sets that contain K, and groups of coordinates without a closed form."""
     items: list[Condition] = [*region.cones, *region.curved]
     for k, (matrix, offset, wrong, missed) in enumerate([*region.equations, *region.readings]):
         tight, exact = k < len(region.equations), not wrong.data.any()
@@ -82,7 +82,7 @@ def closed_forms(region: Region) -> tuple[list[ConvexSet], list[ConvexSet], list
             parts.append(piece)
         else:
             others.append(here)
-        # What a simplex is made of is rounded to the nearest numbers; around it are bounds.
+        # A simplex from rows has rounded numbers: outward bounds contain it.
         single = piece is not None and not isinstance(members[0], Row)
         around.extend([piece] if piece is not None and single else [p for item in members for p in alone(item, region)])
     if left.any():
@@ -99,7 +99,7 @@ def coordinates_of(item: Condition, region: Region) -> Indices:
 
 
 def joint(members: list[Condition], here: Indices, region: Region) -> ConvexSet | None:
-    """Return all conditions on some coordinates as one piece with a projection, if they are one."""
+    """Return the set of all conditions on some coordinates as one piece with a projection; None if there is none."""
     bounded = bool(np.isfinite([region.lower[here], region.upper[here]]).any())
     rows = [item for item in members if isinstance(item, Row)]
     cones = [item for item in members if isinstance(item, ConeBlock) and item.kind == SEMIDEFINITE]
@@ -118,7 +118,7 @@ def joint(members: list[Condition], here: Indices, region: Region) -> ConvexSet 
 
 
 def alone(item: Condition, region: Region) -> list[ConvexSet]:
-    """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
+    """Return sets that contain K, from one condition and the bounds on single coordinates."""
     if isinstance(item, Row):
         return [*corners(item, region.least, region.most)]
     found: ConvexSet | None = None
@@ -135,10 +135,10 @@ def alone(item: Condition, region: Region) -> list[ConvexSet]:
 def euclidean_ball(
     matrix: sp.csr_array, radius: float, offset: Array, misread: Affine | None = None
 ) -> NormBall | None:
-    """Read a Euclidean ball, or the least one known around it, if the matrix M is a multiple of an isometry on its coordinates.
+    """Return a ball that contains ``|Mx + offset| <= radius`` if the matrix M is a multiple of an isometry; None otherwise.
 
     With the center c, ``q = Mc + offset``, v = M'q and M'M between s - e and s + e, ``(s - e) |x - c|^2 - 2 |v| |x - c|`` is at
-    most ``radius^2 - |q|^2``.  All of e, v and q are bounded with their rounding.
+    most ``radius^2 - |q|^2``.  The bounds on e, v and q include rounding.
     """
     gram = sp.csr_array(matrix.T @ matrix)
     columns = np.flatnonzero(gram.diagonal())
@@ -170,7 +170,7 @@ def euclidean_ball(
 
 
 def l1_ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine) -> AxisHull | None:
-    """Read a weighted l1 ball, or one around it, if every entry depends on one coordinate, measured from one center."""
+    """Return a weighted l1 ball that contains the set if every entry depends on one coordinate, and centers agree, or None."""
     wrong, missed = misread
     count, steep = np.diff(matrix.indptr), np.asarray(wrong.sum(axis=1)).ravel()
     fixed = np.maximum(np.abs(offset) - missed, 0.0)[count == 0]
@@ -194,7 +194,7 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array, misread: Affine)
 
 
 def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
-    """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
+    """Return the set of a bound on the nuclear norm of a matrix of single coordinates, maybe symmetric; None otherwise."""
     (part, factors), *others = sorted(linear_parts(root).items(), key=lambda pair: pair[0].is_constant)
     inner = part.args[0] if part.atom is NORM_NUC and root.size == 1 else None
     if inner is None or not inner.is_affine or min(inner.shape) == 1 or not all(one.is_constant for one, _ in others):
@@ -209,7 +209,7 @@ def nuclear_ball(root: Expression, region: Region) -> Spectral | None:
 
 
 def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, float, Array, bool] | None:
-    """Coordinates, a scale s, up to its sign, and a shift C such that a matrix is ``s (X - C)``, and whether X is symmetric."""
+    """Return coordinates of X, s (up to its sign), C and whether X is symmetric if a matrix is ``s (X - C)``; None otherwise."""
     matrix, offset = entries
     if not (np.diff(matrix.indptr) == 1).all():
         return None
@@ -230,7 +230,7 @@ def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, floa
 
 
 def symmetric_map(entries: Affine) -> tuple[Indices, float, Array] | None:
-    """Coordinates, a scale s and a shift C such that a map to an svec is that of ``s (X - C)`` for the svec of X."""
+    """Return coordinates of svec(X), s and C if the map is the svec of ``s (X - C)``; None otherwise."""
     matrix, offset = entries
     if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
         return None
@@ -241,7 +241,7 @@ def symmetric_map(entries: Affine) -> tuple[Indices, float, Array] | None:
 
 
 def spectral(blocks: list[ConeBlock], rows: list[Row]) -> Spectral | None:
-    """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
+    """Return the set of bounds on the eigenvalues of one symmetric matrix, and on its trace; None for other conditions."""
     places = [symmetric_map((block.matrix, block.offset)) for block in blocks]
     low, high = -np.inf, np.inf
     for place in places:
@@ -266,7 +266,7 @@ def spectral(blocks: list[ConeBlock], rows: list[Row]) -> Spectral | None:
 
 
 def slab(rows: list[Row], here: Indices) -> Slab | None:
-    """Read equations, or inequalities that are all parallel."""
+    """Return the set of equations, or of parallel inequalities; None for other rows, or if it is empty."""
     matrix, value = np.zeros((len(rows), len(here))), np.array([row.level for row in rows])
     for k, row in enumerate(rows):
         matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
@@ -289,7 +289,7 @@ def slab(rows: list[Row], here: Indices) -> Slab | None:
 
 
 def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[AxisHull]:
-    """Return the simplices that a row cuts off corners of the box: all that exact arithmetic could put there, if `rounded`."""
+    """Return the simplices that a row cuts off corners of the box; with `rounded`, they contain the exact simplices."""
     found = []
     for sign in (1.0, -1.0)[: 1 + row.tight]:
         normal, level = sign * row.normal, sign * row.level
@@ -301,7 +301,7 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
         room = (len(apex) + 2) * EPSILON * float(np.abs(at).sum() + abs(level)) if at.any() else 0.0
         room = (room + row.missed + float(row.wrong @ np.abs(apex))) * (1 + len(apex) * EPSILON) if rounded else 0.0
         steep = 1 - 2 * float((row.wrong / np.abs(normal)).max()) if rounded else 1.0
-        if left >= -room:  # else nothing satisfies all constraints; whoever projects will see
+        if left >= -room:  # otherwise the set is empty, and projections raise
             least, most = max(left - room, 0.0) * steep if row.tight else 0.0, max(left + room, 0.0) / max(steep, 0.5)
             ends = np.array([[least], [most]]) / normal
             found.append(AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0)))
@@ -309,15 +309,15 @@ def corners(row: Row, lower: Array, upper: Array, rounded: bool = True) -> list[
 
 
 def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
-    """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
+    """Return the simplex of a row and the bounds of its coordinates, if it has a projection; None otherwise."""
     found = [within(hull, lower, upper) for hull in corners(row, lower, upper, rounded=False)]
     return next((hull for hull in found if hull is not None), None)
 
 
 def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
-    """Return a simplex or l1 ball with the bounds of its coordinates, if that is one too and has a projection."""
+    """Return a simplex or l1 ball within bounds of its coordinates, if the result is one with a projection; None otherwise."""
     here = lower[hull.coordinates], upper[hull.coordinates]
-    if not hull.is_facet:  # bounds at the anchor cut it in halves
+    if not hull.is_facet:  # bounds at the anchor cut off halves
         low, high = np.where(here[0] >= hull.anchor, 0.0, hull.low), np.where(here[1] <= hull.anchor, 0.0, hull.high)
         hull = AxisHull(hull.coordinates, hull.anchor, low, high)
     low, high = hull.ends

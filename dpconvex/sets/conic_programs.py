@@ -1,4 +1,4 @@
-"""Programs over a public set for conic solvers: its form, quadratics, and points far inside."""
+"""Conic programs over a public set: its standard form, minima of quadratics, and points far inside."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ class ConicForm:
     matrix: sp.csc_array
     offset: Array
     cones: list[Any]
-    columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
+    columns: slice  # places of the parameters in x; the others are auxiliary variables
     cost: tuple[Any, Array]  # P and c
 
     @classmethod
@@ -40,7 +40,7 @@ class ConicForm:
         return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, columns, (sp.csc_array(curved), slope))
 
     def units(self, unit: Any) -> Array:
-        """Return about the sizes of all entries of x from those of theta: unknown ones (NaN) and others as their rows tell."""
+        """Return approximate sizes of all entries of x from the sizes of theta; rows give sizes that are unknown (NaN)."""
         units, size = np.full(self.matrix.shape[1], np.nan), abs(sp.coo_array(self.matrix))
         units[self.columns] = unit
         if np.ndim(unit) == 0:
@@ -59,9 +59,9 @@ class ConicForm:
         return units
 
     def minimise(self, hessian: Any, slope: Array, unit: Any = 1.0, cost: float | None = None) -> Array | None:
-        """Return where ``theta' hessian theta / 2 + slope' theta`` and a multiple of the cost are least, or None if it fails.
+        """Return the minimiser of ``theta' hessian theta / 2 + slope' theta`` plus a multiple of the cost; None on failure.
 
-        Without a cost it is as far as the solver came.  Its tolerances are those of numbers of size 1: `unit` is about the
+        Without a cost, the answer may be inaccurate.  The solver's tolerances suit numbers of size 1: `unit` is the approximate
         size of theta, or of its coordinates.
         """
         units, upper = self.units(unit), sp.coo_array(sp.triu(hessian))
@@ -78,13 +78,13 @@ class ConicForm:
         return None if found is None else (units * found[0])[self.columns]
 
 
-@silence()  # what a panic says
+@silence()  # the text of a panic
 def clarabel_answer(
     hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any], solved: bool = False
 ) -> tuple[Array, Array] | None:
     """Minimise ``x' hessian x / 2 + slope' x`` with ``offset - matrix x`` in cones; return x and multipliers, or None.
 
-    If it must be `solved`, an answer that the solver calls neither right nor almost right is none.
+    With `solved`, the solver's status must be solved or almost solved; otherwise any status but infeasible is accepted.
     """
     import clarabel
 
@@ -102,7 +102,7 @@ def clarabel_answer(
     try:
         upper = sp.csc_array(sp.triu(hessian / scale))
         found = clarabel.DefaultSolver(upper, slope / scale, matrix, offset, named, settings).solve()
-    except BaseException as error:  # a panic of the solver is no Exception
+    except BaseException as error:  # a panic of the solver is not an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
             raise
         return None
@@ -112,12 +112,12 @@ def clarabel_answer(
 
 
 def inner_points(space: Space, constraints: Sequence[Constraint]) -> Iterator[tuple[Array | None, float]]:
-    """Yield points at which no inequality seems near equality, and their depths: minus infinity if there seems to be none."""
+    """Yield points far from equality in all inequalities, and their depths; None and minus infinity if the set seems empty."""
     for unit in (1.0, 1e3, 1e-3, 1e6, 1e-6):
         depth = cp.Variable()
         theta, _, limits = posed(space, constraints, unit)
         limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
-        # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
+        # Prefer points near 0, where answers are; the last weight accepts points anywhere.
         for weight in (1e-3, 1e-6, 0.0):
             program = cp.Problem(cp.Maximize(depth - weight * cp.norm(theta)), limits)
             with suppress(cp.SolverError):

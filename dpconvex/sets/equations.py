@@ -1,4 +1,4 @@
-"""Equations among constraints: their units, which directions they hold, and whether rounding alone makes them dependent."""
+"""Equations among constraints: scaling, numerical rank, and a check for rows that only rounding makes dependent."""
 
 import numpy as np
 
@@ -10,22 +10,22 @@ PRIME = 2**61 - 1  # Products of two remainders are exact in Python's integers
 
 
 def in_units(matrix: Array, value: Array) -> tuple[Array, Array]:
-    """Scale equations by powers of two, exactly, so that no row is long beside others."""
+    """Return equations with rows scaled to similar sizes by powers of two, which is exact."""
     unit = -np.frexp(np.abs(matrix).max(axis=1, initial=0.0))[1]
     return np.ldexp(matrix, unit[:, None]), np.ldexp(value, unit)
 
 
 def ranked_svd(matrix: Array, full: bool = False) -> tuple[Array, Array, Array, int]:
-    """Return the singular vectors and values of rows, and their rank; refuse rows that only rounding makes dependent.
+    """Return the singular vectors and values of rows, and their rank. Raise if only rounding makes rows dependent.
 
-    A rank modulo a prime tells those from exactly dependent ones: it is never above the exact rank.
+    The rank modulo a prime shows this: it is never above the exact rank.
     """
     left, singular, right = np.linalg.svd(matrix, full_matrices=full)
     rank = int((singular > 8 * max(matrix.shape) * EPSILON * singular.max(initial=0.0)).sum())
     if rank < len(matrix) and modular_rank(matrix) > rank:
-        why = "equations among the constraints, as they are rounded, differ by no more than rounding from some that are the same"
+        why = "some equations among the constraints are linearly dependent, but only up to rounding"
         raise TemplateError(
-            f"{why}. Leave out those that follow from others, or use units in which coefficients are similar."
+            f"{why}. Leave out equations that follow from others, or use units in which coefficients are similar."
         )
     return left, singular, right, rank
 

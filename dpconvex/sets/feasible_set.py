@@ -1,4 +1,4 @@
-"""The closed convex set K: pieces with a projection, on disjoint coordinates, or else a `Region` with certificates."""
+"""The closed convex set K: pieces with projections on disjoint coordinates, or a `Region` with certificates."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,12 +18,12 @@ from dpconvex.sets.projections import AxisHull, ConvexSet, IntervalSet
 from dpconvex.sets.region import Region
 from dpconvex.util.arrays import Array, Indices
 
-USUAL = 100.0  # Points of other sizes are looked for in units of theirs, too
-MOST_BOUNDED = 400  # Bounds of single coordinates are looked for up to this many of them
+USUAL = 100.0  # Points larger or smaller by this factor are projected in units of their norm too
+MOST_BOUNDED = 400  # Groups of more coordinates are not bounded by multipliers
 
 
 class FeasibleSet:
-    """A closed convex set of parameters; `pieces` are factors on disjoint coordinates, if all have a closed projection."""
+    """A closed convex set of parameters; `pieces` are its factors on disjoint coordinates, if all have a projection."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.constraints = space, tuple(constraints)
@@ -38,12 +38,12 @@ class FeasibleSet:
 
     @property
     def reason(self) -> str:
-        """Why there is no projection in closed form, where there is none."""
+        """Return why there is no projection in closed form, if there is none."""
         return f"no projection in closed form on {' and '.join(dict.fromkeys(self.region.told))}"
 
     @cached_property
     def obstacle(self) -> str | None:
-        """Why neither a projection nor certificates from multipliers are to be had; None if one of them is."""
+        """Return why neither a projection nor certificates by multipliers are available; None if one is available."""
         try:
             if not self.has_projection:
                 self.region.check()
@@ -53,7 +53,7 @@ class FeasibleSet:
 
     @cached_property
     def _known(self) -> tuple[ConvexSet, ...]:
-        """Everything that bounds K; where that leaves coordinates unbounded, weak duality (docs/theory.md, section 17)."""
+        """Return sets that contain K; for unbounded coordinates also by weak duality (docs/theory.md, section 17)."""
         lower, upper = bounds_of(self._around, self.space.dim)
         groups = [here for here in self._others if not np.isfinite([lower[here], upper[here]]).all()]
         if not groups or max(map(len, groups)) > MOST_BOUNDED or self.obstacle is not None:
@@ -63,7 +63,7 @@ class FeasibleSet:
 
     @cached_property
     def lower(self) -> Array:
-        """Bounds below for each coordinate, shape (dim,), possibly infinite."""
+        """Return lower bounds on the coordinates, shape (dim,), possibly infinite."""
         return bounds_of(self._known, self.space.dim)[0]
 
     @cached_property
@@ -72,7 +72,7 @@ class FeasibleSet:
 
     @property
     def hulls(self) -> tuple[AxisHull, ...]:
-        """Simplices and l1 balls that contain K, on some coordinates each."""
+        """Return simplices and l1 balls that contain K, each on some coordinates."""
         return tuple(piece for piece in self._known if isinstance(piece, AxisHull))
 
     @cached_property
@@ -81,7 +81,7 @@ class FeasibleSet:
 
     @cached_property
     def diameter(self) -> float | None:
-        """Bound on the distance of two points of K; None if there is none."""
+        """Return a bound on the distance of two points of K; None if there is none."""
         found = min(2 * self.norm_bound, norm_up(sum_ends(self.upper, -self.lower)[1]))
         return found if np.isfinite(found) else None
 
@@ -90,13 +90,13 @@ class FeasibleSet:
         return bool(np.isfinite(self.norm_bound))
 
     def norm_on(self, coordinates: Indices) -> float:
-        """Bound on the norm of some coordinates over K, possibly infinite."""
+        """Return a bound on the norm of the given coordinates over K, possibly infinite."""
         sizes = np.maximum(np.abs(self.lower), np.abs(self.upper))
         left, lengths = set(coordinates.tolist()), list[float]()
         if not np.isfinite(sizes[coordinates]).all():
             return float(np.inf)
         best = min((size for size, here in self._sizes if left <= here), default=np.inf)
-        # Pieces bound their shares of the norm; the box bounds what they leave over.
+        # Pieces bound their shares of the norm; the box bounds the remaining coordinates.
         for size, here in self._sizes:
             if size < norm_up(sizes[sorted(left & here)]):
                 lengths, left = [*lengths, size], left - here
@@ -104,23 +104,23 @@ class FeasibleSet:
 
     @cached_property
     def _sizes(self) -> list[tuple[float, frozenset[int]]]:
-        """Norms of everything that bounds K, and its coordinates; the smallest for their number first."""
+        """Return norm bound and coordinates of each set that contains K, sorted by norm bound per coordinate."""
         pairs = [(piece.norm_bound, frozenset(piece.coordinates.tolist())) for piece in self._known]
         return sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
 
     def least_entry(self, expression: Expression) -> float:
-        """Bound the entries of an affine expression from below by the bounds on the coordinates; else minus infinity."""
+        """Return a lower bound on the entries of an affine expression over K; minus infinity for other expressions."""
         if not expression.is_affine:
             return -np.inf
         return float(self.range_of(Expander(self.space, RecordVariables({})).expand(expression))[0].min(initial=np.inf))
 
     def range_of(self, polynomial: Polynomial) -> Ends:
-        """Bound the entries of a public affine expression by the bounds on the coordinates."""
+        """Return bounds on the entries of a public affine expression, from the bounds on the coordinates."""
         ends = tuple(np.append(end, 1.0)[polynomial.coordinate] for end in (self.lower, self.upper))
         return interval_sums(polynomial.entry, *interval_product(polynomial.ends, (ends[0], ends[1])), polynomial.size)
 
     def least_eigenvalue(self, matrix: Expression) -> float:
-        """Bound the eigenvalues of a symmetric variable from below; minus infinity of anything else."""
+        """Return a lower bound on the eigenvalues of a symmetric variable over K; minus infinity for other expressions."""
         block = next((block for block in self.space.blocks.values() if block.variable is matrix), None)
         if block is None:
             return -np.inf
@@ -133,7 +133,7 @@ class FeasibleSet:
         return found
 
     def project(self, theta: Array) -> Array:
-        """Euclidean projection of coordinates, shape (dim,) to (dim,); without a closed form, a point of K near it."""
+        """Return the Euclidean projection of coordinates, shape (dim,); without a closed form, a point of K near it."""
         if self.obstacle is not None:
             raise NotConverged(self.obstacle)
         y = np.array(theta, dtype=float)
@@ -150,7 +150,7 @@ class FeasibleSet:
         return y
 
     def error(self, norm: float) -> float:
-        """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
+        """Return a bound on the distance between the computed and the exact projection of any point of at most this norm."""
         counts, sizes = np.array([(0.0, 0.0), *(piece.rounding for piece in self.pieces)]).T
         return EPSILON * float(counts.max() * norm + np.linalg.norm(counts * sizes))
 

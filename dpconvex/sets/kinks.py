@@ -1,4 +1,4 @@
-"""Kinks of a regularizer: a proximal map together with K, or heights above terms, minimised instead among K's inequalities."""
+"""Nonsmooth terms of a regularizer: proximal maps that combine with K, or an epigraph with heights as further variables."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ from dpconvex.util.runtime import once
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||``, of the groups `labels` of `support`; absolute values are single."""
+    """The function ``sum_k weights_k ||theta[k-th group]||``; `labels` has the group of each coordinate in `support`."""
 
     support: Indices
     labels: Indices
@@ -59,7 +59,7 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Nuclear:
-    """A weight times the sum of the singular values of ``X - shift``, X of one coordinate an entry, or symmetric (its svec)."""
+    """A weight times the nuclear norm of ``X - shift``; X has one coordinate per entry, or is symmetric (its svec)."""
 
     support: Indices
     weight: float
@@ -90,20 +90,20 @@ Term = Groups | Nuclear
 
 @dataclass(frozen=True, eq=False)
 class Epigraph:
-    """Heights above the entries of some terms."""
+    """Heights above the entries of some terms, with linear costs in place of the terms."""
 
-    entries: tuple[Expression, ...]  # The terms, all of whose entries are convex
-    weights: Array  # shape (J,): what each height costs
-    region: Region  # K with the terms below the heights, which are its last J coordinates
+    entries: tuple[Expression, ...]  # The terms, with convex entries
+    weights: Array  # shape (J,): costs of the heights
+    region: Region  # K with terms <= heights; the heights are its last J coordinates
 
     @cached_property
     def inside(self) -> Array:
-        """A point strictly inside K, at which all terms have slopes."""
+        """Return a point strictly inside K at which all terms have gradients."""
         return np.asarray(self.region.inside[: -len(self.weights)], dtype=float)
 
     @cached_property
     def room(self) -> float:
-        """By how much the heights cost more than the terms at the point inside."""
+        """Return the cost of the heights minus the value of the terms at the point inside."""
         return float(self.weights @ self.region.inside[-len(self.weights) :].astype(float)) - self.value(self.inside)
 
     def heights(self, theta: Array) -> Array:
@@ -117,7 +117,7 @@ class Epigraph:
 
 @dataclass(frozen=True, eq=False)
 class Kinks:
-    """Terms with a proximal map, together with that of K, on coordinates of their own; or else all kinks as an epigraph."""
+    """Nonsmooth terms: with proximal maps that combine with K, on disjoint coordinates, or all in one epigraph."""
 
     terms: tuple[Term, ...] = ()
     epigraph: Epigraph | None = None
@@ -130,22 +130,22 @@ class Kinks:
         return start + sum(term.value(theta) for term in self.terms)
 
     def proximal(self, theta: Array, step: Any) -> Array:
-        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x; to project on K afterwards makes it that with K.
+        """Return the minimiser x of ``value(x) + ||x - theta||^2 / (2 step)``; its projection on K is the minimiser over K.
 
-        Coordinates may have steps of their own, which those of one group or matrix share.
+        `step` may have an entry for each coordinate, equal within a group or a matrix.
         """
         for term in self.terms:
             theta = term.proximal(theta, step)
         return theta
 
     def error(self, norm: float, step: float) -> float:
-        """Bound the rounding of `proximal`, from a point of a given norm."""
+        """Return a bound on the rounding error of `proximal` at a point of the given norm."""
         return 4 * EPSILON * norm + sum(term.error(norm, step) for term in self.terms)
 
 
 @once
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks]:
-    """Split a regularizer into the rest and its kinks, by a proximal map together with K, or else as inequalities."""
+    """Return the smooth part of a regularizer and its nonsmooth terms, with proximal maps or as an epigraph."""
     if not is_convex(regularizer):
         return regularizer, Kinks()
     parts = linear_parts(regularizer)
@@ -160,7 +160,7 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
 
 
 def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Parts]:
-    """Return terms with a proximal map together with K (Y.-L. Yu, NIPS 2013, theorem 4), and what is left."""
+    """Return terms with proximal maps that combine with K (Y.-L. Yu, NIPS 2013, theorem 4), and the remaining parts."""
     left: Parts = {}
     found: list[Term] = []
     weights, taken = np.zeros(feasible.space.dim), np.zeros(feasible.space.dim, dtype=bool)
@@ -181,14 +181,14 @@ def proximal_terms(parts: Parts, feasible: FeasibleSet) -> tuple[list[Term], Par
 
 
 def fits(term: Term, feasible: FeasibleSet) -> bool:
-    """Say whether projecting on K after a proximal map is the map of both: problems of one variable each, or K is free there."""
+    """Return whether projection on K after the proximal map solves the joint problem: K is free or separable there."""
     near = [piece for piece in feasible.pieces if np.isin(piece.coordinates, term.support).any()]
     singles = isinstance(term, Groups) and term.singles
     return not near or (singles and all(isinstance(piece, IntervalSet) for piece in near))
 
 
 def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
-    """Read weighted entries of an atom as a term; None if it has no proximal map here."""
+    """Return weighted entries of an atom as a term with a proximal map; None if there is none."""
     if not (part.atom in (ABS, NORM_NUC) or is_euclidean(part)) or (weights < 0).any():
         return None
     inner = part.args[0]
@@ -217,7 +217,7 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
 
 
 def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
-    """Say whether a term has kinks, or bends without bound at an end of its domain from which K does not keep it away."""
+    """Return whether a term has kinks, or unbounded curvature at an end of its domain that K may reach."""
     if part.is_affine:
         return False
     if part.atom is NORM or has_kinks(part):
@@ -229,7 +229,7 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
 
 
 def is_reached(part: Expression) -> bool:
-    """Say whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its atom."""
+    """Return whether linearisations reach full accuracy: a term is piecewise linear, or only its outermost atom has kinks."""
     # A p-norm with p below 2 bends without bound on every axis.
     if part.atom is NORM_NUC or (part.atom is NORM and part.option("p") < 2):
         return False
@@ -240,7 +240,7 @@ def is_reached(part: Expression) -> bool:
 
 
 def epigraph(parts: Parts, feasible: FeasibleSet) -> Epigraph | None:
-    """Put heights above weighted entries of terms; None if one is not convex, or what results cannot be handled."""
+    """Return an epigraph of weighted entries of terms; None if a term is not convex, or the resulting set fails its check."""
     terms, costs = [], []
     for part, row in parts.items():
         weights = row.toarray()[0]

@@ -1,4 +1,4 @@
-"""Closed convex sets with a Euclidean projection, on some coordinates each: a symmetric matrix is its svec."""
+"""Closed convex sets with a Euclidean projection, each on some coordinates; a symmetric matrix is stored as its svec."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +11,7 @@ from dpconvex.util.arrays import Array, Indices
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Say whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
+    """Return whether numbers agree up to the rounding of a few operations; infinite numbers never agree."""
     room = 8 * EPSILON * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 
@@ -31,18 +31,18 @@ class ConvexSet:
         raise NotImplementedError
 
     def bounds(self) -> tuple[Array, Array]:
-        """Lower and upper bounds that the set implies for each coordinate, shape (m,) each, possibly infinite."""
+        """Return lower and upper bounds on each coordinate, shape (m,) each, possibly infinite."""
         unbounded = np.full(len(self.coordinates), np.inf)
         return -unbounded, unbounded
 
     @property
     def norm_bound(self) -> float:
-        """Of the norm of the piece's coordinates; possibly infinite."""
+        """Return a bound on the norm of points of the set, possibly infinite."""
         return norm_up(np.max(np.abs(self.bounds()), axis=0))
 
     @property
     def rounding(self) -> tuple[float, float]:
-        """Numbers c and s: a computed projection is within ``c EPSILON (||x|| + s)`` of the exact one."""
+        """Return c and s: a computed projection is within ``c EPSILON (||x|| + s)`` of the exact projection."""
         return 8.0 * (len(self.coordinates) + 4), self.norm_bound
 
 
@@ -86,12 +86,12 @@ class NormBall(ConvexSet):
 
 @dataclass(frozen=True, eq=False)
 class Slab(ConvexSet):
-    """Between parallel hyperplanes, or on them: ``lower <= basis @ x <= upper``, the rows of the basis orthonormal."""
+    """Points between parallel hyperplanes: ``lower <= basis @ x <= upper``, with orthonormal rows of `basis`."""
 
     basis: Array
     lower: Array
     upper: Array
-    condition: float = 1.0  # of the rows that the basis was made of: by so much rounding turned it
+    condition: float = 1.0  # condition number of the original rows: it multiplies rounding errors
 
     def project(self, x: Array) -> Array:
         level = self.basis @ x
@@ -116,7 +116,7 @@ class AxisHull(ConvexSet):
 
     @property
     def can_project(self) -> bool:
-        """Whether the projection is known: the anchor belongs to the set, or the set is a facet that does not hold it."""
+        """Return whether the projection is known: the anchor belongs to the set, or the set is a facet without it."""
         return bool((self.low <= 0).all() and (self.high >= 0).all()) or (self.is_facet and bool(self.low.all()))
 
     def project(self, x: Array) -> Array:
@@ -138,7 +138,7 @@ class AxisHull(ConvexSet):
         order = np.argsort(-size[some] / weight)
         ordered, scaled = weight[order], size[some][order]
         amounts = (np.cumsum(ordered * scaled) - 1) / np.cumsum(ordered**2)
-        last = int(np.flatnonzero(scaled / ordered >= amounts).max(initial=0))  # the first but for rounding
+        last = int(np.flatnonzero(scaled / ordered >= amounts).max(initial=0))  # the first, up to rounding
         amount = amounts[last] if self.is_facet else max(amounts[last], 0.0)
         result = np.zeros(len(y))
         result[some] = np.maximum(size[some] - amount * weight, 0.0)
@@ -151,7 +151,7 @@ class AxisHull(ConvexSet):
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """The least and the largest value of each coordinate: the anchor's own belong to the points on other lines."""
+        """Return the least and the largest value of each coordinate; vertices on other axes have the anchor's value."""
         one = len(self.coordinates) == 1
         low, high = (self.low, self.high) if one else (np.minimum(self.low, 0.0), np.maximum(self.high, 0.0))
         return self.anchor + low, self.anchor + high
@@ -162,7 +162,7 @@ class AxisHull(ConvexSet):
 
     @property
     def norm_bound(self) -> float:
-        """The largest norm of a vertex: a convex function is largest at one."""
+        """Return a bound on the norm of points of the set; a convex function is largest at a vertex."""
         unit = float(np.abs([self.anchor, self.low, self.high]).max(initial=0.0)) or 1.0
         anchor, low, high = (part / unit for part in (self.anchor, self.low, self.high))
         rest = np.maximum(float(anchor @ anchor) - anchor**2, 0.0)
@@ -171,12 +171,12 @@ class AxisHull(ConvexSet):
         return float(np.nextafter(unit * (float(np.max(ends)) * slack + room), np.inf))
 
     def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
-        """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""
+        """Return bounds on sums of terms ``c x[place]``, ``low <= c <= high``, by entry: the extremes are at vertices."""
         at = self.anchor[place]
         start = np.sort([low * at, high * at], axis=0)
         ends = [c * (at + end[place]) for c in (low, high) for end in (self.low, self.high)]
         moves = np.min(ends, axis=0) - start[0], np.max(ends, axis=0) - start[1]
-        # Where a coordinate has no term, the vertices on its line add nothing.
+        # Vertices on the axis of a coordinate without a term add nothing.
         free = np.bincount(entry, minlength=size) < len(self.coordinates)
         best = np.where(free, 0.0, np.inf), np.where(free, 0.0, -np.inf)
         np.minimum.at(best[0], entry, moves[0])
@@ -189,38 +189,38 @@ class AxisHull(ConvexSet):
 
 @lru_cache(maxsize=64)
 def triangle(side: int) -> tuple[Indices, Indices, Array]:
-    """Rows and columns of a matrix's upper triangle, column by column, and the roots of how often each entry counts."""
+    """Return rows and columns of the upper triangle, column by column, and weights: 1 on the diagonal, sqrt(2) elsewhere."""
     column, row = np.tril_indices(side)
     return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
 
 
 @lru_cache(maxsize=64)
 def square(side: int) -> Indices:
-    """Return where each entry of a symmetric matrix is among those of the upper triangle."""
+    """Return the index of each entry of a symmetric matrix in the upper triangle, shape (side, side)."""
     low, high = np.sort(np.indices((side, side)), axis=0)
     return np.asarray(high * (high + 1) // 2 + low)
 
 
 def svec(matrix: Array) -> Array:
-    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
+    """Return coordinates of symmetric matrices, (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm."""
     side = matrix.shape[-1]
     row, column, weight = triangle(side)
     return np.asarray(matrix.reshape(*matrix.shape[:-2], -1).take(row * side + column, axis=-1) * weight)
 
 
 def smat(vector: Array) -> Array:
-    """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
+    """Return symmetric matrices from their coordinates, (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
     side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
     return np.asarray((vector / triangle(side)[2]).take(square(side), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
 class Spectral(ConvexSet):
-    """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
+    """Matrices X such that the singular values (eigenvalues, if symmetric) of ``X - shift`` lie in the set `inner`.
 
-    The set does not change when its coordinates change places, nor for singular values their signs: its projection is then that
-    of the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
-    Symmetric matrices are given by their svec, others by their entries in column order.
+    `inner` is invariant under permutations and, for singular values, changes of sign: projecting X projects its spectrum
+    (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).  Symmetric matrices are
+    given by their svec, others by their entries in column order.
     """
 
     shift: Array
@@ -241,7 +241,7 @@ class Spectral(ConvexSet):
         return svec(found) if self.symmetric else found.reshape(-1, order="F")
 
     def bounds(self) -> tuple[Array, Array]:
-        """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
+        """Return bounds on entries: by eigenvalues on the diagonal, by half of their range elsewhere; or by singular values."""
         low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
         middle, lower, upper = self.center, np.array(-high), np.array(high)
         if self.symmetric:

@@ -1,4 +1,4 @@
-"""What is linear, and what is quadratic, in public expressions: as matrices in the coordinates of the parameters."""
+"""Linear and quadratic parts of public expressions, as matrices in the coordinates of the parameters."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ from dpconvex.util.arrays import Array
 from dpconvex.util.runtime import once
 
 Affine = tuple[sp.csr_array, Array]
-# Expressions that are affine or of an atom that is not linear, each with the matrix by which its entries are added up.
+# Affine expressions and curved atoms, each with the matrix that weights and sums its entries.
 Parts = dict[Expression, sp.csr_array]
 
 
 class Reading(NamedTuple):
-    """An affine map ``matrix @ theta + offset``, and bounds on what rounding did to its coefficients."""
+    """An affine map ``matrix @ theta + offset``, and bounds on the rounding errors of its coefficients."""
 
     matrix: sp.csr_array
     offset: Array
@@ -45,7 +45,7 @@ def public(space: Space) -> Expander:
 
 
 def read(expression: Expression, space: Space) -> Polynomial:
-    """Read a public affine expression, with bounds on what rounding did to its coefficients."""
+    """Return a public affine expression as a polynomial, with bounds on the rounding errors of its coefficients."""
     return public(space).expand(expression)
 
 
@@ -55,7 +55,7 @@ def affine_map(expression: Expression, space: Space) -> Affine:
 
 
 def matrices(found: Polynomial, dim: int) -> Reading:
-    # What cancels leaves a coefficient of the size of its error behind.
+    # After cancellation, a coefficient is about as large as its error: it counts as 0.
     kept = np.abs(found.coefficient) > found.error
     value, error = np.where(kept, found.coefficient, 0.0), found.error * (1 + 4 * EPSILON)
     error = np.where(kept, error, error + np.abs(found.coefficient))
@@ -69,7 +69,7 @@ def matrices(found: Polynomial, dim: int) -> Reading:
 
 @once
 def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
-    """Write a public expression as a sum of matrices, or sums of `absolute` ones, times affine expressions and curved atoms."""
+    """Return affine expressions and curved atoms with matrices that weight and sum them; if `absolute`, absolute matrices."""
     found: Parts = {}
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:
@@ -77,7 +77,7 @@ def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
         matrix.eliminate_zeros()
         if not matrix.nnz:
             continue
-        # Only sums and products of numbers with something curved are taken apart.
+        # Expand only sums, and products of numbers with curved expressions.
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
             found[node] = found[node] + matrix if node in found else matrix
             continue
@@ -87,16 +87,16 @@ def linear_parts(expression: Expression, absolute: bool = False) -> Parts:
 
 
 def level_of(space: Space, parts: Parts) -> Polynomial:
-    """Return what bounds the curved parts of sums that are not positive."""
+    """Return minus the affine part of sums: if the sums are at most 0, this bounds their curved parts."""
     count = next(iter(parts.values())).shape[0] if parts else 0
     affine = (read(part, space).linear(-rows, (count,)) for part, rows in parts.items() if part.is_affine)
     return reduce(operator.add, affine, Polynomial.constant(np.zeros(count)))
 
 
 def turned(space: Space, constraint: Constraint) -> Constraint | None:
-    """Write ``a ||v||^2 / t <= s`` for a number s as ``a ||v||^2 / s <= t``, which implies t >= 0; None for other constraints.
+    """Return ``a ||v||^2 / t <= s`` for a number s as ``a ||v||^2 / s <= t``, which implies t >= 0; None for other constraints.
 
-    The quotient is as steep as s / t, and t may be as small as rounding.  Rounded, the set lies in the one that is meant.
+    The quotient is as steep as s / t, and t may be as small as rounding.  Rounding makes the set smaller, never larger.
     """
     if constraint.kind != "inequality" or not constraint.args[0].size == constraint.args[1].size == 1:
         return None
@@ -115,7 +115,7 @@ def turned(space: Space, constraint: Constraint) -> Constraint | None:
 
 
 def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
-    """Return the expression that `linear_parts` took apart, for a scalar."""
+    """Return the scalar expression with these `linear_parts`."""
     terms = []
     for part, row in parts.items():
         weights = row.toarray()[0]
@@ -128,7 +128,7 @@ def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
 
 
 def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
-    """Return what a linear atom adds up: numbers, and arguments that vary, each with the matrix by which it enters."""
+    """Return the summands of a linear atom, numbers and arguments with variables, each with the matrix that multiplies it."""
     stand_ins = [
         Variable.of(argument.shape, f"argument {k}", -1 - k) if argument.variables else argument
         for k, argument in enumerate(node.args)
@@ -145,7 +145,7 @@ def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
 
 
 def groups(reduction: Expression) -> NDArray[np.int64]:
-    """Return, for each entry of what a reduction over axes is applied to, the entry of the result that it goes into."""
+    """Return, for each entry of a reduction's argument, the number of the result's entry that it is part of."""
     return sum_matrix(reduction).indices.astype(np.int64)
 
 
@@ -155,7 +155,7 @@ def taken(parts: Parts, rows: Any) -> Parts:
 
 
 def expanded(parts: Parts) -> list[Parts] | None:
-    """Write upper bounds on the largest of several numbers as bounds on each; None if there is nothing to expand."""
+    """Return upper bounds on maxima as upper bounds on each of their terms; None if there is nothing to expand."""
     absolute = sum(np.diff(factors.indptr) for part, factors in parts.items() if part.atom is ABS)
     for part, factors in parts.items():
         found = choices(part)
@@ -180,7 +180,7 @@ def is_euclidean(part: Expression) -> bool:
 
 
 def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
-    """Return expressions, and signs for each entry of a part by their entries, of which it is the largest."""
+    """Return pairs of an expression and a matrix such that the part is the maximum of their products; [] for other atoms."""
     one = sp.csr_array(sp.eye_array(part.size))
     if part.atom is MAXIMUM:
         return [(argument, one) for argument in part.args]
@@ -194,12 +194,12 @@ def choices(part: Expression) -> list[tuple[Expression, sp.csr_array]]:
 
 
 def stacked(maps: Sequence[Affine]) -> Affine:
-    """Put affine maps below each other."""
+    """Return affine maps stacked below each other."""
     return sp.csr_array(sp.vstack([matrix for matrix, _ in maps])), np.concatenate([offset for _, offset in maps])
 
 
 def weighted(parts: Sequence[Polynomial], weights: Sequence[Array]) -> Polynomial:
-    """Put affine maps below each other, their rows times weights; without those whose weight is zero."""
+    """Return affine maps stacked below each other, with rows multiplied by weights; rows of weight zero are dropped."""
     rows = [sp.csr_array(sp.diags_array(w))[np.flatnonzero(w)] for w in weights]
     return joined([part.linear(own, own.shape[:1]) for own, part in zip(rows, parts, strict=True)])
 
@@ -222,22 +222,22 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Bend:
-    """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number."""
+    """Bounds on the Hessian of a regularizer's smooth part, as declared, not multiplied by the number of records."""
 
-    quadratic: float = 0.0  # Of its squares: the largest sum of the absolute values of a row of their Hessian
-    rest: float = np.inf  # Of what is left, in the operator norm; infinite if there is no bound
-    radius: float = 0.0  # They hold at points of K of at most this norm
+    quadratic: float = 0.0  # For its squares: the largest absolute row sum of the Hessian
+    rest: float = np.inf  # For the other terms, in the operator norm; infinite if there is no bound
+    radius: float = 0.0  # The bounds hold at points of K of at most this norm
     reason: str = ""  # Why there is no bound
 
 
 @once
 def quadratic(expression: Expression, space: Space) -> Quadratic | None:
-    """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
+    """Return a public scalar expression as a quadratic function; None if it is not written as squares and affine terms."""
     return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
 
 
 def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
-    """Read a sum of weighted entries of expressions, as `linear_parts` returns it for a scalar."""
+    """Return the sum of weighted entries of expressions (`linear_parts` of a scalar) as a quadratic; None if it is not one."""
     nothing: tuple[Affine, Array] = (sp.csr_array((0, space.dim)), np.zeros(0)), np.zeros(0)
     found = {True: [nothing], False: [nothing]}  # affine expressions and squared ones, with their weights
     for part, row in parts.items():
@@ -251,12 +251,12 @@ def quadratic_of(parts: Parts, space: Space) -> Quadratic | None:
     scaled = sp.csr_array(inner.T * weights)
     slope = lines.T @ slopes + 2 * (scaled @ offsets)
     hessian = sp.csr_array(2 * (scaled @ inner))
-    hessian.sort_indices()  # it is remembered, and others sort it where it is
+    hessian.sort_indices()  # it is cached: sort before callers sort it in place
     return Quadratic(hessian, slope, float(slopes @ heights) + float(weights @ offsets**2))
 
 
 def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:
-    """Return an affine e and v such that weighted entries of an atom add up to the sum of ``v * e**2``; None if it has none."""
+    """Return an affine e and weights v such that weighted entries of an atom add up to ``sum(v * e**2)``; None otherwise."""
     inner = part.args[0]
     if part.atom is POWER and part.option("p") == 2 and inner.is_affine:
         return inner, weights

@@ -1,4 +1,4 @@
-"""The set K as conditions: bounds, equations, blocks in cones, and convex functions that are not positive."""
+"""The set K as conditions: bounds, equations, cone blocks, and convex functions that are at most 0."""
 
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -50,7 +50,7 @@ from dpconvex.sets.quadratics import (
 # Of double or extended precision.
 Array = NDArray[Any]
 
-SHALLOW = 1e-9  # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell
+SHALLOW = 1e-9  # Least depth of a point that counts as strictly inside
 
 
 class Region:
@@ -63,13 +63,13 @@ class Region:
         attributes = [pair for block in space.blocks.values() for pair in attribute_constraints(block.variable)]
         self.told = [*(told for told, _ in attributes), *map(str, constraints)]
         self.lower, self.upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
-        # What they are before they are rounded lies between.
+        # The exact bounds, before rounding, lie between these.
         self.least, self.most = self.lower.copy(), self.upper.copy()
         self.equations: list[Reading] = []  # matrix @ x + offset = 0
         self.readings: list[Reading] = []  # matrix @ x + offset >= 0, of several coordinates each
-        self.curved: list[Expression] = []  # convex functions, none of whose entries is positive on K
+        self.curved: list[Expression] = []  # convex functions with entries of at most 0 on K
         self.cones: list[ConeBlock] = []
-        self.paraboloids: dict[Expression, ConeBlock] = {}  # curved functions ||e||^2 - t, and (t, e)
+        self.paraboloids: dict[Expression, ConeBlock] = {}  # curved function ||e||^2 - t -> block (t, e)
         for found in (pair for pair in map(partial(turned, space), constraints) if pair is not None):
             below, above = (read(argument, space) for argument in (found.args[1], found.args[0].args[0]))
             block = ConeBlock(SECOND_ORDER, *matrices(joined([below, above]), self.dim)[:2])
@@ -110,7 +110,7 @@ class Region:
             self._inequality(first - others[0])
 
     def _not_negative(self, entries: Polynomial, equal: bool = False) -> None:
-        """Ask that no entry is negative, or all are zero; rows of a single coordinate are bounds."""
+        """Add the condition that entries are at least 0, or 0 if `equal`; rows of a single coordinate become bounds."""
         matrix, offset, wrong, missed = matrices(entries, self.dim)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
@@ -136,14 +136,14 @@ class Region:
             (self.equations if equal else self.readings).append(Reading(*found))
 
     def _semidefinite(self, matrix: Expression) -> None:
-        """Ask that an affine symmetric matrix, as a map from coordinates to its svec, is semidefinite."""
+        """Add the condition that an affine symmetric matrix is positive semidefinite."""
         entries, offset = affine_map(matrix, self.space)
         side = matrix.shape[0] if matrix.ndim else 1
         row, column, weight = triangle(side)
         upper, lower = column * side + row, row * side + column
         skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
         if max(skew) > 4 * EPSILON * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
-            why = "a matrix inequality is of a matrix that is not symmetric"
+            why = "the matrix of a matrix inequality is not symmetric"
             raise MissingRule(why, matrix, "symmetrise it: (X + X.T) / 2")
         found = sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
         if side == 1:
@@ -163,7 +163,7 @@ class Region:
             self.cones.append(ConeBlock(kind, *found[:2], misread=found[2:]))
 
     def _inequality(self, difference: Expression) -> None:
-        """Ask that no entry is positive: by rows and cones, or, where there is one of another kind, as a curved function."""
+        """Add the condition that entries are at most 0, as rows and cones, or as a curved function if that is impossible."""
         waiting, whole = [linear_parts(difference)], True
         while waiting:
             parts = waiting.pop()
@@ -189,7 +189,7 @@ class Region:
                     self._norm(*cone)
 
     def _cone(self, sums: Parts) -> tuple[str, Affine, Polynomial] | Expression | None:
-        """Read one sum that is not positive: as a norm's kind, what bounds it and what it is of; or as a semidefinite matrix."""
+        """Return ``sums <= 0`` as the kind, bound and argument of a norm, or as a semidefinite matrix; None if it is neither."""
         matrix, offset, _, missed = matrices(level_of(self.space, sums), self.dim)
         level = matrix, sum_ends(offset, missed)[1]
         parts = [(part, factors.toarray()[0]) for part, factors in sums.items() if not part.is_affine]
@@ -202,7 +202,7 @@ class Region:
             if offset[0] < 0:
                 raise self.contradiction()
             terms, rows = [read(e, self.space) for e, _ in squared], [weights for _, weights in squared]
-            largest = max(float(weights.max()) for weights in rows)  # taken out: squares of one weight are not scaled
+            largest = max(float(weights.max()) for weights in rows)  # equal weights need no scaling
             radius = root_up(float(quotient_ends(level[1], largest)[1][0]))
             scales = [np.sqrt(weights / largest) for weights in rows]
             return SECOND_ORDER, (matrix, np.array([radius])), weighted(terms, scales)
@@ -236,7 +236,7 @@ class Region:
 
     @cached_property
     def hull(self) -> tuple[Array, Array, float]:
-        """A pseudo-inverse of the equations, a basis of what they leave free, and a bound on the least singular value but 0."""
+        """Return a pseudo-inverse of the equations, a null space basis, and a lower bound on the least nonzero singular value."""
         matrix, value = self.system
         left, singular, right, rank = ranked_svd(matrix, full=True)
         inverse = (right[:rank].T / singular[:rank]) @ left[:, :rank].T
@@ -250,12 +250,12 @@ class Region:
 
     @cached_property
     def tilt(self) -> float:
-        """Bound how far rounding may have turned the basis of what equations leave free."""
+        """Return a bound on the rotation of the equations' null space basis by rounding."""
         matrix, _ = self.system
         return 4 * max(matrix.shape) * EPSILON * float(np.linalg.norm(matrix)) / self.hull[2]
 
     def on_hull(self, x: Array) -> Array:
-        """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
+        """Return a point near x that satisfies the equations up to rounding; fixed coordinates are exact."""
         matrix, value = self.system
         y = np.where(self.fixed, self.lower, np.asarray(x, dtype=np.longdouble))
         for _ in range(2 if len(matrix) else 0):
@@ -263,7 +263,7 @@ class Region:
         return y
 
     def off_hull(self, x: Array) -> float:
-        """Bound the distance of a point from the solutions of all equations."""
+        """Return a bound on the distance of a point from the solutions of all equations."""
         matrix, value = self.system
         if not len(matrix):
             return 0.0
@@ -275,7 +275,7 @@ class Region:
     # Points.
 
     def curved_at(self, root: Expression, x: Array) -> tuple[Array, Array]:
-        """Values of a curved function's entries, in column order, and what rounding does to them."""
+        """Return the values of a curved function's entries, in column order, and bounds on their rounding errors."""
         if root in self.paraboloids:
             return self.paraboloids[root].height(x)
         leaves = {leaf: value[..., None] for leaf, value in self.space.leaves(x).items()}
@@ -290,14 +290,14 @@ class Region:
         return flat, np.full(len(flat), (ROOM + max(node.size for node in nodes)) * unit * size)
 
     def margins(self, x: Array) -> tuple[Array, Array]:
-        """By how much each condition holds, and what rounding does to that."""
+        """Return the margin of each condition, negative if it is violated, and a bound on its rounding error."""
         pairs = [(np.zeros(0), np.zeros(0)), *(block.margins(x) for block in self.blocks)]
         pairs.extend((-value, error) for value, error in (self.curved_at(root, x) for root in self.curved))
         margin, error = (np.concatenate([pair[k] for pair in pairs]) for k in range(2))
         return margin, error
 
     def excess(self, x: Array) -> Array:
-        """Bounds on by how much conditions are missed: where none is positive, the point lies in K but for `off_hull`."""
+        """Return bounds on the violation of each condition; if none is positive, the point lies in K up to `off_hull`."""
         margin, error = self.margins(x)
         missed = (error - margin).astype(float)
         return np.where(np.isnan(missed), np.inf, missed)
@@ -308,7 +308,7 @@ class Region:
 
     @cached_property
     def inside(self) -> Array:
-        """A point of K at which no inequality is near equality."""
+        """Return a point of K at which all inequalities hold strictly. Raise if none is found."""
         deepest = -np.inf
         for found, depth in inner_points(self.space, self.constraints):
             deepest = max(deepest, depth)
@@ -318,17 +318,17 @@ class Region:
                     return point
         if deepest < -1e-6:
             raise self.contradiction()
-        remedy = "write those that can only hold with equality as equations, and check that others can be satisfied"
+        remedy = "write inequalities that only hold with equality as equations, and check that others can be satisfied"
         raise NotConverged(f"no point was found at which all constraints hold strictly; {remedy}")
 
     @cached_property
     def depth(self) -> Array:
-        """The distance of the conditions from equality at `inside`."""
+        """Return lower bounds on the margins of the conditions at `inside`."""
         return -self.excess(self.inside)
 
     @cached_property
     def scale(self) -> float:
-        """The radius of a ball about `inside` in which conditions hold, but for the curvature of functions; at most 1."""
+        """Return the radius of a ball around `inside` in which the linearised conditions hold; at most 1."""
         blocks, radius = [*self.blocks, *self.cuts(self.inside)], 1.0
         for block in blocks:
             margin = block.margins(self.inside)[0].astype(float)
@@ -337,7 +337,7 @@ class Region:
         return radius
 
     def bring_in(self, x: Array) -> Array:
-        """Return a point of K near a point, pulled towards `inside` as far as convexity, or else rounding, asks for."""
+        """Return a point of K near x, moved towards `inside` as far as convexity or, failing that, rounding requires."""
         x, share = self.on_hull(np.clip(x, self.lower, self.upper)), 0.0
         for _ in range(120):
             point = x if share == 0 else self.on_hull(x + share * (self.inside - x))
@@ -350,7 +350,7 @@ class Region:
         return self.inside
 
     def check(self) -> None:
-        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere."""
+        """Raise if no point inside is found, or if the conic solver or a derivative of a curved function fails."""
         self.cuts(self.inside)
         if self.curved and self.conic.minimise(np.eye(self.dim), -self.inside.astype(float)) is None:
             raise NotConverged("the conic solver does not find points of the set")
@@ -358,7 +358,7 @@ class Region:
     # Curved functions.
 
     def cuts(self, x: Array) -> list[ConeBlock]:
-        """Return the linearisations of the curved functions at a point, which hold on all of K: one block for each function."""
+        """Return the linearisations of the curved functions at a point, valid on all of K: one block for each function."""
         found = []
         for root in self.curved:
             value, error = self.curved_at(root, x)
@@ -373,7 +373,7 @@ class Region:
         return found
 
     def curvature(self, x: Array, weights: Sequence[Array]) -> Array:
-        """Estimate the second derivatives of weighted curved functions; steps depend on it, proofs do not."""
+        """Return an estimate of the Hessian of weighted curved functions; steps depend on it, proofs do not."""
         terms = [
             total(reshape(root, (root.size,)) * weight)
             for root, weight in zip(self.curved, weights, strict=True)

@@ -249,7 +249,7 @@ def test_equations_that_only_rounding_makes_the_same_are_refused():
             template = dp.Template(
                 dp.Record(x=dp.Ball(4)), lambda x: cp.logistic(x @ X), cp.sum_squares(X), constraints
             )
-            refused(dp.TemplateError, "no more than rounding", dp.verify, template, dp.Privacy(1.0), size=50)
+            refused(dp.TemplateError, "only up to rounding", dp.verify, template, dp.Privacy(1.0), size=50)
     doubled = set_of(
         ([S], [S[0, 1] == S[1, 2], 2 * S[1, 2] - 2 * S[0, 1] == 0, cp.trace(S) == 1, S[0, 0] == 1 - S[1, 1] - S[2, 2]])
     )
