@@ -110,7 +110,7 @@ class ClassDescent:
         edge = float(np.clip(ENTRY / math.sqrt(2 * fit.looks.rows.count), *RIDGE_ENDS))
         self.metric, *_ = row_metric(fit, MOMENT_SHARE, edge, denoised=True)
         self.matrix = fit.looks.set_metric(self.metric.matrix)
-        self.along, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.table_projection))
+        self.constant, self.columns = constant_direction(fit, self.matrix), float(np.trace(scores.table_projection))
         self.many = fit.size * fit.level / (fit.looks.sensitivity * self.metric.effective_dim)
         self.implicit = ImplicitSteps(fit, form, self.matrix, self.many)
         ridge = ridge_of(form, free=False)
@@ -118,14 +118,14 @@ class ClassDescent:
         self.squares = None if ridge is None else fit.size * scores.squares(ridge) * fit.looks.units**2
         self.rounds = int(CLASS_STEPS if fit.rounds is None else fit.rounds)
         unlikely = self.public.slope >= HINGE_SLOPES * self.public.lipschitz  # Scores say no probabilities
-        told = None if self.along is None else self.public.of_labels
+        told = None if self.constant is None else self.public.of_labels
         self.shifts = SHIFTS if unlikely and told is not None else 0.0
         self.shares = None if told is None or unlikely else LabelShares(told, len(scores.projection))
         self.level = fit.level_of((1 - MOMENT_SHARE - LENGTHS_SHARE - self.shifts - spent) / self.rounds)
         self._set_clip_and_step()
-        self.first = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
-        self.average, self.last, self.pace = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
-        self.slopes, self.held = np.zeros((2, form.space.dim))  # As averages, too
+        self.start = self.point = np.asarray(np.linalg.solve(self.matrix.T, begin), dtype=float)
+        self.average, self.last, self.step_factor = np.zeros(scores.shape), np.zeros(scores.shape), 1.0
+        self.pull_average, self.feasible_average = np.zeros((2, form.space.dim))  # As averages, too
 
     def _set_clip_and_step(self) -> None:
         """Set the clip, the step size, and the deviation of the noise of all gradients."""
@@ -160,23 +160,23 @@ class ClassDescent:
     def take_step(self, t: int) -> None:
         """Ask for the noisy gradient, and take step `t`; halve steps where it turns back the last one."""
         answer = self.looks.look(self.matrix.T @ self.point, self.clip, self.unit, self.level)
-        gradient, noise, along = answer.gradient @ self.looks.scores.table_projection, self.noise, self.along
-        if self.shares is not None and along is not None:
-            weights, mean = self.metric.signal * along, along / (self.looks.constant * self.fit.size)
-            place = weights @ self.point / (self.metric.signal @ along**2)
+        gradient, noise, constant = answer.gradient @ self.looks.scores.table_projection, self.noise, self.constant
+        if self.shares is not None and constant is not None:
+            weights, mean = self.metric.signal * constant, constant / (self.looks.constant * self.fit.size)
+            place = weights @ self.point / (self.metric.signal @ constant**2)
             heard = float(np.linalg.norm(mean)) * noise / math.sqrt(self.rounds)
             self.shares.learn(place * self.looks.constant, mean @ gradient, heard, self.clip)
-        step = self.implicit.direction(self.point, gradient, self.pace * self.step)
+        step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
         back, far = -float((step * self.last).sum()), float(np.linalg.norm(self.last))
         if back > far * max(REVERSAL * far, REVERSAL_NOISE * noise / math.sqrt(self.rounds)):
-            self.pace /= 2
-            step = self.implicit.direction(self.point, gradient, self.pace * self.step)
-        self.point, self.last = self.point + self.pace * self.step * step, step
+            self.step_factor /= 2
+            step = self.implicit.direction(self.point, gradient, self.step_factor * self.step)
+        self.point, self.last = self.point + self.step_factor * self.step * step, step
         averaged = math.ceil(self.averaged_part * self.rounds)
         weight = (t >= self.rounds - averaged) / averaged
         self.average += self.point * weight
-        self.slopes += self.implicit.pull * weight
-        self.held += self.implicit.inside * weight
+        self.pull_average += self.implicit.pull * weight
+        self.feasible_average += self.implicit.feasible * weight
 
     def model(self) -> ScoreModel:
         """Return the average of the last points, with its length and its constants set by more noisy sums."""
@@ -185,15 +185,15 @@ class ClassDescent:
         table, inverse = self.matrix.T @ average, np.linalg.inv(self.matrix)
         spread = math.sqrt(float((metric.signal[:, None] * average**2).sum()) / fit.size)
         # With what no score reads.
-        read = scores.coordinates(scores.table(self.held) @ scores.table_projection)
-        theta = scores.coordinates(table * self.looks.units) + self.held - read
+        read = scores.coordinates(scores.table(self.feasible_average) @ scores.table_projection)
+        theta = scores.coordinates(table * self.looks.units) + self.feasible_average - read
         slopes_at, ends = partial(slopes_of, self.form, theta, fit.size), self.implicit.lengths(theta)
         factor = length_factor(fit, table, spread, slopes_at, ends)
         found = table * factor
         if self.shifts:
             found = balance_constants(fit, found, factor * spread, *self._pulls_on_constants())
         hessian, moved = public.curvature * inverse @ inverse.T, factor * self.step * self.noise * self.matrix.T
-        return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.slopes)
+        return ScoreModel(found, hessian, moved, table, None if self.implicit.is_plain else self.pull_average)
 
     def _shortened(self) -> Array:
         """Return the average of the last points, shrunk for the noise in it."""
@@ -204,14 +204,14 @@ class ClassDescent:
         best = None if self.shares is None else self.shares.best() / self.looks.constant
         moved = max(math.sqrt(float(lost.sum()) / fit.size), 1e-300)
         least = min(max(HARMLESS * public.slope / (public.curvature * moved), LEAST_LENGTH), 1.0)
-        return self.first + james_stein_of_classes(self.average - self.first, signal, lost, self.along, best, least)
+        return self.start + james_stein_of_classes(self.average - self.start, signal, lost, self.constant, best, least)
 
     def _pulls_on_constants(self) -> tuple[Array, Array]:
         """Return the regularizer's pull on the constants, by record: the factors of linear pulls, and fixed pulls."""
         scores, size, fixed = self.looks.scores, self.fit.size, np.zeros(self.looks.scores.shape[1])
         ridges = fixed if self.squares is None else self.squares[-1] / self.looks.constant**2
         if not self.implicit.is_plain:
-            ridges, fixed = 0 * ridges, (scores.from_table.T @ self.slopes).reshape(scores.shape[::-1])[:, -1]
+            ridges, fixed = 0 * ridges, (scores.from_table.T @ self.pull_average).reshape(scores.shape[::-1])[:, -1]
         return ridges / size, fixed / size
 
 

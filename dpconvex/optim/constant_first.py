@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.optim.constant_models import LOGISTIC_DEVIATION, MAX_QUERIES, RECORD_WEIGHTS, Sought, search
+from dpconvex.optim.constant_models import LOGISTIC_DEVIATION, MAX_QUERIES, RECORD_WEIGHTS, PlacePosterior, locate
 from dpconvex.optim.slope_histograms import CLIP_STEPS, HISTOGRAMS, MAX_RISE, Fit, LengthHistograms, PublicFacts
 from dpconvex.sums.forms import SAME_DIGITS
 from dpconvex.sums.linear_scores import LinearScores
@@ -150,14 +150,14 @@ def search_constants(
     ends = (each * (end if len(mixed) > 1 else end.max()) for end in public.longest)
     down, up = (np.broadcast_to(end, len(mixed)).tolist() for end in ends)
     sides = public.sides if columns == 1 and min(public.sides) > 0 else (sharp / each, sharp / each)
-    bends = each * sides[0], each * sides[1]
-    every = [Sought(half, bends, ends, tilted, weights) for ends in zip(down, up, strict=True)]
-    spent *= search(ask, wider * louder * looks.sensitivity / (people * own), every, most_clip) / MAX_QUERIES
-    clips = (CLIP_DEVIATIONS * LOGISTIC_DEVIATION * one.scale * sum(one.bends) / 2 for one in every)
+    curvatures = each * sides[0], each * sides[1]
+    every = [PlacePosterior(half, curvatures, ends, tilted, weights) for ends in zip(down, up, strict=True)]
+    spent *= locate(ask, wider * louder * looks.sensitivity / (people * own), every, most_clip) / MAX_QUERIES
+    clips = (CLIP_DEVIATIONS * LOGISTIC_DEVIATION * one.scale * sum(one.curvatures) / 2 for one in every)
     usual = wider * math.hypot(
         *(one.weight * min(clip, max(one.longest)) for one, clip in zip(every, clips, strict=True))
     )
-    law = every[0].bend / (each * columns) if len(every) == 1 else 0.0
+    law = every[0].curvature / (each * columns) if len(every) == 1 else 0.0
     return np.array([one.balance for one in every]) @ apart, usual, spent, law
 
 
@@ -179,11 +179,11 @@ def balance_constant(
         return float(answer.along[0]) / number, looks.sum_sensitivity(cap, 1.0) / (own * number)
 
     if public.least_part < EVEN:
-        (told, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
-        belief.learn_curvature(place, told / unit, doubt / unit, public.short_curvature(place))
+        (seen, doubt), unit = noisy_curvature(PREDICTED, 1.0), public.short_side(place)
+        belief.learn_curvature(place, seen / unit, doubt / unit, public.short_curvature(place))
         spent += PREDICTED
     for count, most in enumerate(SHARES):
-        place, part = nearest_defined(belief.middle, place, public), belief.part
+        place, part = nearest_defined(belief.median, place, public), belief.part
         unit = public.short_side(place)
         wider = math.exp(min(max(-place, 0.0), MAX_SCORE) / 2)  # Below 0 targets are rarer, and slopes fall slower
         allowed = min(widest * wider, max(public.slope / (part * unit), WIDE_CLIP))
@@ -193,9 +193,9 @@ def balance_constant(
         slope = float(looks.look(begin + matrix.T * place, clip * unit, 1.0, fit.level_of(share)).gradient[0, 0])
         belief.learn(place, slope / (number * unit), clip, clip / (few * math.sqrt(share)))
         spent += share
-    place = nearest_defined(belief.middle, place, public)
-    told, doubt = noisy_curvature(CURVATURE_COST, MAX_RISE)
-    return place, max(min(public.short_side(place), max(told, 0.0) + doubt), told - doubt), spent + CURVATURE_COST
+    place = nearest_defined(belief.median, place, public)
+    seen, doubt = noisy_curvature(CURVATURE_COST, MAX_RISE)
+    return place, max(min(public.short_side(place), max(seen, 0.0) + doubt), seen - doubt), spent + CURVATURE_COST
 
 
 def nearest_defined(place: float, before: float, public: PublicFacts) -> float:
@@ -237,17 +237,17 @@ class BalancePosterior:
 
     def learn(self, place: float, slope: float, clip: float, noise: float) -> None:
         """Learn from a noisy mean of clipped slopes; long slopes may be cut where the place is too low."""
-        told = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
-        cut = np.where(told > 0, 1.0, 1 - min(CLIP_LOSS, NARROW_CLIP * self.part / clip)) * told
-        missed = np.maximum(told - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
-        self.log = self.log - missed**2 / (noise**2 + (MODEL_ERROR * told) ** 2) / 2
+        mean = np.maximum(self.parts * (1 - np.exp(self.places - place)), -clip)
+        cut = np.where(mean > 0, 1.0, 1 - min(CLIP_LOSS, NARROW_CLIP * self.part / clip)) * mean
+        missed = np.maximum(mean - min(slope, 1.0), 0.0) + np.maximum(min(slope, 1.0) - cut, 0.0)
+        self.log = self.log - missed**2 / (noise**2 + (MODEL_ERROR * mean) ** 2) / 2
 
     def learn_curvature(self, place: float, bend: float, noise: float, alone: float) -> None:
         """Learn from a noisy mean curvature, cut to the short side; `alone` is that of a record there, next to its slope."""
-        told = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, MAX_SCORE))), 1.0)
-        self.log = self.log - (told - bend) ** 2 / (noise**2 + (MODEL_ERROR * told) ** 2) / 2
+        mean = np.minimum(self.parts * (alone + (1 - alone) * np.exp(np.minimum(self.places - place, MAX_SCORE))), 1.0)
+        self.log = self.log - (mean - bend) ** 2 / (noise**2 + (MODEL_ERROR * mean) ** 2) / 2
 
-    def near(self, place: float, noise: float, part: float, doubt: float) -> None:
+    def add_end(self, place: float, noise: float, part: float, doubt: float) -> None:
         """Learn that steps ended at a place, where r is about a part; what was known before is doubted."""
         self.log = self.log / (1 + doubt) - np.log1p(((self.places - place) / (END_WIDTH + noise)) ** 2)
         self.log = self.log - np.log(self.parts / part) ** 2 / END_PARTS
@@ -259,7 +259,7 @@ class BalancePosterior:
         return float(np.exp(likely @ np.log(self.parts[:, 0]) / likely.sum()))
 
     @property
-    def middle(self) -> float:
+    def median(self) -> float:
         likely = np.exp(self.log - self.log.max()).sum(axis=0).cumsum()
         return float(self.places[np.searchsorted(likely, likely[-1] / 2)])
 
@@ -286,11 +286,11 @@ def refine_constant(
         step *= max(0.0, 1 - (looks.sensitivity * wide / own / (number * bend) / step) ** 2) if step else 0.0
         return table - math.copysign(min(abs(step), public.max_step(bend)), step) * only
     belief, more = start.posterior, min(spread, LARGE) ** 2 / 2  # By which other scores raise the mean of log links
-    belief.near(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
+    belief.add_end(place + more, away, bend / public.short_side(place + more), DOUBTS * more)
     for part in (EARLY, 1 - EARLY):
-        before, place = place, nearest_defined(belief.middle, place + more, public) - more
+        before, place = place, nearest_defined(belief.median, place + more, public) - more
         table, unit = table + (place - before) * only, public.short_side(place + more)
         own = fit.level_of(part * last)
         slope = float(looks.look(table, wide, 1.0, own).gradient[0, 0] / number)
         belief.learn(place + more, slope / unit, wide / unit, looks.sensitivity * wide / own / number / unit)
-    return table + (belief.middle - more - place) * only
+    return table + (belief.median - more - place) * only

@@ -31,59 +31,59 @@ SLOPE_NOISE, SLOPE_COST = 0.03, 0.1
 OfLabels = Callable[[Array], tuple[Array, Array]]
 
 
-def mean_slope(offset: Array, spread: Array, ends: tuple[Any, Any], bends: tuple[float, float]) -> Array:
+def mean_slope(offset: Array, spread: Array, ends: tuple[Any, Any], curvatures: tuple[float, float]) -> Array:
     """Return the mean slope, no longer than its ends down and up, that grows with z by a bend on each side.
 
     Here z has a logistic law with mean `offset` and scale `spread`.
     """
     down, up = (
         bend * spread * (np.logaddexp(0.0, far) - np.logaddexp(0.0, far - end / (bend * spread)))
-        for far, end, bend in zip((-offset / spread, offset / spread), ends, bends, strict=True)
+        for far, end, bend in zip((-offset / spread, offset / spread), ends, curvatures, strict=True)
     )
     return np.asarray(up - down)
 
 
-class Sought:
+class PlacePosterior:
     """What is known of one constant at which slopes add up to about 0, and of the scale of targets about it.
 
-    Targets are taken to have a logistic law, of which place and scale are unknown.  `half` is half the range of targets, `bends`
-    are slopes of a record next to the distance from its target, down and up, and `longest` the longest ones.  Where these are no
-    longer than a bound, the middle of the law is looked for, or, if answers are to be `tilted`, where they add up to 0.  Records
-    have one of the `weights`, which is not known either.
+    Targets are taken to have a logistic law, whose place and scale are unknown.  `half` is half the range of targets.
+    `curvatures` are a record's slopes, down and up, divided by the distance from its target; `longest` are the longest slopes.
+    If these are bounded, the middle of the law is sought, or, if answers are `tilted`, the place where they add up to 0.
+    Records have one of the `weights`, which is not known either.
     """
 
     def __init__(
         self,
         half: float,
-        bends: tuple[float, float],
+        curvatures: tuple[float, float],
         longest: tuple[float, float] = (math.inf,) * 2,
         tilted: bool = False,
         weights: Sequence[float] = (1.0,),
     ) -> None:
-        self.half, self.bends, self.longest, self.tilted = half, bends, longest, tilted
+        self.half, self.curvatures, self.longest, self.tilted = half, curvatures, longest, tilted
         self.places, self.scales = RANGE * half * np.linspace(-1, 1, NUM_PLACES), half * np.geomspace(*SPREADS, SCALES)
         self.weights = np.array(weights)[:, None, None]
         self.answers = list[tuple[float, float, float, float]]()
-        self.read(self.likelihood())
+        self.summarize(self.log_posterior())
 
-    def likelihood(self) -> Array:
+    def log_posterior(self) -> Array:
         """The logarithm of how likely each weight, place and scale is, shape (weights, places, scales)."""
         prior = -np.log1p((self.places[:, None] / (PRIOR_WIDTH * self.half)) ** 2)
-        return sum((self.fits(*answer) for answer in self.answers), prior + 0 * self.weights * self.scales)
+        return sum((self.log_likelihood(*answer) for answer in self.answers), prior + 0 * self.weights * self.scales)
 
-    def fits(self, told: float, clip: float, answer: float, noise: float) -> Array:
+    def log_likelihood(self, place: float, clip: float, answer: float, noise: float) -> Array:
         down, up = (np.minimum(clip / self.weights, end) for end in self.longest)
-        foreseen = self.weights * mean_slope(told - self.places[:, None], self.scales, (down, up), self.bends)
+        foreseen = self.weights * mean_slope(place - self.places[:, None], self.scales, (down, up), self.curvatures)
         return np.asarray(((answer - foreseen) / (math.hypot(noise, MISFIT) * clip)) ** 2 / -2)
 
-    def learn(self, told: float, clip: float, answer: float, noise: float) -> None:
+    def learn(self, place: float, clip: float, answer: float, noise: float) -> None:
         """Learn from the noisy mean of clipped slopes at a place; noise is its deviation, next to the clip."""
-        self.answers.append((told, clip, answer, noise))
-        self.read(self.logarithms + self.fits(told, clip, answer, noise))
+        self.answers.append((place, clip, answer, noise))
+        self.summarize(self.log_density + self.log_likelihood(place, clip, answer, noise))
 
-    def read(self, logarithms: Array) -> None:
-        self.logarithms = logarithms
-        likely = np.exp(logarithms - logarithms.max())
+    def summarize(self, log_density: Array) -> None:
+        self.log_density = log_density
+        likely = np.exp(log_density - log_density.max())
         likely /= likely.sum()
         of_place, of_scale = likely.sum(axis=(0, 2)), likely.sum(axis=(0, 1))
         self.weight = math.exp(float(likely.sum(axis=(1, 2)) @ np.log(self.weights.ravel())))
@@ -97,13 +97,13 @@ class Sought:
         low, high = self.places[np.searchsorted(left, UNLIKELY)], self.places[np.searchsorted(left, 1 - UNLIKELY)]
         if high - low < (NUM_PLACES - 1) * step / 3:  # A finer grid, for what is learnt next
             self.places = np.linspace(low - step, high + step, NUM_PLACES)
-            self.logarithms = self.likelihood()
+            self.log_density = self.log_posterior()
 
     @property
     def balance(self) -> float:
         """Where slopes add up to 0, by the law that is likely; its middle, where slopes are no longer than a bound."""
         offsets = self.scale * np.linspace(-BALANCE, BALANCE, NUM_PLACES)
-        slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
+        slopes = mean_slope(offsets, np.array(self.scale), self.longest, self.curvatures)
         return self.place + float(np.interp(0.0, slopes, offsets)) * (self.tilted or max(self.longest) == math.inf)
 
     @property
@@ -111,15 +111,15 @@ class Sought:
         return self.doubt < SURE_DOUBT * LOGISTIC_DEVIATION * self.scale
 
     @property
-    def bend(self) -> float:
+    def curvature(self) -> float:
         """How fast the mean slope rises by the likely law, over a scale on each side of where slopes balance; 0 in doubt."""
         offsets = self.balance - self.place + self.scale * np.array([-1.0, 1.0])
-        down, up = mean_slope(offsets, np.array(self.scale), self.longest, self.bends)
+        down, up = mean_slope(offsets, np.array(self.scale), self.longest, self.curvatures)
         return self.weight * float(up - down) / (2 * self.scale) * self.is_sure
 
-    def next(self, count: int) -> tuple[float, float]:
+    def next_query(self, count: int) -> tuple[float, float]:
         """Return the place of the next answer, and its clip."""
-        clip = max(self.bends) * max(
+        clip = max(self.curvatures) * max(
             DOUBT_CLIP * self.doubt,
             LOGISTIC_DEVIATION * (LATE_CLIP * self.scale if late(count) else EARLY_CLIP * self.narrow),
         )
@@ -132,7 +132,7 @@ def late(count: int) -> bool:
     return 2 * count >= MAX_QUERIES
 
 
-def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sought], most: float) -> int:
+def locate(ask: Callable[[Array, float], Array], noise: float, every: list[PlacePosterior], most: float) -> int:
     """Search constants together, by noisy means of vectors of slopes, cut to a clip; return how many were asked for.
 
     `ask` takes constants and a clip, `most` is the widest; `noise` is the deviation of an answer, next to its clip.
@@ -140,7 +140,7 @@ def search(ask: Callable[[Array, float], Array], noise: float, every: list[Sough
     for count in range(MAX_QUERIES):
         if late(count) and all(one.is_sure for one in every):
             return count
-        tried, clips = np.array([one.next(count) for one in every]).T
+        tried, clips = np.array([one.next_query(count) for one in every]).T
         clip = min(math.hypot(*clips), most)
         for one, told, answer in zip(every, tried.tolist(), ask(tried, clip).tolist(), strict=True):
             one.learn(told, clip, answer, noise)
@@ -160,20 +160,20 @@ class LabelShares:
         self.apart = scipy.linalg.null_space(np.ones((1, self.count)))
         # Rows and what they say, not their squares, in which many records would drown what else is known.
         self.rows = math.sqrt(self.count * (self.count + 1)) * np.eye(self.count - 1)
-        self.told = np.zeros(self.count - 1)
+        self.rhs = np.zeros(self.count - 1)
 
-    def learn(self, place: Array, told: Array, noise: float, clip: float) -> None:
+    def learn(self, place: Array, answer: Array, noise: float, clip: float) -> None:
         """Learn from a noisy mean of clipped slopes of records at a constant."""
         slopes = self.of_labels(place)[1]
         slopes = slopes * np.minimum(1.0, clip / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300))
         self.rows = np.concatenate([self.rows, ((self.apart.T @ slopes) / noise).T])
-        self.told = np.append(self.told, (told - slopes.mean(axis=0)) / noise)
+        self.rhs = np.append(self.rhs, (answer - slopes.mean(axis=0)) / noise)
 
     @property
     def shares(self) -> Array:
         left, sizes, right = np.linalg.svd(self.rows, full_matrices=False)
         each = self.apart @ right.T / sizes
-        found, deviations = 1 / self.count + each @ (left.T @ self.told), np.linalg.norm(each, axis=1)
+        found, deviations = 1 / self.count + each @ (left.T @ self.rhs), np.linalg.norm(each, axis=1)
         # None is below 0.
         found = found + deviations * math.sqrt(2 / math.pi) / erfcx(-found / deviations / math.sqrt(2))
         return np.asarray(found / found.sum())

@@ -55,29 +55,29 @@ class ImplicitSteps:
         scores, units, size = fit.looks.scores, fit.looks.units, fit.size
         ridge, K, regularizer = ridge_of(form, free=False), form.feasible, form.template.regularizer
         self.form, self.scores, self.size, self.step = form, scores, size, 0.0
-        self.turn = np.linalg.inv(matrix.T) / units.T
+        self.from_metric = np.linalg.inv(matrix.T) / units.T
         self.kinks: Kinks | None = None
         self.takes_cones = False
         # What the regularizer and K have pulled parameters by, in the last step.
-        self.inside, self.off, self.pull = np.zeros((3, form.space.dim))
-        self.stiff: list[Any] = []
-        if ridge is not None and not is_bound(form, scores, many):
+        self.feasible, self.dual, self.pull = np.zeros((3, form.space.dim))
+        self.ridges: list[Any] = []
+        if ridge is not None and not bounds_all_scores(form, scores, many):
             every = equal_columns(size * scores.squares(ridge) * units**2)
-            self.stiff = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
+            self.ridges = [(at, *np.linalg.eigh((matrix * own) @ matrix.T)) for at, own in every if own.any()]
             return
         rest, kinks = split_kinks(K, regularizer)
         public = quadratic(rest, form.space)
         if public is not None and K.has_projection and kinks.epigraph is None:
             self.squares, self.slope = size * public.hessian.toarray(), size * public.slope
             self.project, self.kinks = K.project, kinks
-            self.even = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
+            self.tied = [piece.coordinates for piece in K.pieces if not isinstance(piece, IntervalSet)]
             for term in kinks.terms:
                 labels = term.labels if isinstance(term, Groups) else np.zeros(len(term.support))
-                self.even += [term.support[labels == label] for label in np.unique(labels)]
+                self.tied += [term.support[labels == label] for label in np.unique(labels)]
         elif many >= CONE_RECORDS and form.space.dim <= MOST_IN_CONES:
             self.takes_cones = True
         if not self.is_plain:
-            self.table = np.kron(scores.table_projection, self.turn) @ scores.to_table
+            self.table = np.kron(scores.table_projection, self.from_metric) @ scores.to_table
 
     @property
     def is_plain(self) -> bool:
@@ -94,7 +94,7 @@ class ImplicitSteps:
 
         def is_inside(part: float) -> bool:
             points = K.project(part * theta) - part * theta, part * theta
-            moved, whole = (float(np.linalg.norm(self.turn @ self.scores.table(point))) for point in points)
+            moved, whole = (float(np.linalg.norm(self.from_metric @ self.scores.table(point))) for point in points)
             return moved <= INSIDE * whole
 
         def last_inside(end: float) -> float:
@@ -109,42 +109,42 @@ class ImplicitSteps:
     def direction(self, point: Array, gradient: Array, step: float) -> Array:
         """Return by how much a step moves a point, next to the length of the step."""
         moved = point - step * gradient
-        for at, values, vectors in self.stiff:
+        for at, values, vectors in self.ridges:
             moved[:, at] = (vectors / (1 + step * values)) @ (vectors.T @ moved[:, at])
         if not self.is_plain:
             goal = self.table.T @ moved.T.ravel()
-            theta = self.by_cones(goal, step) if self.takes_cones else self.by_multipliers(goal, step)
+            theta = self.prox_by_cones(goal, step) if self.takes_cones else self.prox_by_admm(goal, step)
             moved = moved if theta is None else (self.table @ theta).reshape(point.shape[::-1]).T
         return np.asarray((moved - point) / step)
 
-    def by_cones(self, goal: Array, step: float) -> Array | None:
+    def prox_by_cones(self, goal: Array, step: float) -> Array | None:
         with suppress(NotConverged):
             hessian = self.table.T @ self.table / step
             theta = by_cone(self.form, hessian, goal / step, self.size)
-            self.inside, self.pull = theta, goal / step - hessian @ theta
+            self.feasible, self.pull = theta, goal / step - hessian @ theta
             return theta
         return None
 
-    def by_multipliers(self, goal: Array, step: float) -> Array:
+    def prox_by_admm(self, goal: Array, step: float) -> Array:
         """Return about the best parameters, in K, by the alternating direction method of multipliers."""
         assert self.kinks is not None
         if step != self.step:
             hessian = self.table.T @ self.table + step * self.squares
             weight = np.diag(hessian).copy()
             weight[weight <= 0] = UNREAD_WEIGHT * weight.max()
-            for support in self.even:  # whose maps have no weights
+            for support in self.tied:  # whose maps have no weights
                 weight[support] = weight[support].mean()
             self.weight, self.step, units = weight, step, 1 / np.sqrt(np.diag(hessian) + weight)
             self.inverse = np.outer(units, units) * np.linalg.inv(np.outer(units, units) * (hessian + np.diag(weight)))
         for _ in range(SWEEPS):
-            theta = self.inverse @ (goal - step * self.slope + self.weight * (self.inside - self.off))
-            self.inside = self.project(self.kinks.proximal(theta + self.off, step * self.size / self.weight))
-            self.off = self.off + theta - self.inside
-        self.pull = self.squares @ self.inside + self.slope + self.weight * self.off / step
-        return self.inside
+            theta = self.inverse @ (goal - step * self.slope + self.weight * (self.feasible - self.dual))
+            self.feasible = self.project(self.kinks.proximal(theta + self.dual, step * self.size / self.weight))
+            self.dual = self.dual + theta - self.feasible
+        self.pull = self.squares @ self.feasible + self.slope + self.weight * self.dual / step
+        return self.feasible
 
 
-def is_bound(form: LossForm, scores: LinearScores, many: float) -> bool:
+def bounds_all_scores(form: LossForm, scores: LinearScores, many: float) -> bool:
     """Say whether K bounds scores of all parameters; a part that all matrices share, which no score sees, may free them of it."""
     K, (one, other) = form.feasible, np.random.default_rng(0).normal(size=(2, form.space.dim))
     if K.is_space or scores.indices.size < scores.lift.shape[1]:

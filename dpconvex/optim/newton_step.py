@@ -82,10 +82,10 @@ class NewtonStep:
     def step(self, level: float) -> None:
         """Ask for the Hessian, the gradient and its second moment in the metric of about the Hessian, and move."""
         looks, part = self.looks, (lambda share: level * math.sqrt(share))
-        self.turn_coordinates()
+        self.update_coordinates()
         bent = self.find_long_rows(part(LENGTHS_SHARE / 5), part(ROUGH))
         count = self.onto.shape[1]
-        self.come_nearer(bent, part(LENGTHS_SHARE / 5), part(NEARER))
+        self.rough_step(bent, part(LENGTHS_SHARE / 5), part(NEARER))
         self.before = table = self.table
         both = looks.count_sensitivity(math.sqrt(2))
         least = math.sqrt(HESSIAN_EDGE * part(HESSIAN) / (both * math.sqrt(2 * count)))
@@ -117,7 +117,7 @@ class NewtonStep:
         most = (np.linalg.lstsq(self.back, np.stack(places, axis=1))[0] ** 2).sum(axis=0).max()
         self.unknown = most / count * hidden.shape[1] * hidden @ hidden.T
 
-    def turn_coordinates(self) -> None:
+    def update_coordinates(self) -> None:
         """Measure rows in the metric, and find coordinates of the subspace in which noise is alike in all directions."""
         values, vectors = np.linalg.eigh(self.hessian)
         self.matrix = self.looks.set_metric((vectors / np.sqrt(np.maximum(values, values[-1] * 1e-12))).T)
@@ -138,14 +138,14 @@ class NewtonStep:
         most = self.looks.privacy.most
         usual = math.sqrt(self.onto.shape[1] * most / self.number)
         wide = usual * self.public.slope / math.sqrt(self.public.curvature)
-        clip = self.length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
+        clip = self.vector_length("gradients", length_level, wide, ROOM if self.is_steep else NARROW_ROOM)
         most_long = self.longest_row * self.public.lipschitz * most
         clip = min(clip * ROOM / NARROW_ROOM if LONG_GRADIENT * clip < most_long < math.inf else clip, most_long)
-        clip, cut, level = self.counted(clip, level) if counts else (clip, 0.0, level)
+        clip, cut, level = self.widened_clip(clip, level) if counts else (clip, 0.0, level)
         found = self.looks.look(self.table, clip / usual, usual, level).gradient
         return self.onto.T @ found.T.ravel(), clip, math.hypot(self.looks.sensitivity * clip / level, cut)
 
-    def counted(self, clip: float, level: float) -> tuple[float, float, float]:
+    def widened_clip(self, clip: float, level: float) -> tuple[float, float, float]:
         """Return a clip that is wide enough by counts, about the sum of what it cuts, and the level that counts leave.
 
         If lengths exceed a multiple of the clip no more often than by its square, mean excesses are no longer than the clip.
@@ -161,7 +161,7 @@ class NewtonStep:
             clip *= min(max(math.sqrt(longer / noise), CLIP_GROWTH[0]), CLIP_GROWTH[1])
         return clip, clip * longer, level
 
-    def come_nearer(self, bent: Array, length_level: float, level: float) -> None:
+    def rough_step(self, bent: Array, length_level: float, level: float) -> None:
         """Move by a rough step, as far as its gradient exceeds noise: the step after it errs by the square of its length."""
         slope, _, noise = self.gradient(length_level, level)
         certain = max(0.0, 1 - 2 * noise**2 * len(slope) / max(float(slope @ slope), 1e-300))
@@ -181,7 +181,7 @@ class NewtonStep:
         lengths = np.maximum(values - edge / 2, 1.0)
         self.hessian = inverse @ (axes * lengths) @ axes.T @ inverse.T
         found = inverse @ (axes * np.where(values > edge, values, lengths)) @ axes.T @ inverse.T
-        self.turn_coordinates()
+        self.update_coordinates()
         return np.asarray(self.matrix @ found @ self.matrix.T)
 
     @property
@@ -194,9 +194,9 @@ class NewtonStep:
         """Return how long roots may be: no longer than those of the domain, if the largest curvature is known."""
         most = self.looks.privacy.most
         bent = self.longest_row * math.sqrt(self.public.smoothness * len(self.table.T) * most)
-        return min(self.length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
+        return min(self.vector_length("roots", level, math.sqrt(self.onto.shape[1] * most / self.number), room), bent)
 
-    def length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
+    def vector_length(self, kind: str, level: float, usual: float, room: float = ROOM) -> float:
         """Return how long vectors may be: some more than those that a histogram shows."""
         edges = usual * FINER ** np.arange(-VECTOR_BINS / 2, VECTOR_BINS / 2)
         counts = self.looks.vectors(self.table, kind, float(edges[-1]), level, edges)

@@ -48,12 +48,12 @@ def descend_on_vertices(
     last = rest.looks
     if public.is_lipschitz and form.template.record.discrete:
         table, hessian, *_ = class_score_model(rest, form)
-        table = table / times_longer(last.parameters(table), form)
+        table = table / hull_stretch(last.parameters(table), form)
     else:
         begin = simplex_center(form)[last.scores.indices] * last.scores.scale
         table, hessian, *_ = score_model(rest, begin)
     inside = last.scores.scale[:, 0] / last.units[:, 0]
-    return least_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.indices, size)
+    return minimise_on_hull(last.parameters(table), hessian * np.outer(inside, inside), form, last.scores.indices, size)
 
 
 def simplex_center(form: LossForm) -> Array:
@@ -75,7 +75,7 @@ def usual_length(looks: VertexLooks, table: Array, level: float, largest: float,
     return float(edges[np.searchsorted(np.cumsum(counts), UNCLIPPED * counts.sum())])
 
 
-def times_longer(theta: Array, form: LossForm) -> float:
+def hull_stretch(theta: Array, form: LossForm) -> float:
     """Return how many times as long as in K parameters are, at least 1: divided by that, they tell classes apart as before."""
     times = 1.0
     for piece in form.feasible.pieces:
@@ -86,7 +86,7 @@ def times_longer(theta: Array, form: LossForm) -> float:
     return times
 
 
-def least_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:
+def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices, size: float) -> Array:
     """Minimise a quadratic model about a point, with the regularizer, on the hull of the chosen vertices; shape (dim,)."""
     public = quadratic(form.template.regularizer, form.space)
     assert public is not None

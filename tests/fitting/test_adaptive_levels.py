@@ -11,7 +11,7 @@ import dpconvex as dp
 from dpconvex.fitting.verify import form_of
 from dpconvex.optim import public_slopes, row_metrics
 from dpconvex.optim.class_descent import james_stein_of_classes
-from dpconvex.optim.constant_models import LabelShares, Sought, search
+from dpconvex.optim.constant_models import LabelShares, PlacePosterior, locate
 from dpconvex.optim.public_slopes import public_facts
 from dpconvex.optim.slope_histograms import LengthHistograms
 from dpconvex.sums import engine
@@ -206,8 +206,8 @@ def test_targets_in_a_small_part_of_their_bounds_are_found_in_all_runs() -> None
         def ask(tried, clip, noise=noise):
             return np.array([np.clip(2 * (tried[0] - targets), -clip, clip).mean() + clip * noise * draw.normal()])
 
-        sought = Sought(HALF, (2.0, 2.0))
-        search(ask, noise, [sought], np.inf)
+        sought = PlacePosterior(HALF, (2.0, 2.0))
+        locate(ask, noise, [sought], np.inf)
         missed.append(abs(sought.place - 50))
     assert max(missed) < 200
 
