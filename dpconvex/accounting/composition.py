@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -246,7 +246,12 @@ class AdditiveCost(Basic):
         alone = f"in which this release alone costs epsilon = {upward(self.epsilon(cost), 6)} ({item.known})"
         said = f" under {self.name} accounting, {alone}"
         if more <= left:
-            remedy = ". Ask for a smaller epsilon, or use accounting='basic', which charges the stated epsilon"
+            asked = bisect(
+                lambda e: self.fits(self.plus(sums, replace(item, event=Pure(e)))), 0.0, item.privacy.epsilon, 20
+            )
+            pure = isinstance(item.known, Pure)
+            smaller = f"an epsilon of {math.floor(asked[0] * 1e3) / 1e3:g} or less" if pure else "a smaller epsilon"
+            remedy = f". Ask for {smaller}, or use accounting='basic', which charges the stated epsilon"
             return said + remedy * (self.epsilon(cost) > item.privacy.epsilon)
         why = f"a truncation failure counts delta = {more:.3g}, and {left:.3g} of a tenth of delta remains for failures"
         remedy = "Ask for a smaller delta of this release, or a ledger with a larger one or with accounting='basic'"

@@ -120,7 +120,7 @@ def fit(chosen: argparse.Namespace) -> None:
         declared.model.set_params(**known, **options, mechanism=mechanism).fit_features(**data, unit=unit)
         return save(chosen, declared.model.released(), schema, out)
     solve: Any = dp.solve_mixture if "share" in further else dp.solve
-    found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem}")
+    found = solve(declared.learner, data, promise, mechanism, **options, entry=f"fit {chosen.problem} {chosen.out}")
     save(chosen, found.release if "share" in further else found, schema, out)
 
 

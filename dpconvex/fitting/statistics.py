@@ -315,7 +315,9 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
         why = f"the squared response was not released, which dp.statistics(..., {mechanism}) does"
         raise TemplateError(f"coefficients: {why}. What was released still fits, without standard errors: fit().")
     if len(noisy.parts) > 1:
-        raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
+        raise TemplateError(
+            "coefficients: the loss is several regressions; dp.intervals(template, None, data, ...) has theirs."
+        )
     q = noisy.hessian.toarray()
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))

@@ -80,7 +80,8 @@ class People:
         where = np.repeat(np.arange(len(data.sizes)), data.sizes)[self.kept]
         if len(np.unique(np.stack([self.of, where]), axis=1)[0]) > len(np.unique(self.of)):
             why = "the records of a unit lie in several partitions, and the sum of their gradients is clipped"
-            raise DomainError(f"unit: {why}; nothing was spent. Make partitions by unit, or take another mechanism.")
+            remedy = "Make partitions by unit, pass keep=True to from_query, or take another mechanism"
+            raise DomainError(f"unit: {why}; nothing was spent. {remedy}.")
 
     def with_weights(self, data: Any) -> Any:
         """Return data with a weight for each record: 1 over the number of records of its person, rounded down."""
