@@ -150,7 +150,7 @@ class AbstractValue:
         """Compose with an outer function of one variable: the chain rule scales gradients by `slope` and adds `curvature`."""
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
             ends = f"[{self.value.low:.4g}, {self.value.high:.4g}]"
-            remedy = "apply the function to an affine expression, or to a term whose sign follows from its parts"
+            remedy = "apply the function to an affine expression, or to a term of known sign"
             why = f"a curved term goes through a function that is not monotone on its range {ends}"
             raise MissingRule(why, None, remedy)
         terms, pieces = tuple(t.scaled(slope) for t in self.terms), tuple(p.scaled(slope.size) for p in self.pieces)
@@ -195,7 +195,7 @@ def hull_of(scalars: Sequence[AbstractValue]) -> GradientSet:
         count = math.prod(len(term.rows) for term in scalar.terms)
         if count > LARGEST_HULL or any(term.ball for term in scalar.terms):
             remedy = "take it over affine expressions, or over sums of few simple terms"
-            why = "a maximum or log-sum-exp over terms whose gradients are not a small polytope"
+            why = "the gradients of the terms of a maximum or log-sum-exp are not a small polytope"
             raise MissingRule(why, None, remedy)
         vertices.append(combinations([term.rows for term in scalar.terms], width))
         merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - count

@@ -28,7 +28,7 @@ FINITE, END = 1e9, 30
 MOST_NODES = 1 << 17
 ROUNDS = 60
 REMEDY = (
-    "declare constants that hold on the whole real line, of a convex function whose derivative is that of its values; "
+    "declare constants that hold on the whole real line, of a convex, continuously differentiable function; "
     "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)"
 )
 
@@ -101,7 +101,9 @@ class Atom:
         try:
             lowest, highest, curvature, lower = map(float, (*self.slope, self.curvature, self.lower))
         except (TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"Atom {self.name!r}: slope is two numbers, curvature and lower one each.") from error
+            raise TemplateError(
+                f"Atom {self.name!r}: slope must be two numbers, curvature and lower one number each."
+            ) from error
         for fits, what, value in (
             (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", self.slope),
             (0 <= curvature <= LARGEST, "curvature must be finite and not negative", curvature),
@@ -157,7 +159,9 @@ class Atom:
         fits = isinstance(found, np.ndarray) and np.isrealobj(found) and found.shape == points.shape
         # A function of one scalar gives the same values on every seventh point.
         fits = fits and np.array_equal(found[::7], few, equal_nan=True)
-        remedy = "must be of one scalar, and take each number of an array by itself; write it with NumPy's functions"
+        remedy = (
+            "must be of one scalar, and apply to each number of an array by itself; write it with NumPy's functions"
+        )
         require(fits, f"Atom {self.name!r}: function {remedy} ({said}).")
         return np.asarray(found, dtype=float)
 
@@ -203,7 +207,7 @@ def built(atom: Atom) -> PiecewiseQuadratic:
     found = PiecewiseQuadratic(nodes, atom._sample(nodes[[origin]]) + sums, bound, bends)
     size = steepest * (np.abs(nodes) + unit) + np.abs(values)
     jumps = (np.abs(found.evaluate(nodes) - values) > MISSED * size + room * unit).any()
-    atom._refuse(jumps, "jumps: its values are not those that its slopes add up to")
+    atom._refuse(jumps, "jumps: its values are not the integral of its slopes")
     if bounded_below:  # rounding may put the minimum below the bound
         falling = (bound[:-1] < 0) & (bound[1:] > 0)
         depth = found.values[:-1][falling] - bound[:-1][falling] ** 2 / (2 * found.bends[falling])

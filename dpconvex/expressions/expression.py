@@ -48,7 +48,7 @@ class Expression:
         self.__dict__.update(parts)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"expressions are immutable; {name} was to be set")
+        raise AttributeError(f"expressions are immutable; cannot set {name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return node, (self.atom, self.args, self.options, self.shape)

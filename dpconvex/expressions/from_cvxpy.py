@@ -107,9 +107,7 @@ class Reader:
     def _number(self, value: Any, node: Any) -> Expression:
         entries = value.data if sp.issparse(value) else np.asarray(value)
         if sp.issparse(value) and value.shape == (7, 7) and np.allclose(np.square(value.diagonal()), NORMCDF, atol=0):
-            raise MissingRule(
-                "cp.log_normcdf is an approximation by squares, with slopes that nothing bounds", None, PROBIT
-            )
+            raise MissingRule("cp.log_normcdf is an approximation by squares, with unbounded slopes", None, PROBIT)
         if np.iscomplexobj(entries):
             if np.imag(entries).any():
                 remedy = "write real and imaginary parts apart, with real constants"
@@ -127,7 +125,7 @@ class Reader:
         self._what, self._root = "a constraint", node
         name = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if name not in CONSTRAINTS:
-            why = f"{type(node).__name__} is not a constraint that is known to make a closed convex set"
+            why = f"{type(node).__name__} is not known to define a closed convex set"
             remedy = (
                 "state it by equations, inequalities of convex expressions (cp.exp, cp.power), or semidefinite bounds"
             )

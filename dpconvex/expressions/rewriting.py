@@ -235,7 +235,7 @@ def shared(node: Expression, axis: int, where: Expression) -> Expression:
     if node.atom is MATMUL and node.ndim == 2 and node.args[axis].is_constant:
         one, two = node.args
         return shared(one, 0, where) @ two if axis == 0 else one @ shared(two, 1, where)
-    raise mixed(where, f"{node} has an entry of its own for each record")
+    raise mixed(where, f"{node} has different entries for different records")
 
 
 def of_one(shape: Shape, axis: int) -> Shape:

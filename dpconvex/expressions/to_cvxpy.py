@@ -81,7 +81,7 @@ def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] |
     found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=given)
     solution = chain.invert(found, inverse)
     if solution.status in cp.settings.ERROR:
-        raise cp.SolverError(f"the solver {solver} gave up")
+        raise cp.SolverError(f"the solver {solver} failed")
     program.unpack(solution)
     return data, found, solution
 

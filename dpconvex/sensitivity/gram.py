@@ -23,7 +23,7 @@ LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find the forms: each takes about a hundred bytes.
 LARGEST_NUMBER_OF_PRODUCTS = 2**24
 SPARSE = 16  # Rows with at most one nonzero coordinate in this many are multiplied without the zeros
-FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
+FEWER_LEAVES = "write the loss with fewer affine terms, or with terms that share their features"
 # Entries of a matrix product below this fraction of the sum of absolute terms are rounding.
 RESIDUE = 1e-14
 
@@ -98,7 +98,7 @@ class GradientGram:
         number = numbered_runs(numbered_rows(np.stack([row, column, token], axis=1))[1], begins, lengths)
         first = np.sort(np.unique(number, return_index=True)[1])
         if len(first) > LARGEST_NUMBER_OF_FORMS:
-            seen = f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms"
+            seen = f"inner products of gradients have more than {LARGEST_NUMBER_OF_FORMS} different forms in the record"
             raise MissingRule(seen, None, FEWER_LEAVES)
         forms = []
         for run in first:
@@ -277,7 +277,7 @@ def products(
     """Return the products of all pairs of generators: places of entries, entries, and entries for absolute coefficients."""
     line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
     if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
-        seen = f"the loss sees the record through forms of more than {LARGEST_NUMBER_OF_PRODUCTS} products"
+        seen = f"inner products of gradients have more than {LARGEST_NUMBER_OF_PRODUCTS} products of terms"
         raise MissingRule(seen, None, FEWER_LEAVES)
     place = line.ravel(), owner * monomials + column
     table = sp.csr_array((coefficient, place), shape=(len(row), count * monomials))

@@ -96,5 +96,5 @@ class AbstractInterpreter:
 def check_finite(low: Array, high: Array, expression: Expression) -> None:
     """Raise if a range overflowed."""
     if not (low <= high).all():
-        why = "the range of a term overflows, so nothing bounds it"
+        why = "the range of a term overflows, so it has no bound"
         raise NotPrivate(why, expression, "scale the fields or the loss down")

@@ -228,8 +228,8 @@ def check_size(form: LossForm) -> None:
     counts = (np.bincount(form.polynomial(leaf).entry) for leaf in form.every_leaf)
     terms = sum(float((count.astype(float) ** 2).sum()) for count in counts)
     if terms > LARGEST:
-        why = f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down"
-        remedy = "use fewer features, or another mechanism, whose passes over the records never write squares"
+        why = f"the squares of the loss have about {terms:.2g} terms, too many to expand"
+        remedy = "use fewer features, or another mechanism, which does not expand squares"
         raise NotPrivate(why, form.template.losses[0], remedy)
 
 

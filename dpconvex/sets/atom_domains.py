@@ -73,8 +73,8 @@ def implicit_constraints(
         if least >= 0 or (not argument.is_affine and sign(argument) == 1):
             continue
         if not is_concave(argument) or not argument.variables:
-            why = "an atom of the regularizer is defined only where its argument is not negative, which is not known"
-            remedy = "write an argument whose sign follows from its parts, or constrain the variables"
+            why = "an atom of the regularizer needs an argument that is not negative, and this one may be negative"
+            remedy = "write an argument of known sign, or constrain the variables"
             raise NotPrivate(why, node, remedy)
         found.append(not_negative(argument))
     return found

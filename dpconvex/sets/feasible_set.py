@@ -48,7 +48,7 @@ class FeasibleSet:
             if not self.has_projection:
                 self.region.check()
         except (NotPrivate, NotConverged) as error:
-            return f"{self.reason}; and not by a conic program: {error}"
+            return f"{self.reason}; and a conic program fails: {error}"
         return None
 
     @cached_property

@@ -353,7 +353,7 @@ class Region:
         """Raise if no point inside is found, or if the conic solver or a derivative of a curved function fails."""
         self.cuts(self.inside)
         if self.curved and self.conic.minimise(np.eye(self.dim), -self.inside.astype(float)) is None:
-            raise NotConverged("the conic solver does not find points of the set")
+            raise NotConverged("the conic solver finds no point of the set")
 
     # Curved functions.
 

@@ -55,7 +55,7 @@ MIXED = {
     "a norm of residuals": (lambda X, y, w, W: cp.norm(X @ w - y), r"norm\(X @ w - y\)"),
     "the square of a sum": (lambda X, y, w, W: cp.square(cp.sum(X @ w)), r"linear in sums"),
     "neighbouring rows": (lambda X, y, w, W: cp.sum_squares(X[1:] @ w - X[:-1] @ w), r"X\[1:"),
-    "a weight for each record": (lambda X, y, w, W: np.arange(N) @ cp.square(X @ w), "own for each record"),
+    "a weight for each record": (lambda X, y, w, W: np.arange(N) @ cp.square(X @ w), "entries for different records"),
     "the largest few": (lambda X, y, w, W: cp.sum_largest(X @ w, 3), "not known to treat each record alone"),
     "a matrix of records": (lambda X, y, w, W: cp.sum(cp.abs(X @ W @ np.ones((2, D)) @ X.T)), "different records"),
 }
@@ -101,7 +101,7 @@ def test_a_variable_for_each_record_is_refused():
     with pytest.raises(dp.NotPrivate, match="a constraint mentions the data"):
         dp.Template.from_problem(problem, records={X: dp.Ball(D), y: dp.Choice([-1, 1])})
     shifted = cp.Problem(cp.Minimize(cp.sum_squares(X @ w - slack)))
-    with pytest.raises(dp.NotPrivate, match="slack has an entry of its own for each record"):
+    with pytest.raises(dp.NotPrivate, match="slack has different entries for different records"):
         dp.Template.from_problem(shifted, records={X: dp.Ball(D)})
 
 

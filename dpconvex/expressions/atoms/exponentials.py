@@ -133,7 +133,7 @@ def relative_entropy(m: AbstractValue, y: AbstractValue) -> AbstractValue:
     low_m, low_y = (rules.positive(entry, "relative entropy") for entry in (m, y))
     high_m, high_y = (rules.bounded(entry, "relative entropy").high for entry in (m, y))
     if not (m.is_affine and y.is_affine):
-        raise MissingRule("relative entropy has a rule for affine arguments", None, "expand the composition")
+        raise MissingRule("relative entropy has a rule only for affine arguments", None, "expand the composition")
     ratio = Interval(low_m / high_y, high_m / low_y)
     slope_m = Interval(float(np.log(ratio.low)) + 1, float(np.log(ratio.high)) + 1).rounded(1.0)
     slope_y = Interval(-ratio.high, -ratio.low).rounded(1.0 + ratio.high)

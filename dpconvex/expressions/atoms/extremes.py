@@ -176,7 +176,7 @@ def largest_sum(node: Any, args: list[Expression]) -> Expression:
     """Convert CVXPY's sum of largest entries. Raise for a fractional k or an axis, which CVXPY allows."""
     count = float(node.k)
     if getattr(node, "axis", None) is not None or not count.is_integer():
-        raise ValueError("there is a rule for the sum of a whole number of largest entries, over all entries")
+        raise ValueError("the sum of largest entries has a rule only for a whole number, over all entries")
     whole = count == args[0].size  # CVXPY canonicalizes that wrongly, once variables have values
     return reshape(total(args[0]) if whole else SUM_LARGEST(args[0], k=int(count)), node.shape)
 

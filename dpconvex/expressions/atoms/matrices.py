@@ -104,7 +104,7 @@ def log_det_rule(expression: Expression, arguments: list[rules.Entries]) -> rule
     values = eigenvalue_range(shape, low, high)
     if not values.low > 0:
         why = "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries"
-        remedy = "bound entries so that diagonals exceed the sums beside them; constraints such as S >> 0.1 * I are not seen here"
+        remedy = "bound entries so that diagonals exceed the absolute sums beside them; constraints like S >> 0.1 * I do not help"
         raise NotPrivate(f"{why} allow an eigenvalue of {values.low:.4g}", None, remedy)
     diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
     value = Interval(shape[0] * float(np.log(values.low)), float(diagonal.sum()))

@@ -144,7 +144,9 @@ def power_rule(expression: Expression, entry: AbstractValue) -> AbstractValue:
     steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, the value or a derivative is infinite
     if steep and not even and rules.shrunk(value) <= 0:
         why = f"the power {p:g} needs an argument bounded away from zero, and it goes down to {value.low:.4g}"
-        raise NotPrivate(why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take all")
+        raise NotPrivate(
+            why, None, f"shift the argument, or {rules.NARROWER}; squares and dp.huber_hinge take any argument"
+        )
     rules.bounded(entry, f"the power {p:g}")
     if steep and not even:
         value = Interval(rules.shrunk(value), value.high)
@@ -257,7 +259,7 @@ DECLARED: AtomDefinition = AtomDefinition(
     monotonicity=declared_slope,
     to_string=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", ATOM),
     bounds=rules.entrywise(declared_rule),
-    statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
+    statement="a user's function of one variable: slope and curvature as declared; fits use an approximation that has both",
     source="declared by the user; dpconvex/expressions/declared_atoms.py",
     entrywise=True,
 )

@@ -21,10 +21,7 @@ Entries = Sequence[AbstractValue]
 Write = Callable[[Expression, int], str]
 
 NO_SMOOTHNESS = "or use a mechanism that needs no smoothness (dp.OutputPerturbation, dp.NoisyGradientDescent)"
-BOUND_IT = (
-    "bound the parameters (a ball, a box; `bound=` of a problem that comes with it) so that the argument is bounded, "
-)
-BOUND_IT += "or use a Lipschitz loss"
+BOUND_IT = "bound the parameters (by a ball or a box, or with `bound=` of a named problem), or use a Lipschitz loss"
 NARROWER = "bound the parameters or the declared domain"
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
 
@@ -158,7 +155,7 @@ def claimed(weights: Array, curvature: Array) -> Array | None:
 
 
 def cancelled(size: float, where: Expression | None = None) -> NotPrivate:
-    why = f"numbers cancel: terms of size {size:.3g} are added up, and their rounding would decide what is left"
+    why = f"numbers cancel: terms of size {size:.3g} are added up, and their rounding errors may exceed the sum"
     return NotPrivate(why, where, "write it without the terms that cancel")
 
 
