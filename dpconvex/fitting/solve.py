@@ -30,7 +30,7 @@ from dpconvex.fitting.verify import CertifiedFit, FitOptions, RangedFit, analyse
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import ResidualNoise, bound_on_count, confirm, for_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, mechanism_of
-from dpconvex.mechanisms.target_range import CELLS, counts_of, moved
+from dpconvex.mechanisms.target_range import CELLS, counts_of, rescaled_targets
 from dpconvex.model.people import NO_UNIT, People, for_promise
 from dpconvex.model.privacy import Privacy, check_privacy
 from dpconvex.model.template import Template
@@ -335,7 +335,7 @@ def in_range(
     target, bounds = fit.target, (fit.target.middle, fit.target.half)
     counts = batch.added_up(counts_of, batch.share(bounds))
     where = fit.plan.chosen(np.zeros(CELLS, np.int64) if counts is None else counts, source.seeded)
-    within = batch.mapped(moved, batch.share((*bounds, *where)))
+    within = batch.mapped(rescaled_targets, batch.share((*bounds, *where)))
     found: Any = covered(fit.within(where), within, backend, source.next(), whose)
     whole, paid = fit.plan.whole(found.certificate), source.spending(proved.privacy)
     whole = whole.copied(event=whole.event, privacy=proved.privacy, advice=proved.advice)

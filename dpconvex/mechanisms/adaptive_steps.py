@@ -59,7 +59,7 @@ class AdaptiveSteps(ForUnits):
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Divide the level of the Gaussian mechanism for (epsilon, delta) among the queries; no data are touched."""
         check_delta(privacy, "Gaussian noise on steps", "use ObjectivePerturbation")
-        count, level = analysis.form.space.dim, whole_level(privacy)
+        count, level = analysis.form.space.dim, total_level(privacy)
         settings = {"level": level} | ({} if self.rounds is None else {"rounds": float(self.rounds)})
         settings |= self.chosen(analysis.form, privacy, level, size)
         whose = ("record", "it") if privacy.unit is None else (privacy.unit, "their records")
@@ -96,7 +96,7 @@ def tells_classes(form: LossForm, inside: tuple[str, ...] = ()) -> bool:
     return bool(form.template.record.discrete) and (len(read) == 1 or read <= {*inside})
 
 
-def whole_level(privacy: Privacy) -> float:
+def total_level(privacy: Privacy) -> float:
     """Return the level of all queries together, rounded down."""
     delta = privacy.delta - grid_loss(privacy.epsilon)
     if not delta > 0:

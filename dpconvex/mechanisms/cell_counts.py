@@ -204,11 +204,11 @@ class Cells:
         whole = np.maximum(noisy.sum(axis=1), 1.0) if total is None else np.full(len(noisy), float(total))
         if name not in (*SQUARED, *ROOTS):
             return on_simplex(noisy, whole)
-        found = np.maximum(thinned(name, noisy, whole, spread, np.array(self.knots[name])), 0.0)
+        found = np.maximum(bounded_tails(name, noisy, whole, spread, np.array(self.knots[name])), 0.0)
         return np.asarray(found * (whole / np.maximum(found.sum(axis=1), 1e-9))[:, None])
 
 
-def thinned(name: str, noisy: Array, total: Array, spread: float, knots: Array) -> Array:
+def bounded_tails(name: str, noisy: Array, total: Array, spread: float, knots: Array) -> Array:
     """Return counts at knots whose tails, where noise hides them, fall at least as fast as a mixture.
 
     It is one of an exponential and of a power, in logarithms; each row has another, so that replicates differ by it.

@@ -7,7 +7,7 @@ import numpy as np
 from dpconvex.certificates.certificate import DescentCertificate
 from dpconvex.certificates.loaded_event import TAIL
 from dpconvex.errors import NotPrivate
-from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
+from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, public_start, quadratic_parts
 from dpconvex.model.privacy import Privacy, not_for_units
 from dpconvex.noise.samplers import SPHERICAL
 from dpconvex.numerics import NORM_SLACK, TAIL_SLACK
@@ -54,14 +54,14 @@ def step_sizes(analysis: Analysis, noise: float, records: float, bound: float, s
     """Return the step, and a bound on it for records of any directions; `noise` is that of all steps together."""
     most = min(NOISE_MARGIN * margin_length(analysis) / noise, 1 / stiff if stiff else math.inf)
     directions = 1.0, max(analysis.form.bases.count, 1)
-    step, largest = (min(most, capped(analysis, bound * records, records, d)) for d in directions)
+    step, largest = (min(most, longest_step(analysis, bound * records, records, d)) for d in directions)
     return step, largest
 
 
-def capped(analysis: Analysis, pull: float, records: float, directions: float) -> float:
+def longest_step(analysis: Analysis, pull: float, records: float, directions: float) -> float:
     """Return the longest step for gradients that add up to at most `pull`."""
     margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
-    bend = curvature(analysis)
+    bend = known_curvature(analysis)
     longest = margin * margin_length(analysis) / pull
     return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
 
@@ -77,7 +77,7 @@ def margin_length(analysis: Analysis) -> float:
 def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     """Bound the curvature of the regularizer's smooth part and the slope of the rest of it, in sum form, from the start on."""
     form = analysis.form
-    constant, (stiff, _, _) = largest_eigenvalue(analysis), parts(form)
+    constant, (stiff, _, _) = largest_eigenvalue(analysis), quadratic_parts(form)
     bend = bend_of(form, form.feasible.norm_bound)
     smooth = math.isfinite(bend.rest)
     slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
@@ -96,7 +96,7 @@ def slope_of_rest(form: LossForm, smooth: bool) -> float:
     return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 
-def curvature(analysis: Analysis) -> float:
+def known_curvature(analysis: Analysis) -> float:
     """Return the largest curvature of one record's loss, 0 if that is not known."""
     known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
     return analysis.hessian_bound if known else 0.0
@@ -107,7 +107,7 @@ def path_rounding(analysis: Analysis, certificate: DescentCertificate, records: 
     form, bound = analysis.form, certificate.gradient_bound
     drawn, radius = path(analysis, certificate, records, sigma)
     # Sums are as deep as those of all records, and have terms of those that take part.
-    return form.lengths.gradient_error(records, bound, curvature(analysis), radius, 0.0) * drawn / records
+    return form.lengths.gradient_error(records, bound, known_curvature(analysis), radius, 0.0) * drawn / records
 
 
 def path(analysis: Analysis, certificate: DescentCertificate, records: float, sigma: float) -> tuple[float, float]:

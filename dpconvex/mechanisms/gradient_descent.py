@@ -140,7 +140,7 @@ class NoisyGradientDescent(base.ForUnits):
             size=size,
             gradient_bound=bound,
             sensitivity=apart,
-            hessian_bound=clipped.curvature(analysis),
+            hessian_bound=clipped.known_curvature(analysis),
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,

@@ -165,7 +165,7 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
     whole = analysis.log_det(mu, person)[0] if several else 0.0
     for item in of_people(analysis, adjacency, person) if several else differences(analysis, adjacency):
         curvature = whole if several else float(curvatures[list(item.firsts)].max())
-        hull = Hull(item.dimension, item.length / sigma, curvature, *measured(item.vertices, sigma))
+        hull = Hull(item.dimension, item.length / sigma, curvature, *vertex_lengths(item.vertices, sigma))
         if item.slopes is not None and item.behind is not None:
             low, high, bend = item.slopes.low / sigma, item.slopes.high / sigma, item.slopes.logistic / mu
             more = 1 + SUM_SLACK
@@ -175,6 +175,6 @@ def hulls_of(analysis: Analysis, privacy: Privacy, mu: float, sigma: float) -> t
     return tuple(hulls)
 
 
-def measured(vertices: tuple[Array, Array] | None, sigma: float) -> tuple[Tally, Tally]:
+def vertex_lengths(vertices: tuple[Array, Array] | None, sigma: float) -> tuple[Tally, Tally]:
     """Return lengths in units of sigma, and how many vertices have each; None if they are not known."""
     return (None, None) if vertices is None else (tuple((vertices[0] / sigma).tolist()), tuple(vertices[1].tolist()))

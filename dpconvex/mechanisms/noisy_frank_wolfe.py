@@ -67,7 +67,7 @@ class NoisyFrankWolfe(AdaptiveSteps):
 
     def chosen(self, form: LossForm, privacy: Privacy, level: float, size: int) -> dict[str, float]:
         """Return the number of chosen vertices, or raise for other sets and regularizers."""
-        count, records = vertices_of(form), told(privacy, level, size)
+        count, records = num_vertices(form), signal_to_noise(privacy, level, size)
         if quadratic(form.template.regularizer, form.space) is None:
             remedy = "leave 1-norms out of the regularizer: the constraint has them"
             raise NotPrivate("vertex steps: the regularizer is not quadratic", form.template.regularizer, remedy)
@@ -75,12 +75,12 @@ class NoisyFrankWolfe(AdaptiveSteps):
         return {"vertices": float(min(max(round(usual), 1) if self.vertices is None else self.vertices, count))}
 
 
-def told(privacy: Privacy, level: float, size: int) -> float:
+def signal_to_noise(privacy: Privacy, level: float, size: int) -> float:
     """Return how often the sum of one slope of all records exceeds the deviation of its noise."""
     return size * level / (privacy.most * (2 if privacy.adjacency == "replace-one" else 1))
 
 
-def vertices_of(form: LossForm) -> int:
+def num_vertices(form: LossForm) -> int:
     """Return along how many coordinates K has vertices, or refuse other sets."""
     return int(vertex_reach(form).any(axis=0).sum())
 

@@ -71,14 +71,14 @@ class Queries:
         return bisect_right(sums, below(sums[-1], self.rng))
 
     def drawn(self, scale: float, sums: Indices) -> Indices:
-        return drawn(GAUSSIAN, scale, cut(sums), self.rng)
+        return drawn(GAUSSIAN, scale, clamped(sums), self.rng)
 
     def _deviation(self, sensitivity: float, level: float) -> float:
         self.spent += Fraction(level) ** 2 if math.isfinite(level) else 0
         granted = 0 < level <= self.most and self.spent <= Fraction(self.most) ** 2 * Fraction(1 + NORM_SLACK)
         if not (granted and 0 <= sensitivity < math.inf):
             raise DPConvexError("adaptive steps: more queries than were certified; nothing is released.")
-        return deviation(sensitivity, level)
+        return noise_scale(sensitivity, level)
 
 
 def choice_weights(levels: Indices, rate: float) -> list[int]:
@@ -91,11 +91,11 @@ def choice_weights(levels: Indices, rate: float) -> list[int]:
     return [int(weight) for weight in np.ldexp(found, WEIGHT_BITS).tolist()]
 
 
-def cut(sums: Indices) -> Indices:
+def clamped(sums: Indices) -> Indices:
     return np.clip(sums, -LARGEST, LARGEST).astype(np.int64)
 
 
-def deviation(sensitivity: float, level: float) -> float:
+def noise_scale(sensitivity: float, level: float) -> float:
     """Return the scale of integer noise at which neighbours so far apart are told apart at this level."""
     scale = math.sqrt((sensitivity / level) ** 2 + GRID_VARIANCE) * (1 + NORM_SLACK)
     while not integer_level(sensitivity, scale) <= level:

@@ -16,7 +16,7 @@ from dpconvex.mechanisms.adaptive_steps import AdaptiveSteps, tells_classes
 from dpconvex.mechanisms.added_quadratic import check_strong_convexity
 from dpconvex.mechanisms.base import Engine, ForUnits, Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
-from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, told, vertices_of
+from dpconvex.mechanisms.noisy_frank_wolfe import NoisyFrankWolfe, num_vertices, signal_to_noise
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
@@ -86,18 +86,18 @@ def best_for_size(
 def learns_in_steps(form: LossForm, analysed: Callable[[], Analysis], privacy: Privacy, size: int) -> bool:
     """Say whether adaptive steps are usual: losses bend; those of classes have a derivative, free parameters or many records."""
     if has_nonsmooth_loss(form):
-        hinges = all(nonsmooth_parts(form).values()) and plenty(form, privacy, size) >= ENOUGH
+        hinges = all(nonsmooth_parts(form).values()) and records_each(form, privacy, size) >= ENOUGH
         if not (hinges or is_constrained(form) or has_kink(analysed) or lacks_minimiser(analysed)):
             return False
     if all(loss.is_affine for loss in separated(form.template).losses):
         return False
     cells = tells_classes(form) and not weighs_features(form) and not any(loss.fields for loss in form.losses)
-    if cells and plenty(form, privacy, size) >= ENOUGH and bounded(analysed):
+    if cells and records_each(form, privacy, size) >= ENOUGH and bounded(analysed):
         return False  # As each parameter has records of its own, of which noise on all hides less
     if is_constrained(form):
         return form.space.dim <= MOST_CONSTRAINED
     few = tells_classes(form) and weighs_features(form) and few_statistics(form, privacy)
-    return not (few and plenty(form, privacy, size) < 1)
+    return not (few and records_each(form, privacy, size) < 1)
 
 
 def bounded(analysed: Callable[[], Analysis]) -> bool:
@@ -148,8 +148,8 @@ def features_of(form: LossForm) -> int:
 def has_many_vertices(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether K is an l1 ball or a simplex with more features than a third of records times the level of the guarantee."""
     with suppress(DPConvexError):
-        enough = told(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
-        return vertices_of(form) > enough and not has_nonsmooth_loss(form)
+        enough = signal_to_noise(privacy, gaussian_level(privacy.epsilon, privacy.delta), size) / 3
+        return num_vertices(form) > enough and not has_nonsmooth_loss(form)
     return False
 
 
@@ -159,7 +159,7 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         return "Chosen because the loss is quadratic: noisy sums over the data are released once."
     if isinstance(mechanism, NoisyFrankWolfe):
         return (
-            f"Chosen because there are {vertices_of(form):,} features, more than n mu / 3 (n records, mu of GDP). "
+            f"Chosen because there are {num_vertices(form):,} features, more than n mu / 3 (n records, mu of GDP). "
             "Noisy choices of few features are then more accurate than noise on all. Name `AdaptiveSteps()` to use all."
         )
     if isinstance(mechanism, AdaptiveSteps):
@@ -176,7 +176,7 @@ def why(mechanism: Mechanism, form: LossForm, privacy: Privacy, size: int) -> st
         )
     better = "clipped steps are more accurate than exact minimisers. "
     better += "Name `ObjectivePerturbation()`, or `OutputPerturbation()` at kinks, for a minimiser."
-    if (found := plenty(form, privacy, size)) >= ENOUGH:
+    if (found := records_each(form, privacy, size)) >= ENOUGH:
         return f"Chosen because the loss has kinks, and there are constraints: {better}"
     return f"Chosen by size: n mu / p is {found:.3g} (n records, mu of GDP, p parameters). Below {ENOUGH:g}, {better}"
 
@@ -187,7 +187,7 @@ def has_nonsmooth_loss(form: LossForm) -> bool:
     return any(node.variables and not (hides and hidden) for node, hidden in nonsmooth_parts(form).items())
 
 
-def has_ends(form: LossForm) -> bool:
+def has_domain(form: LossForm) -> bool:
     """Say whether losses may be no numbers at some scores, as logarithms are."""
     return any(
         domain is not None and argument.variables
@@ -211,7 +211,7 @@ def few_statistics(form: LossForm, privacy: Privacy) -> bool:
     return False
 
 
-def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
+def records_each(form: LossForm, privacy: Privacy, size: int) -> float:
     return size * gaussian_level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
@@ -222,9 +222,9 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
         return False
     if analysis.kink is not None:
         steady = weighs_features(form) and quadratic(form.template.regularizer, form.space) is not None
-        return is_constrained(form) and (steady or plenty(form, privacy, size) < ENOUGH_AT_KINKS)
+        return is_constrained(form) and (steady or records_each(form, privacy, size) < ENOUGH_AT_KINKS)
     plain = quadratic(form.template.regularizer, form.space) is not None and form.feasible.has_projection
-    return plain and plenty(form, privacy, size) < ENOUGH
+    return plain and records_each(form, privacy, size) < ENOUGH
 
 
 def clipped_steps(analysis: Analysis, privacy: Privacy) -> NoisyGradientDescent:

@@ -107,7 +107,7 @@ class ResidualNoise:
             records += math.ceil(MARGINS * margin(counting, privacy.most))
         own = spent.part(left(spent.epsilon, counting), spent.delta)
         tail = (2 if counting else 1) * tail_of(privacy.epsilon)
-        found, noise, steps = hidden(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
+        found, noise, steps = with_cover(mechanism, analysis, bare, own, counting, tail, records, asked=self.tolerance)
         whole = found.copied(
             privacy=privacy,
             cover=noise,
@@ -129,7 +129,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     bare = certificate.copied(event=certificate.event, derivation=certificate.derivation.children[0])
     tail = (2 if cover.counting else 1) * tail_of(certificate.epsilon)
     try:
-        larger, noise, steps = hidden(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
+        larger, noise, steps = with_cover(mechanism, analysis, bare, spent, cover.counting, tail, records, more=True)
     except TemplateError as error:
         why = "there are far more records than the nominal number, and no noise for so many; nothing is released"
         raise DomainError(f"{why}. Pass a larger nominal number as `size`. ({error})") from error
@@ -137,7 +137,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     return larger.copied(event=certificate.event, cover=noise, derivation=derivation)
 
 
-def hidden(
+def with_cover(
     mechanism: Mechanism,
     analysis: Analysis,
     bare: Certificate,

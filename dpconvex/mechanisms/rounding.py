@@ -159,16 +159,16 @@ def bend_of(form: LossForm, radius: float) -> Bend:
     """Bound the curvature of a regularizer, without kinks that a proximal map handles, at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
-    return found(form, radius)
+    return compute_bend(form, radius)
 
 
 def bends(form: LossForm) -> bool:
     """Say whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
-    return parts(form)[2] is not None
+    return quadratic_parts(form)[2] is not None
 
 
 @once
-def parts(form: LossForm) -> tuple[float, float, Expression | None]:
+def quadratic_parts(form: LossForm) -> tuple[float, float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
     smooth, _ = split_kinks(form.feasible, form.template.regularizer)
     if known_part := quadratic(smooth, form.space):
@@ -189,8 +189,8 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
 
 
 @once
-def found(form: LossForm, radius: float) -> Bend:
-    stiff, determinants, rest = parts(form)
+def compute_bend(form: LossForm, radius: float) -> Bend:
+    stiff, determinants, rest = quadratic_parts(form)
     if rest is None:
         return Bend(stiff, determinants, math.inf)
     if not math.isfinite(radius):

@@ -168,7 +168,7 @@ def powers(node: Expression) -> set[int]:
     return {power for side in node.args for power in powers(side)} if node.atom in PASSING else {1}
 
 
-def scales(node: Expression) -> bool:
+def is_homogeneous(node: Expression) -> bool:
     """Say whether an expression grows in proportion to residuals, or is a loss of them that is `capped`."""
     public = [] if node.is_affine else [side for side in node.args if not side.variables]
     if TARGET in (field.name for side in public for field in side.fields):  # in a range they are other weights
@@ -196,7 +196,7 @@ def target_of(form: LossForm) -> Target | None:
         return None
     usual = feasible.has_projection and FeasibleSet(form.space, ()).is_space
     usual = usual and all(is_symmetric(piece, feasible.region) for piece in feasible.pieces)
-    usual = usual and ridge_of(form, free=False) is not None and all(map(scales, postorder(form.losses)))
+    usual = usual and ridge_of(form, free=False) is not None and all(map(is_homogeneous, postorder(form.losses)))
     usual = usual and len({power for loss in form.losses for power in powers(loss)}) == 1
     if not usual:
         return None
@@ -232,7 +232,7 @@ def counts_of(batch: Batch, bounds: tuple[float, float]) -> Indices:
     return np.bincount(np.clip(places, 0, CELLS - 1).astype(np.int64), minlength=CELLS)
 
 
-def moved(batch: Batch, places: tuple[float, float, float, float]) -> Batch:
+def rescaled_targets(batch: Batch, places: tuple[float, float, float, float]) -> Batch:
     """Move targets so that a range fills the bounds."""
     middle, half, centre, width = places
     y = np.clip(((np.asarray(batch.fields[TARGET][:]) - middle) / half - centre) / width, -1.0, 1.0)

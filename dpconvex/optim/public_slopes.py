@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.adaptive_steps import tells_classes
-from dpconvex.mechanisms.recipe import has_ends, has_nonsmooth_loss
+from dpconvex.mechanisms.recipe import has_domain, has_nonsmooth_loss
 from dpconvex.optim.adaptive_descent import probe_direction
 from dpconvex.optim.constant_first import are_separate, loss_directions
 from dpconvex.optim.row_metrics import DomainMetric, records_of_domain
@@ -19,7 +19,7 @@ from dpconvex.optim.slope_histograms import LINKED, LOPSIDED, PublicFacts, are_l
 from dpconvex.sensitivity.loss_form import LossForm, nonsmooth_nodes
 from dpconvex.sums.engine import Block, RecordSums
 from dpconvex.sums.exact_sums import derivative_along
-from dpconvex.sums.jacobians import within
+from dpconvex.sums.jacobians import restricted
 from dpconvex.sums.linear_scores import LinearScores, linear_scores
 from dpconvex.util.arrays import Array, Indices
 from dpconvex.util.runtime import once
@@ -245,7 +245,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     engine = RecordSums(scores.form, batch)
     every = DomainSlopes(engine.read(np.arange(batch.size)), scores)
     if scores.is_shared:
-        every = replace(every, scores=(scores := within(scores, every, batch.size)))
+        every = replace(every, scores=(scores := restricted(scores, every, batch.size)))
     some, label = np.unique(batch.group, return_index=True, return_inverse=True)[1:]
     by_label = DomainSlopes(engine.read(some), scores, like=label)
     # Where losses read nothing but scores and labels, one record tells the slopes of all with its label.
@@ -255,7 +255,7 @@ def public_facts(form: LossForm, column: int | None = None) -> tuple[LinearScore
     labels = tied or (bool(form.template.record.discrete) and (alike or not slopes_at.has_targets(batch.group)))
     facts: Any = {"metric": DomainMetric.of(batch, scores), "is_level": is_level, "has_labels": labels}
     facts |= slopes_at.link_facts | {"is_tied": tied, "is_uneven": slopes_at.has_unlike_columns()}
-    begin, unit = finite_start(form, every) if has_ends(form) else (None, 1.0)
+    begin, unit = finite_start(form, every) if has_domain(form) else (None, 1.0)
     if begin is not None:
         return facts_near(form, replace(every, begin=begin, score_unit=unit), facts | {"start_table": begin})
     facts["is_finite"] = unit > 0

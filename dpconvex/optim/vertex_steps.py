@@ -90,7 +90,7 @@ def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices
     """Minimise a quadratic model about a point, with the regularizer, on the hull of the chosen vertices; shape (dim,)."""
     public = quadratic(form.template.regularizer, form.space)
     assert public is not None
-    pieces = [within(piece, places) for piece in form.feasible.pieces]
+    pieces = [along_coordinates(piece, places) for piece in form.feasible.pieces]
     ridge = size * public.hessian
     most = float(np.linalg.norm(block, 2)) + float(abs(ridge).sum(axis=1).max())
     here, ahead, momentum = theta, theta, 1.0
@@ -105,7 +105,7 @@ def minimise_on_hull(theta: Array, block: Array, form: LossForm, places: Indices
     return here
 
 
-def within(piece: ConvexSet, places: Indices) -> ConvexSet:
+def along_coordinates(piece: ConvexSet, places: Indices) -> ConvexSet:
     """Return the hull of those vertices of a piece that lie along some coordinates."""
     if not isinstance(piece, AxisHull):
         return piece

@@ -30,8 +30,8 @@ from dpconvex.data.schema import Schema, check_unit
 from dpconvex.data.schema_columns import INDICATOR, Categorical, Column, Date, Numeric, column_of
 from dpconvex.data.tables import number
 from dpconvex.errors import NotConverged, NotPrivate
-from dpconvex.mechanisms.adaptive_steps import whole_level
-from dpconvex.mechanisms.noisy_queries import Queries, deviation
+from dpconvex.mechanisms.adaptive_steps import total_level
+from dpconvex.mechanisms.noisy_queries import Queries, noise_scale
 from dpconvex.model.people import NO_UNIT, People
 from dpconvex.model.privacy import Privacy, check_privacy, computable
 from dpconvex.noise.discrete import GAUSSIAN, measurement
@@ -238,7 +238,7 @@ def counting_plan(
     """Return the level of all counts, the tail probability for one column's levels, the columns' shares, and the event."""
     stable = sum(kind in (None, CATEGORY) for kind in kinds.values())
     lost = RARE * privacy.delta / (1 + math.exp(min(privacy.epsilon, 700.0))) * (1 - 1e-9)
-    level = whole_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
+    level = total_level(privacy.part(privacy.epsilon, privacy.delta * (1 - RARE * bool(stable))))
     weights = {name: TARGET if name == label else 1.0 for name in kinds}
     rest = (1 - COUNTING * (size is None)) / sum(weights.values())
     shares = {name: rest * weight for name, weight in weights.items()}
@@ -287,7 +287,7 @@ class Counts:
         """Return noisy numbers of people in cells, and the deviation of the noise."""
         sums = np.bincount(places, self.weights, cells).astype(np.int64)  # exact: they are below 2^53
         noisy = np.asarray(self.queries.noisy(sums, self.moved, level), dtype=float)
-        return noisy / WHOLE, deviation(self.moved, level) / WHOLE
+        return noisy / WHOLE, noise_scale(self.moved, level) / WHOLE
 
     def covered(self, inside: float, noise: float) -> None:
         self.outside = min(max((self.people - inside + noise) / self.people, 0.0), 1.0)
@@ -325,7 +325,7 @@ class Counts:
         """Return a `Numeric` or `Date` with learnt bounds; None if noise hides all values but 0."""
         values = np.clip(values, -(2.0**OCTAVE), 2.0**OCTAVE)
         first, *further = (level_share(level, share) for share in LOOKS)
-        few = self.people * WHOLE / deviation(self.moved, first)
+        few = self.people * WHOLE / noise_scale(self.moved, first)
         width = next((width for width, least in COARSE if few < least), 1)
         found, sigma = self.noisy(*octaves(values, width), first)
         upper_ends = np.minimum((np.arange(len(found)) - 1) * width - OCTAVE - 1, OCTAVE)  # as powers of two
@@ -353,7 +353,7 @@ class Counts:
 
         A run across 0 is cut at 0 unless counts on both sides exceed the noise.
         """
-        sigma = deviation(self.moved, level) / WHOLE
+        sigma = noise_scale(self.moved, level) / WHOLE
         cells = int(np.clip(self.people / (4 * sigma), *CELLS))
         width, below = (high - low) / cells, 0  # number of cells below 0
         if low < 0 < high:  # Cells meet at 0

@@ -45,7 +45,7 @@ def longest_rows(scores: LinearScores, table: sp.csr_array) -> float:
     return math.sqrt(longest * scores.radius**2 + float((table[:, [-1]] ** 2).sum()))
 
 
-def within(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
+def restricted(scores: LinearScores, slopes_at: Callable[[Array], Any], size: int) -> LinearScores:
     """Return scores whose rows leave out what slopes of so many public records by the forms never are."""
     apart = np.random.default_rng(0).normal(size=(scores.form.forms, size))
     slopes = np.concatenate([slopes_at(far * apart) for far in PLACES], axis=1)

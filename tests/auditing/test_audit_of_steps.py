@@ -70,7 +70,7 @@ def quieter(owner, name, place):
 ONE, MANY = ("add-remove", "replace-one"), {"unit": "patient", "most": 4}
 PLANTED = {
     "nothing": (lambda monkeypatch: None, ()),
-    "noise": (quieter(noisy_queries, "deviation", None), ("gradients", "noise as drawn")),
+    "noise": (quieter(noisy_queries, "noise_scale", None), ("gradients", "noise as drawn")),
     "noise as drawn": (
         quieter(noisy_queries.Queries, "drawn", 1),
         ("noise as drawn", "noise of a second moment as drawn"),
