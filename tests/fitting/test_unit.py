@@ -323,9 +323,9 @@ def test_estimators_schemas_ledgers_and_files_know_the_unit(tmp_path):
     assert dp.Release.load(tmp_path / "model.npz").spent == promise
     assert dp.Budget.open(ledger).spent.epsilon == 2.0
     cutting = dp.Budget(dp.Privacy(5.0, unit="patient", most=2, keep="first"))
-    refused(TemplateError, "about any number", cutting.spend, promise, "who has more records is refused")
+    refused(TemplateError, "any number", cutting.spend, promise, "who has more records is refused")
     cutting.spend(dp.Privacy(2.0, unit="patient", most=2, keep="random"), "who has more records is cut")
-    refused(TemplateError, "budget counts for one patient", budget.spend, dp.Privacy(1.0), "a record")
+    refused(TemplateError, "unit is one patient", budget.spend, dp.Privacy(1.0), "a record")
     refused(TemplateError, "protects single records", dp.solve, LINE, dp.Partitions([table], schema), dp.Privacy(1.0))
 
 
